@@ -1,0 +1,80 @@
+# Everything runs in .venv, made on first use and renewed when pyproject.toml or constraints.txt change.
+# Choose the interpreter with `make PYTHON=/path/to/python3.12`, after `make clean` if .venv is there already.
+
+PYTHON ?= python3
+VENV := .venv
+PEERS := .venv-peers
+PY := $(VENV)/bin/python
+
+# A PYTHON someone asked for is used or refused; the default may give way to a newer interpreter.
+ifeq ($(origin PYTHON),file)
+CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11
+else
+CANDIDATES := $(PYTHON)
+endif
+
+PINNED := pyproject.toml constraints.txt
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench bench-peers docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.stamp-base ## run the smallest example, a hand-written loop
+	@$(PY) examples/own_loop.py
+
+test: lint ## lint, then run every test
+	@$(PY) -m pytest
+
+lint: $(VENV)/.stamp-dev ## check style, formatting and types
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+bench: $(VENV)/.stamp-bench ## measure dispatch beside pluggy and blinker
+	@$(PY) benchmarks/dispatch.py
+
+bench-peers: $(PEERS)/.stamp-bench ## the same with pytorch-ignite too (installs torch in .venv-peers)
+	@$(PEERS)/bin/python benchmarks/dispatch.py
+
+docs: $(VENV)/.stamp-base ## write the pages that derive from the source
+	@$(PY) docs/make_points.py
+
+clean: ## remove the environments, caches and build outputs
+	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The build backend is installed first and isolation is off, because -c does not reach isolated builds.
+$(VENV)/.stamp-base: $(VENV)/.stamp-venv $(PINNED)
+	@echo "setting up $(VENV) ..."
+	@$(PY) $(PIP_INSTALL) hatchling
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-base
+	@echo "setting up $(VENV) for lint and test ..."
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp-base
+	@echo "setting up $(VENV) for bench ..."
+	@$(PY) $(PIP_INSTALL) pluggy blinker
+	@touch $@
+
+$(PEERS)/.stamp-bench: $(PEERS)/.stamp-venv $(PINNED)
+	@echo "setting up $(PEERS) ..."
+	@$(PEERS)/bin/python $(PIP_INSTALL) hatchling
+	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[torch]' pluggy blinker pytorch-ignite
+	@touch $@
+
+$(VENV)/.stamp-venv $(PEERS)/.stamp-venv:
+	@for python in $(CANDIDATES); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	        "$$python" -m venv --clear $(@D) && touch $@; exit; \
+	    fi; \
+	done; \
+	echo "hookpoint needs Python 3.11 or later, and found none as: $(CANDIDATES); try make PYTHON=/path/to/python3.11" >&2; \
+	exit 1

@@ -1,0 +1,132 @@
+"""hookpoint: everything else in training, one line at a time.
+
+Importing this imports nothing else: names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hookpoint._version import __version__
+
+if TYPE_CHECKING:
+    from hookpoint.core import errors
+    from hookpoint.core.callback import Callback
+    from hookpoint.core.callback_factory import CallbackFactory
+    from hookpoint.core.current import current_run, log
+    from hookpoint.core.errors import HookpointError, HookpointWarning, StopRun
+    from hookpoint.core.guard import guard, guarding, install
+    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.hyper import HyperParam, ObjAttrParam
+    from hookpoint.core.lambda_callback import LambdaCallback
+    from hookpoint.core.loop import Loop
+    from hookpoint.core.main_callback import MainCallBack, MainCallback
+    from hookpoint.core.on import on
+    from hookpoint.core.periodic import EnableCallbackIf, PeriodicCallback, PeriodicTrigger
+    from hookpoint.core.pipeline import CallbackPipeline
+    from hookpoint.core.points import Point, declare, points
+    from hookpoint.core.records import Record
+    from hookpoint.core.replace import Replace
+    from hookpoint.core.routine import run_each
+    from hookpoint.core.run import Run
+    from hookpoint.core.store import Store
+    from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
+
+_WHERE = {
+    "After": "when",
+    "At": "when",
+    "Before": "when",
+    "Between": "when",
+    "Callback": "callback",
+    "CallbackFactory": "callback_factory",
+    "CallbackPipeline": "pipeline",
+    "EnableCallbackIf": "periodic",
+    "Every": "when",
+    "HookpointError": "errors",
+    "HookpointWarning": "errors",
+    "Hooks": "hooks",
+    "HyperParam": "hyper",
+    "If": "when",
+    "LambdaCallback": "lambda_callback",
+    "Loop": "loop",
+    "MainCallBack": "main_callback",
+    "MainCallback": "main_callback",
+    "ObjAttrParam": "hyper",
+    "Once": "when",
+    "PeriodicCallback": "periodic",
+    "PeriodicTrigger": "periodic",
+    "Point": "points",
+    "Record": "records",
+    "Replace": "replace",
+    "Run": "run",
+    "StopRun": "errors",
+    "Store": "store",
+    "When": "when",
+    "current_run": "current",
+    "declare": "points",
+    "errors": "errors",
+    "guard": "guard",
+    "guarding": "guard",
+    "install": "guard",
+    "log": "current",
+    "on": "on",
+    "points": "points",
+    "run_each": "routine",
+}
+
+__all__ = [
+    "After",
+    "At",
+    "Before",
+    "Between",
+    "Callback",
+    "CallbackFactory",
+    "CallbackPipeline",
+    "EnableCallbackIf",
+    "Every",
+    "HookpointError",
+    "HookpointWarning",
+    "Hooks",
+    "HyperParam",
+    "If",
+    "LambdaCallback",
+    "Loop",
+    "MainCallBack",
+    "MainCallback",
+    "ObjAttrParam",
+    "Once",
+    "PeriodicCallback",
+    "PeriodicTrigger",
+    "Point",
+    "Record",
+    "Replace",
+    "Run",
+    "StopRun",
+    "Store",
+    "When",
+    "__version__",
+    "current_run",
+    "declare",
+    "errors",
+    "guard",
+    "guarding",
+    "install",
+    "log",
+    "on",
+    "points",
+    "run_each",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"hookpoint has no '{name}'")
+    module = import_module(f"hookpoint.core.{_WHERE[name]}")
+    value = module if name == "errors" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,157 @@
+"""Callback: an object whose methods are named after points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookpoint.core.errors import OutsideRun
+from hookpoint.core.handlers import call_by_hand, declared_only
+from hookpoint.core.points import POINTS
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from hookpoint.core.run import Run
+    from hookpoint.core.when import When
+
+OnError = Literal["raise", "warn", "disable"]
+Ranks = Literal["all", "chief", "local_chief"]
+
+
+class FromRun:
+    """Read an attribute of the run a callback is in. An instance attribute of the same name wins."""
+
+    def __init__(self, attribute: str) -> None:
+        self._attribute = attribute
+
+    def __get__(self, callback: Callback | None, owner: type) -> Any:
+        if callback is None:
+            return self
+        if callback._run is None:
+            raise OutsideRun(f"{owner.__name__}.{self._attribute} is there during a run only")
+        return getattr(callback._run, self._attribute)
+
+
+class Callback:
+    """Do something else at named moments of a run: define a method named after a point, and put an instance in the list.
+
+    A method takes just the arguments it names (`run`, `logs`, `epoch`, `batch`, `loss`, ...). Any other `on_...` method is
+    a handler of a point of one's own. Nothing here needs `super().__init__()`.
+
+    `name` identifies the callback in messages and checkpoints (default: the class's name, made unique). `on_error` says what
+    a failure does: "raise" ends the run, "warn" logs it and gives up after three in a row, "disable" gives up at once.
+    `ranks` says on which processes it runs. `after` and `before` name callbacks or classes, `reads` and `writes` metrics:
+    they refine the order of the list. `points` names methods that look like slips of the pen and are not. `outside` marks a
+    monitor that talks to the network: when it is too slow, the oldest records are dropped instead of waiting for it.
+
+    >>> class Say(Callback):
+    ...     def on_epoch_end(self, run, logs):
+    ...         print(run.epoch, dict(logs))
+    """
+
+    name: str | None = None
+    on_error: OnError = "raise"
+    ranks: Ranks = "all"
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
+    outside: bool = False
+
+    component: Any = None
+    save_path: Any = None
+    schedule: When | None = None
+    _run: Run | None = None
+
+    def __init__(self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None) -> None:
+        if name is not None:
+            self.name = name
+        if on_error is not None:
+            self.on_error = on_error
+        if ranks is not None:
+            self.ranks = ranks
+
+    def setup(self, component: Any, save_path: Any) -> None:
+        """Attach the callback to what it works on: a loop calls it with the model and the workdir, before on_setup."""
+        self.component = component
+        self.save_path = save_path
+
+    def when(self, schedule: When) -> Self:
+        """Trigger by this schedule instead of at the end of each epoch; return the callback, so that it can stand in a list.
+
+        >>> Say().when(Every(steps=500))  # doctest: +SKIP
+        """
+        self.schedule = schedule
+        return self
+
+    def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
+        """Call this callback's handler for a point by hand; without one, do nothing.
+
+        `logs` holds what the point offers, by name. A subclass that overrides `run` gets every point of a run through it.
+
+        >>> Say().run(hookpoint="on_say", logs={"words": 3})
+        """
+        call_by_hand(self, hookpoint, logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint is to keep of this callback: plain types and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_hookpoint") and name != "_run"}
+
+    # What tensorpack's underscore methods, which take no arguments, know of the run.
+
+    trainer: Any = FromRun("trainer")
+    epoch_num: Any = FromRun("epoch_num")
+    global_step: Any = FromRun("global_step")
+    local_step: Any = FromRun("local_step")
+
+    # The built-in points. Each takes anything, so that an override may name what it needs; the docstrings are the table's.
+
+    def on_setup(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_run_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_train_epoch_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_batch_fetch_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_batch_fetch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_train_iter_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_train_forward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_forward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_backward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_backward_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_backward_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_step_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_train_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_skip(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_train_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_val_epoch_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_val_iter_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_val_forward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_val_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_val_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_pred_epoch_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_pred_iter_begin(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_pred_forward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_pred_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_pred_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_lr_adjust(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_trigger(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_save(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_load(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_exception(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_run_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_records(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+for _point in POINTS:
+    declared_only(getattr(Callback, _point.name)).__doc__ = f"Called {_point.fires}."

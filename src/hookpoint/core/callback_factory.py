@@ -1,0 +1,61 @@
+"""CallbackFactory: tensorpack's callback made of functions that take the callback itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hookpoint.core.callback import Callback
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+Action = Callable[["CallbackFactory"], object]
+
+
+class CallbackFactory(Callback):
+    """Run functions at set-up, before training, when triggered and after training; each gets the callback.
+
+    Inside them `self.trainer` is the run, and `self.epoch_num`, `self.global_step` are its clocks.
+
+    >>> CallbackFactory(trigger=lambda self: print(self.epoch_num))  # doctest: +ELLIPSIS
+    <...CallbackFactory object at ...>
+    """
+
+    def __init__(
+        self,
+        setup_graph: Action | None = None,
+        before_train: Action | None = None,
+        trigger: Action | None = None,
+        after_train: Action | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self._actions = {
+            "on_setup": setup_graph,
+            "on_run_begin": before_train,
+            "on_trigger": trigger,
+            "on_run_end": after_train,
+        }
+
+    def on_setup(self, run: Run) -> None:
+        self._act("on_setup", run)
+
+    def on_run_begin(self, run: Run) -> None:
+        self._act("on_run_begin", run)
+
+    def on_trigger(self, run: Run) -> None:
+        self._act("on_trigger", run)
+
+    def on_run_end(self, run: Run) -> None:
+        self._act("on_run_end", run)
+
+    def _act(self, point: str, run: Run) -> None:
+        action = self._actions[point]
+        if action is not None:
+            self._run = run
+            try:
+                action(self)
+            finally:
+                self._run = None

@@ -1,0 +1,113 @@
+"""From entries to calls: which handlers run at which point, on which schedule, and what is checked around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from hookpoint.core.costs import Cost
+from hookpoint.core.dispatch import Call
+from hookpoint.core.entry import Entry
+from hookpoint.core.errors import MissingMetric, UnknownMetric
+from hookpoint.core.handlers import Handler
+from hookpoint.core.spelling import near_miss
+from hookpoint.core.ticks import Armed
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
+
+
+def schedule_key(handler: Handler) -> str:
+    return f"{handler.spelling}@{handler.point}"
+
+
+def calls_of(entries: list[Entry]) -> list[Call]:
+    calls: list[Call] = []
+    for entry in entries:
+        for handler in entry.handlers:
+            calls += _trigger_calls(entry, handler) if handler.point == "on_trigger" else _plain_calls(entry, handler)
+    for call in calls:
+        call.cost = Cost(call.entry.name, call.point)
+    return calls
+
+
+def _plain_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
+    armed = entry.arm(schedule_key(handler), handler.when) if handler.when is not None else None
+    when = repr(handler.when) if handler.when is not None else ""
+    yield Call(handler.point, entry, handler, armed=armed, when=when, gates=_gates(entry, handler.point))
+
+
+def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
+    schedule = handler.when if handler.when is not None else entry.schedule
+    if schedule is None:
+        if handler.spelling == "_trigger" and any(other.spelling == "_trigger_epoch" for other in entry.handlers):
+            return  # as in tensorpack, where the default of _trigger_epoch calls _trigger
+        yield Call("on_epoch_end", entry, handler, complete_only=True, gates=_gates(entry, "on_epoch_end"))
+    else:
+        armed = entry.arm(schedule_key(handler), schedule)
+        if "iter" in schedule.moments():
+            gates = _gates(entry, "on_iter_end")
+            yield Call(
+                "on_iter_end",
+                entry,
+                handler,
+                armed=armed,
+                when=repr(schedule),
+                moment="iter",
+                train_only=True,
+                gates=gates,
+            )
+        if "epoch" in schedule.moments():
+            gates = _gates(entry, "on_epoch_end")
+            yield Call(
+                "on_epoch_end",
+                entry,
+                handler,
+                armed=armed,
+                when=repr(schedule),
+                moment="epoch",
+                complete_only=True,
+                gates=gates,
+            )
+    if any(getattr(pipeline, "before_train", False) for pipeline in entry.path):
+        yield Call("on_run_begin", entry, handler)
+    yield Call("on_trigger", entry, handler)
+
+
+def _gates(entry: Entry, point: str) -> tuple[Armed, ...]:
+    gates = [getattr(pipeline, "gate", None) for pipeline in entry.path]
+    return () if point in NEVER_GATED else tuple(gate.arm() for gate in gates if gate is not None)
+
+
+def check_reads(calls: list[Call]) -> None:
+    """Make each reader check what it reads, once a writer that stands before it at this point has run."""
+    for position, call in enumerate(calls):
+        reads = set(call.entry.declared("reads"))
+        writers = [other for other in calls[:position] if reads & set(other.entry.declared("writes"))]
+        for writer in writers:
+            writer.notes_run = True
+        if writers:
+            call.needs = _needs(
+                call.entry.name, {writer.entry: reads & set(writer.entry.declared("writes")) for writer in writers}
+            )
+
+
+def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[Run], None]:
+    def check(run: Run) -> None:
+        for writer, names in written.items():
+            for name in names if writer.has_run else ():
+                if name not in run.metrics:
+                    raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} was to write and did not")
+
+    return check
+
+
+def refuse_misspelt_metrics(entries: list[Entry]) -> None:
+    written = {name for entry in entries for name in entry.declared("writes")}
+    for entry in entries:
+        for name in entry.declared("reads"):
+            meant = None if name in written else near_miss(name, sorted(written))
+            if meant is not None:
+                raise UnknownMetric(entry.name, name, meant)

@@ -1,0 +1,51 @@
+"""The counters of a run: plain attributes, so that a schedule reads one in a few nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples")
+
+
+class Clocks:
+    """Where a run stands. Training moves the counters, and nothing else.
+
+    `epoch` is the epoch now running, from 1; the others count what is done. `elapsed` is seconds of training, kept across
+    a resume; it stands still before `start` and after `stop`.
+    """
+
+    __slots__ = (*COUNTERS, "_elapsed", "_started")
+
+    epoch: int
+    epochs_done: int
+    step: int
+    iteration: int
+    samples: int
+
+    def __init__(self) -> None:
+        self.epoch = self.epochs_done = self.step = self.iteration = self.samples = 0
+        self._elapsed = 0.0
+        self._started: float | None = None
+
+    def elapsed(self) -> float:
+        if self._started is None:
+            return self._elapsed
+        return self._elapsed + perf_counter() - self._started
+
+    def start(self) -> None:
+        if self._started is None:
+            self._started = perf_counter()
+
+    def stop(self) -> None:
+        self._elapsed, self._started = self.elapsed(), None
+
+    def state_dict(self) -> dict[str, float]:
+        return {**{name: getattr(self, name) for name in COUNTERS}, "elapsed": self.elapsed()}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self._elapsed = float(state["elapsed"])
+        if self._started is not None:
+            self._started = perf_counter()

@@ -1,0 +1,54 @@
+"""What callbacks cost: seconds per callback and point, from the iterations that are sampled and from every rarer point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SAMPLE_EVERY = 64
+FIRST_SAMPLE = 8  # the first iterations warm caches up and say little
+
+
+@dataclass(slots=True, eq=False)
+class Cost:
+    """Time a callback took at a point, over the calls that were measured."""
+
+    callback: str
+    point: str
+    calls: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.calls += 1
+        self.seconds += seconds
+
+    @property
+    def microseconds_per_call(self) -> float:
+        return self.seconds / self.calls * 1e6 if self.calls else 0.0
+
+
+def is_sampled(iteration: int) -> bool:
+    """Say whether this iteration of a pass, from 0, is one that is timed."""
+    return iteration % SAMPLE_EVERY == FIRST_SAMPLE
+
+
+class StepShare:
+    """Find callbacks that take more than a tenth of the step, and name each of them once."""
+
+    LIMIT = 0.1
+
+    def __init__(self) -> None:
+        self._step_seconds = 0.0
+        self._named: set[str] = set()
+
+    def add_step(self, seconds: float) -> None:
+        self._step_seconds += seconds
+
+    def heavy(self, costs: list[Cost]) -> list[str]:
+        """Return a line for each callback that takes too much of the step and was not named yet."""
+        lines = []
+        for name in dict.fromkeys(cost.callback for cost in costs):
+            share = sum(cost.seconds for cost in costs if cost.callback == name) / (self._step_seconds or float("inf"))
+            if share > self.LIMIT and name not in self._named:
+                self._named.add(name)
+                lines.append(f"{name} takes {share:.0%} of the step; give it a schedule, as in when=Every(steps=50)")
+        return lines

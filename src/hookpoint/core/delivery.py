@@ -1,0 +1,84 @@
+"""Delivery: a bounded queue and a thread for each monitor, so that a slow one never stalls a step."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from hookpoint.core.records import Record
+
+CAPACITY = 1000
+
+Receive = Callable[[list[Record]], None]
+
+
+class Delivery:
+    """Hand records to one monitor in order, on a thread of its own that starts with the first record.
+
+    When the queue is full, `put` waits, or, where `drops` is set, drops the oldest and counts it. An error that `receive`
+    lets through ends the delivery; `error` keeps it for the training thread to raise.
+    """
+
+    def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
+        self.name = name
+        self.dropped = 0
+        self.error: Exception | None = None
+        self._receive = receive
+        self._drops = drops
+        self._capacity = capacity
+        self._records: deque[Record] = deque()
+        self._busy = False
+        self._closing = False
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, record: Record) -> None:
+        with self._change:
+            while len(self._records) >= self._capacity and self.error is None:
+                if self._drops:
+                    self._records.popleft()
+                    self.dropped += 1
+                else:
+                    self._change.wait(0.1)  # wakes now and then, so that Ctrl-C gets through
+            if self.error is None:
+                self._records.append(record)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"hookpoint {self.name}", daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def drain(self, deadline: float) -> int:
+        """Wait until all is delivered or `monotonic()` passes the deadline; return how many records are left."""
+        with self._change:
+            while (self._records or self._busy) and self.error is None and monotonic() < deadline:
+                self._change.wait(0.05)
+            return len(self._records) + self._busy
+
+    def close(self) -> None:
+        """Let the thread end once it has delivered what it holds."""
+        with self._change:
+            self._closing = True
+            self._change.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                while not self._records and not self._closing:
+                    self._change.wait()
+                if not self._records:
+                    return
+                records = list(self._records)
+                self._records.clear()
+                self._busy = True
+                self._change.notify_all()
+            try:
+                self._receive(records)
+            except Exception as error:
+                self.error = error
+            with self._change:
+                self._busy = False
+                self._change.notify_all()
+            if self.error is not None:
+                return

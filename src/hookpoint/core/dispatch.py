@@ -1,0 +1,127 @@
+"""Dispatch: the calls of a point as one function, written out and compiled, so that a step inspects nothing.
+
+For two handlers, the second by name and with a schedule, the function reads
+
+    def on_iter_end(run):
+        try:
+            h0(run)
+            if run._clocks.step >= s1.due and s1.take(run, None): h1(run._now.batch, run._now.loss)
+        except BaseException as error:
+            blame(error, run)
+            raise
+
+A loop over ready calls with arguments by name costs twice as much: each would need a function of its own. One line per
+call lets a traceback's line number say whose call failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.costs import Cost
+from hookpoint.core.entry import Entry
+from hookpoint.core.handlers import Handler
+from hookpoint.core.points import BY_NAME
+from hookpoint.core.ticks import Armed
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+Dispatch = Callable[["Run"], None]
+
+ARGUMENTS = {
+    "run": "run",
+    "logs": "run.logs",
+    "epoch": "run._clocks.epoch",
+    "batch": "run._now.batch",
+    "batch_idx": "run._now.batch_idx",
+    "outputs": "run._now.outputs",
+    "loss": "run._now.loss",
+    "error": "run._payload['error']",
+    "path": "run._payload['path']",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One handler at one point: when it runs, and what is checked around it.
+
+    `moment` is where a trigger's schedule is asked. `needs` raises when a metric that is read should be there and is not.
+    """
+
+    point: str
+    entry: Entry
+    handler: Handler
+    why: str = ""
+    armed: Armed | None = None
+    when: str = ""
+    moment: str | None = None
+    train_only: bool = False
+    complete_only: bool = False
+    gates: tuple[Armed, ...] = ()
+    notes_run: bool = False
+    needs: Callable[[Run], None] | None = None
+    cost: Cost | None = None
+
+
+def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
+    """Return one function that makes the calls in order, or None where there are none."""
+    if not calls:
+        return None
+    names: dict[str, Any] = {"clock": perf_counter}
+    lines = [_line(call, number, names, timed) for number, call in enumerate(calls)]
+    head = [f"def {label}(run):", "    try:"]
+    tail = ["    except BaseException as error:", "        blame(error, run)", "        raise"]
+    names["blame"] = _blame(calls, first_line=len(head) + 1)
+    source = "\n".join([*head, *(f"        {line}" for line in lines), *tail])
+    exec(compile(source, f"<hookpoint {label}>", "exec"), names)
+    dispatch: Dispatch = names[label]
+    return dispatch
+
+
+def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
+    handler, entry = call.handler, call.entry
+    names[f"h{number}"] = entry.contained(handler.function, call.point)
+    by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
+    arguments = [ARGUMENTS[source] for source in by_position]
+    arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
+    statements = [f"h{number}({', '.join(arguments)})"]
+    if timed and call.cost is not None:
+        names[f"c{number}"] = call.cost
+        statements = ["began = clock()", *statements, f"c{number}.add(clock() - began)"]
+    if call.needs is not None:
+        names[f"n{number}"] = call.needs
+        statements.insert(0, f"n{number}(run)")
+    if call.notes_run:
+        names[f"e{number}"] = entry
+        statements.append(f"e{number}.has_run = True")
+    conditions = _conditions(call, number, names)
+    return (f"if {' and '.join(conditions)}: " if conditions else "") + "; ".join(statements)
+
+
+def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
+    conditions = ["run.epoch_complete"] if call.complete_only else []
+    for position, gate in enumerate(call.gates):
+        names[f"g{number}_{position}"] = gate
+        conditions.append(f"g{number}_{position}.ready(run, None)")
+    if call.armed is not None:
+        names[f"s{number}"] = call.armed
+        test = call.armed.quick_test(f"s{number}")
+        conditions += [f"({test})"] if test else []
+        conditions.append(f"s{number}.take(run, {call.moment!r})")
+    return conditions
+
+
+def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, Run], None]:
+    """Return what adds to an exception the note of who failed where; the line number tells which call it was."""
+
+    def blame(error: BaseException, run: Run) -> None:
+        traceback = error.__traceback__
+        assert traceback is not None
+        call = calls[traceback.tb_lineno - first_line]
+        error.add_note(f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})")
+
+    return blame

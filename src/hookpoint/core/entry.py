@@ -1,0 +1,189 @@
+"""Entry: one callback as the compiler knows it, its handlers found, its options checked, its name unique."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.errors import BadOption, MainPointTaken, NotACallback, NoTrigger, StopRun
+from hookpoint.core.handlers import Handler, Parameter, find_handlers
+from hookpoint.core.main_callback import MainCallback
+from hookpoint.core.on import marks
+from hookpoint.core.pipeline import CallbackPipeline
+from hookpoint.core.points import BY_NAME, POINTS
+from hookpoint.core.ticks import Armed
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+    from hookpoint.core.when import When
+
+logger = logging.getLogger("hookpoint")
+
+POLICIES = ("raise", "warn", "disable")
+RANKS = ("all", "chief", "local_chief")
+FAILURES_IN_A_ROW = 3
+MAIN, PLAIN, MONITOR = 0, 1, 2
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A callback of the list, outside of any pipeline or inside of the pipelines in `path`."""
+
+    subject: Any
+    name: str
+    path: tuple[CallbackPipeline, ...]
+    handlers: list[Handler]
+    kind: int
+    on_error: str
+    ranks: str
+    schedule: When | None
+    armed: dict[str, Armed] = field(default_factory=dict)
+    disabled: bool = False
+    has_run: bool = False
+    failures: int = 0
+
+    def declared(self, option: str) -> tuple[str, ...]:
+        """Return what the callback declares as after, before, reads or writes."""
+        value = getattr(self.subject, option, ())
+        return (value,) if isinstance(value, str) else tuple(value or ())
+
+    def is_called(self, name: str) -> bool:
+        """Say whether `after` or `before` means this callback: by its name, its class or a base of it."""
+        return name == self.name or name in (cls.__name__ for cls in type(self.subject).__mro__)
+
+    def arm(self, key: str, schedule: When) -> Armed:
+        """Return the counting part of a schedule, kept under a key of its own for the checkpoint."""
+        while key in self.armed:
+            key += "+"
+        self.armed[key] = armed = schedule.arm()
+        return armed
+
+    def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
+        """Return the function with failures handled by this callback's policy."""
+        if self.on_error == "raise":
+            return function
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.disabled:
+                return None
+            try:
+                result = function(*args, **kwargs)
+            except StopRun:
+                raise
+            except Exception as error:
+                self.fail(point, error)
+                return None
+            self.failures = 0
+            return result
+
+        return call
+
+    def fail(self, point: str, error: Exception) -> None:
+        """Count a failure and say it; give the callback up when its policy says so."""
+        self.failures += 1
+        limit = 1 if self.on_error == "disable" else FAILURES_IN_A_ROW
+        what = f"{self.name} failed at {point}: {type(error).__name__}: {error}"
+        if self.failures >= limit:
+            self.disabled = True
+            again = "" if limit == 1 else f" ({limit} times in a row)"
+            logger.warning("%s%s; it is disabled for the rest of the run", what, again, exc_info=error)
+        else:
+            logger.warning("%s; the run goes on", what, exc_info=error)
+
+
+def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0) -> list[Entry]:
+    """Return an entry for each callback that belongs on this rank, pipelines opened, names made unique."""
+    entries: list[Entry] = []
+    names: dict[str, int] = {}
+    for subject, path in _leaves(callbacks, ()):
+        entry = _entry(subject, path)
+        names[entry.name] = count = names.get(entry.name, 0) + 1
+        if count > 1:
+            entry.name = f"{entry.name}#{count}"
+        entries.append(entry)
+    mains = [entry for entry in entries if entry.kind == MAIN]
+    if len(mains) > 1:
+        raise MainPointTaken.two(mains[0].name, mains[1].name)
+    here = {"all": True, "chief": rank == 0, "local_chief": local_rank == 0}
+    return [entry for entry in entries if here[entry.ranks]]
+
+
+def _leaves(callbacks: Iterable[Any], path: tuple[CallbackPipeline, ...]) -> Iterator[tuple[Any, tuple[CallbackPipeline, ...]]]:
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+        callbacks = [callbacks]
+    for callback in callbacks:
+        if isinstance(callback, CallbackPipeline) and type(callback).run is CallbackPipeline.run:
+            yield from _leaves(callback.get_pipeline(), (*path, callback))
+        else:
+            yield callback, path
+
+
+def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
+    if inspect.isclass(subject):
+        raise NotACallback.a_class(subject)
+    if inspect.isfunction(subject) and not marks(subject):
+        raise NotACallback.a_function(subject.__name__)
+    handlers = _handlers(subject)
+    if not handlers and not isinstance(subject, Callback):
+        raise NotACallback.a_thing(subject)
+    own_name = getattr(subject, "__name__" if inspect.isfunction(subject) else "name", None)
+    name = own_name if isinstance(own_name, str) and own_name else type(subject).__name__
+    is_main = isinstance(subject, MainCallback)
+    has = {handler.point for handler in handlers}
+    if not is_main:
+        for point in sorted(has & {point.name for point in POINTS if point.main_only}):
+            raise MainPointTaken.outsider(type(subject).__name__, point)
+    options = marks(subject)[0] if inspect.isfunction(subject) else subject
+    is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
+    on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
+    return Entry(
+        subject,
+        name,
+        path,
+        handlers,
+        kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
+        on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
+        ranks=_option(name, "ranks", options, RANKS, default="chief" if is_monitor else "all"),
+        schedule=_schedule(subject, name, path, "on_trigger" in has),
+    )
+
+
+def _schedule(subject: Any, name: str, path: tuple[CallbackPipeline, ...], triggers: bool) -> When | None:
+    own: When | None = getattr(subject, "schedule", None) if isinstance(subject, Callback) else None
+    if own is not None and not triggers:
+        raise NoTrigger(name, own)
+    inherited = (pipeline.schedule for pipeline in reversed(path) if pipeline.schedule is not None)
+    return own if own is not None else next(inherited, None)
+
+
+def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
+    value: str = getattr(options, option, default)
+    if value is getattr(Callback, option) and not _says(options, option):
+        value = default
+    if value not in known:
+        raise BadOption(name, option, value, known)
+    return value
+
+
+def _says(options: Any, option: str) -> bool:
+    """Say whether an option was set by the callback or a class of its own, not only by our base class."""
+    classes = [cls for cls in type(options).__mro__ if cls is not Callback]
+    return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)
+
+
+def _handlers(subject: Any) -> list[Handler]:
+    if not isinstance(subject, Callback) or type(subject).run in (Callback.run, CallbackPipeline.run):
+        return find_handlers(subject)
+    owner = type(subject).__name__  # it overrides run: every point goes through that
+    taken = (Parameter("run", "run", required=True, keyword_only=False),)
+    points = [point.name for point in POINTS if not point.main_only and point.name not in ("on_trigger", "on_records")]
+    return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
+
+
+def _through_run(callback: Callback, point: str, run: Run) -> None:
+    callback.run(hookpoint=point, logs=run.offered(BY_NAME[point].offers))

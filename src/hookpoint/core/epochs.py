@@ -1,0 +1,39 @@
+"""Epochs: the iterator over epoch numbers that a user's outer `for` gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop import Loop
+
+
+class Epochs:
+    """Open an epoch, hand out its number, and close it when the next one is asked for."""
+
+    __slots__ = ("_loop", "_opened", "_run")
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._run = loop.running()
+        self._opened = 0
+
+    def __iter__(self) -> Epochs:
+        return self
+
+    def __next__(self) -> int:
+        loop = self._loop
+        run = loop.running()
+        loop.close_open_epoch(cut_short=False)
+        while not run._verdicts.stop and (run.max_epochs is None or loop.clocks.epoch < run.max_epochs):
+            loop.open_epoch()
+            if not run._verdicts.stop and not run._verdicts.stop_epoch:
+                self._opened = loop.clocks.epoch
+                return self._opened
+            loop.close_open_epoch(cut_short=True)
+        self._opened = 0
+        raise StopIteration
+
+    def __del__(self) -> None:
+        if self._opened and self._loop.is_in_epoch(self._run, self._opened):
+            self._loop.epochs_abandoned = self._loop.abandoned = True

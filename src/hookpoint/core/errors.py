@@ -1,0 +1,302 @@
+"""Every error and warning hookpoint raises, and their texts.
+
+A text says who, what, what was expected and what to type instead. Offending objects are attributes.
+
+    HookpointError
+    ├── CompileError (ValueError)             found when callbacks are compiled, before the first step
+    │   ├── UnknownPoint                      a method's name is nearly a point, or another trainer's name for one
+    │   ├── UnknownArgument (TypeError)       a handler names what its point does not offer
+    │   ├── TwoSpellings                      one class spells one point twice
+    │   ├── MainPointTaken                    a second MainCallback, or its points in another callback
+    │   ├── NotACallback (TypeError)          a class, or an object without a handler, in a list of callbacks
+    │   ├── NoTrigger                         .when(...) on a callback without on_trigger
+    │   ├── OrderError                        a cycle, or a callback that would have to leave its pipeline
+    │   ├── UnknownMetric                     a metric that is read is nearly one that is written
+    │   └── BadOption                         on_error or ranks has a value nobody knows
+    ├── BadSchedule (ValueError)              a schedule that can never be meant
+    ├── BadGuard (TypeError)                  a guard around something it cannot see into
+    ├── BadValue (TypeError)                  a value that cannot be logged or set
+    ├── BadLoop (ValueError)                  a loop asked for what cannot be: epochs=-1, mode="test"
+    ├── MissingMetric (KeyError)              a metric that was to be read is not there
+    ├── UnknownSetting (KeyError)             run.hyper has no such name
+    ├── NotShared (KeyError)                  run.store has no such key
+    ├── OutsideIteration (AttributeError)     run.batch and the like, read when there is no iteration
+    ├── NotAssignable (AttributeError)        run.stop = True
+    ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
+    ├── NothingToSaveTo (RuntimeError)        run.save() without a store
+    └── TooManyRetries (RuntimeError)         run.retry() asked again and again
+
+    StopRun (Exception)                       raise it to stop the run; no error
+    HookpointWarning (UserWarning)            what does not stop a run but should be known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+CURE_WIDTH = 9
+
+
+def text(headline: str, **cures: str) -> str:
+    """Return a message: one headline, then a line per cure, its verb in a column of its own."""
+    return "\n".join([headline, *(f"  {verb:<{CURE_WIDTH}} {cure}" for verb, cure in cures.items())])
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names as a sentence part, sorted, or 'none'."""
+    return ", ".join(sorted(names)) or "none"
+
+
+class StopRun(Exception):
+    """Raise it anywhere inside a run to stop the run: what is open is closed, the end points fire, nothing is re-raised."""
+
+    def __init__(self, reason: str = "StopRun was raised") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class HookpointWarning(UserWarning):
+    """Something that does not stop a run but that its owner should know."""
+
+
+class HookpointError(Exception):
+    """The root of all errors of hookpoint."""
+
+    def __str__(self) -> str:  # KeyError would show the text quoted, its line breaks escaped
+        return str(self.args[0]) if self.args else ""
+
+
+class CompileError(HookpointError, ValueError):
+    """A list of callbacks cannot be compiled."""
+
+
+class UnknownPoint(CompileError):
+    """A method's name is nearly a point's, or another trainer's name for one."""
+
+    def __init__(self, owner: str, name: str, meant: str, *, foreign: bool = False) -> None:
+        why = "is another trainer's name" if foreign else "is no point"
+        super().__init__(
+            text(
+                f"{owner}.{name} {why}; {meant} is{' ours' if foreign else ''}.",
+                rename=f"{name} -> {meant}",
+                declare=f'{owner}.points = ("{name}",) if it is yours',
+            )
+        )
+        self.owner, self.name, self.meant = owner, name, meant
+
+
+class UnknownArgument(CompileError, TypeError):
+    """A handler names an argument that its point does not offer."""
+
+    def __init__(self, owner: str, handler: str, argument: str, offered: Iterable[str]) -> None:
+        super().__init__(
+            text(
+                f"{owner}.{handler} asks for '{argument}', which this point does not offer.",
+                offered=listed(offered),
+                default=f"give it one, '{argument}=None', if another trainer passes it",
+            )
+        )
+        self.owner, self.handler, self.argument = owner, handler, argument
+
+
+class TwoSpellings(CompileError):
+    """One class has two methods for one point."""
+
+    def __init__(self, owner: str, point: str, first: str, second: str) -> None:
+        super().__init__(
+            text(f"{owner} spells {point} twice: {first} and {second}.", keep=f"one of them; {point} is our name for it")
+        )
+        self.owner, self.point, self.spellings = owner, point, (first, second)
+
+
+class MainPointTaken(CompileError):
+    """Forward, backward and the learning-rate step have one owner, and there were two."""
+
+    @classmethod
+    def two(cls, first: str, second: str) -> MainPointTaken:
+        return cls(
+            text(
+                f"two MainCallbacks: {first} and {second}; a step is computed once.",
+                keep="one of them, or make one of the two an ordinary Callback",
+            )
+        )
+
+    @classmethod
+    def outsider(cls, owner: str, point: str) -> MainPointTaken:
+        return cls(
+            text(
+                f"{owner}.{point} belongs to the MainCallback alone; otherwise a step would be computed twice.",
+                derive=f"class {owner}(MainCallback), or move the work to another point",
+            )
+        )
+
+
+class NotACallback(CompileError, TypeError):
+    """Something in a list of callbacks cannot be called at any point."""
+
+    @classmethod
+    def a_class(cls, given: type) -> NotACallback:
+        return cls(text(f"{given.__name__} is a class where an instance belongs.", write=f"{given.__name__}()"))
+
+    @classmethod
+    def a_function(cls, name: str) -> NotACallback:
+        return cls(
+            text(
+                f"the function {name} does not say at which point it runs.",
+                write=f'@on("on_epoch_end") above def {name}',
+            )
+        )
+
+    @classmethod
+    def a_thing(cls, given: Any) -> NotACallback:
+        return cls(
+            text(
+                f"{given!r} is no callback: it has no method named after a point.",
+                write="a class with a method such as on_epoch_end(self, run)",
+            )
+        )
+
+
+class NoTrigger(CompileError):
+    """A schedule was given to a callback that has nothing to trigger."""
+
+    def __init__(self, owner: str, schedule: object) -> None:
+        super().__init__(
+            text(
+                f"{owner} has no on_trigger that {schedule} could move.",
+                define=f"on_trigger in {owner}",
+                write=f"@on(point, when={schedule}) above the one method that is to run then",
+            )
+        )
+        self.owner, self.schedule = owner, schedule
+
+
+class OrderError(CompileError):
+    """Declared constraints leave no order."""
+
+    @classmethod
+    def cycle(cls, point: str, names: Iterable[str]) -> OrderError:
+        return cls(
+            text(
+                f"no order at {point}: {' -> '.join(names)} each wait for the next.",
+                drop="one of their after, before or reads",
+            )
+        )
+
+    @classmethod
+    def pipeline(cls, name: str, pipeline: str, why: str) -> OrderError:
+        return cls(
+            text(
+                f"{name} {why}, but stands in {pipeline}, which it cannot leave.",
+                move=f"{pipeline} behind it in the list, or {name} out of {pipeline}",
+            )
+        )
+
+
+class UnknownMetric(CompileError):
+    """A metric that is read is nearly one that is written."""
+
+    def __init__(self, owner: str, name: str, meant: str) -> None:
+        super().__init__(text(f"{owner} reads '{name}', which nobody writes; '{meant}' is written.", read=f"'{meant}'"))
+        self.owner, self.name, self.meant = owner, name, meant
+
+
+class BadOption(CompileError):
+    """An option of a callback has a value nobody knows."""
+
+    def __init__(self, owner: str, option: str, value: object, known: Iterable[str]) -> None:
+        super().__init__(text(f"{owner}.{option} is {value!r}.", choose=listed(repr(name) for name in known)))
+
+
+class BadSchedule(HookpointError, ValueError):
+    """A schedule that can never be meant."""
+
+
+class BadGuard(HookpointError, TypeError):
+    """A guard around something it cannot see into."""
+
+
+class BadValue(HookpointError, TypeError):
+    """A value that cannot be logged or set."""
+
+
+class BadLoop(HookpointError, ValueError):
+    """A loop was asked for what cannot be."""
+
+
+class MissingMetric(HookpointError, KeyError):
+    """A metric that was to be read is not there."""
+
+    def __init__(self, name: str, known: Iterable[str], *, reader: str = "", why: str = "") -> None:
+        who = f"{reader} reads" if reader else "there is no metric"
+        super().__init__(
+            text(
+                f"{who} '{name}'{f', {why}' if why else ''}.",
+                known=listed(known),
+                log=f'run.log({{"{name}": value}}) before it is read',
+            )
+        )
+        self.name = name
+
+
+class UnknownSetting(HookpointError, KeyError):
+    """run.hyper has no setting of that name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(
+            text(
+                f"there is no setting '{name}'.",
+                known=listed(known),
+                register=f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))',
+            )
+        )
+        self.name = name
+
+
+class NotShared(HookpointError, KeyError):
+    """Nothing is shared under that key."""
+
+    def __init__(self, key: str, known: Iterable[str]) -> None:
+        super().__init__(text(f"nothing is shared under '{key}'.", known=listed(known), share=f"run.put('{key}', value)"))
+
+
+class OutsideIteration(HookpointError, AttributeError):
+    """A value of the iteration was read or set when there is no iteration."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            text(
+                f"run.{name} is there from on_iter_begin to on_iter_end only; no iteration is running now.",
+                keep=f"what later points need: run.store['{name}'] = ...",
+            )
+        )
+        self.name = name
+
+
+class NotAssignable(HookpointError, AttributeError):
+    """An attribute of the run was assigned that is not to be assigned."""
+
+    @classmethod
+    def method(cls, name: str, call: str) -> NotAssignable:
+        return cls(text(f"run.{name} is a method; assigning to it would do nothing.", call=call))
+
+    @classmethod
+    def kept(cls, name: str) -> NotAssignable:
+        return cls(text(f"run.{name} is kept by the loop; it can be read, not set."))
+
+    @classmethod
+    def unknown(cls, name: str) -> NotAssignable:
+        return cls(text(f"the run has no attribute '{name}'.", share=f"run.store['{name}'] = value"))
+
+
+class OutsideRun(HookpointError, RuntimeError):
+    """A loop was used before it was entered or after it was left."""
+
+
+class NothingToSaveTo(HookpointError, RuntimeError):
+    """run.save() was called, and the loop has no store."""
+
+
+class TooManyRetries(HookpointError, RuntimeError):
+    """run.retry() was asked for one batch more often than the loop allows."""

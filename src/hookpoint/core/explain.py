@@ -1,0 +1,51 @@
+"""The answer to "who runs when, and why there?"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hookpoint.core.points import BY_NAME, declared
+
+if TYPE_CHECKING:
+    from hookpoint.core.dispatch import Call
+    from hookpoint.core.entry import Entry
+
+HEAD = ("point", "callback", "method", "when", "ranks", "on_error", "why here")
+
+
+def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
+    """Return a table of points and their callbacks in order, and the handlers whose point nothing has declared."""
+    rows = []
+    for point, in_order in calls.items():
+        if point in BY_NAME and point != "on_trigger":
+            label = point
+            for call in in_order:
+                when = call.when or ("complete epochs" if call.complete_only else "always")
+                gated = " (gated)" if call.gates else ""
+                entry = call.entry
+                rows.append((label, entry.name, call.handler.spelling, when + gated, entry.ranks, entry.on_error, call.why))
+                label = ""
+    return "\n".join([*table(HEAD, rows), *_own_points(entries)])
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table with aligned columns."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [head, tuple("-" * width for width in widths), *rows]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _own_points(entries: Iterable[Entry]) -> list[str]:
+    own: dict[str, list[str]] = {}
+    for entry in entries:
+        for handler in entry.handlers:
+            if handler.point not in BY_NAME:
+                own.setdefault(handler.point, []).append(entry.name)
+    if not own:
+        return []
+    known = declared()
+    lines = ["", "points of your own"]
+    for point, names in own.items():
+        lines.append(f"  {point}: {', '.join(names)}{'' if point in known else '   (nothing has declared it so far)'}")
+    return lines

@@ -1,0 +1,218 @@
+"""Handlers: find the methods of an object that are named after points, and call one with the arguments it names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
+from hookpoint.core.on import Mark, marks
+from hookpoint.core.points import BY_NAME, FOREIGN, RUN_NAMES, SPELLINGS, Point, Spelling, declared
+from hookpoint.core.spelling import near_miss
+
+if TYPE_CHECKING:
+    from hookpoint.core.when import When
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+DECLARED_ONLY = "__hookpoint_declared__"
+CACHE = "_hookpoint_handlers"
+TABLE_ORDER = {name: position for position, name in enumerate(BY_NAME)}
+
+
+def declared_only(function: AnyFunction) -> AnyFunction:
+    """Mark a method as a mere declaration of its point: whoever does not override it has no handler."""
+    setattr(function, DECLARED_ONLY, True)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument that a handler names; `source` is what it is called among what the point offers."""
+
+    name: str
+    source: str
+    required: bool
+    keyword_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function to be called at a point, with the arguments it names."""
+
+    owner: str
+    point: str
+    spelling: str
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    when: When | None = None
+    system: str = ""
+    second: bool = False
+    marked: bool = False
+
+    def answers_to(self, point: str) -> bool:
+        """Say whether a point fired under this name is for this handler: our name, or the one it was written with."""
+        return point in (self.point, self.spelling)
+
+    def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
+        """Return which of the offered names to pass by position and which by keyword; a gap makes the rest keywords."""
+        by_position: list[str] = []
+        by_keyword: dict[str, str] = {}
+        gap = False
+        for parameter in self.parameters:
+            if parameter.source in offered:
+                if parameter.keyword_only or gap:
+                    by_keyword[parameter.name] = parameter.source
+                else:
+                    by_position.append(parameter.source)
+            elif parameter.required:
+                names = sorted(offered) if isinstance(offered, Iterable) else ()
+                raise UnknownArgument(self.owner, self.spelling, parameter.name, names)
+            else:
+                gap = True
+        return by_position, by_keyword
+
+    def call(self, payload: Mapping[str, Any]) -> Any:
+        """Call the function with what it names of the payload; `logs` is the payload itself where it holds none."""
+        if "logs" not in payload:
+            payload = {**payload, "logs": payload}
+        by_position, by_keyword = self.bind(payload)
+        return self.function(
+            *(payload[source] for source in by_position),
+            **{name: payload[source] for name, source in by_keyword.items()},
+        )
+
+
+def find_handlers(subject: Any) -> list[Handler]:
+    """Return the handlers of an object in the order of the table, its own points last; refuse what is nearly one."""
+    handlers = list(_scan(subject))
+    handlers.sort(key=lambda handler: TABLE_ORDER.get(handler.point, len(TABLE_ORDER)))
+    _refuse_two_spellings(handlers)
+    return handlers
+
+
+def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
+    """Call an object's handlers for a point outside of any compiled hooks; `logs` holds what the point offers."""
+    if not isinstance(hookpoint, str):
+        raise TypeError('run(hookpoint=...) takes the name of a point, as in run(hookpoint="on_epoch_end")')
+    state: dict[str, Any] = getattr(subject, "__dict__", {})
+    handlers = state.get(CACHE)
+    if handlers is None:
+        handlers = state[CACHE] = find_handlers(subject)
+    payload = logs if logs is not None else {}
+    for handler in handlers:
+        if handler.answers_to(hookpoint):
+            handler.call(payload)
+
+
+def _scan(subject: Any) -> Iterator[Handler]:
+    owner = subject.__name__ if inspect.isfunction(subject) else type(subject).__name__
+    if inspect.isfunction(subject):
+        for mark in marks(subject):
+            yield from _marked(owner, mark, subject)
+        return
+    for name in dir(subject):
+        if name.startswith("__"):
+            continue
+        static = inspect.getattr_static(subject, name, None)
+        function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps
+        if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
+            continue
+        found = marks(function)
+        if found:
+            for mark in found:
+                yield from _marked(owner, mark, getattr(subject, name))
+        else:
+            yield from _named(owner, name, subject)
+
+
+def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
+    own = tuple(getattr(subject, "points", ()) or ())
+    if name in BY_NAME:
+        yield _handler(owner, name, name, getattr(subject, name))
+    elif name in SPELLINGS and name not in own:
+        function = getattr(subject, name)
+        for point, spelling in _once_per_point(SPELLINGS[name]):
+            if spelling.only_with is None or tuple(inspect.signature(function).parameters) == spelling.only_with:
+                yield _handler(owner, point.name, name, function, spelling)
+    elif name.startswith(("on_", "before_", "after_")):
+        if name not in own:
+            _refuse_misspelt(owner, name)
+        if name.startswith("on_"):
+            yield _handler(owner, name, name, getattr(subject, name))
+
+
+def _marked(owner: str, mark: Mark, function: Callable[..., Any]) -> Iterator[Handler]:
+    spelled = _once_per_point(SPELLINGS.get(mark.point, []))
+    if mark.point in BY_NAME or not spelled:
+        if mark.point not in BY_NAME:
+            _refuse_misspelt(owner, mark.point)
+        yield _handler(owner, mark.point, mark.point, function, when=mark.when, marked=True)
+    else:
+        for point, spelling in spelled:
+            yield _handler(owner, point.name, mark.point, function, spelling, mark.when, marked=True)
+
+
+def _once_per_point(spelled: list[tuple[Point, Spelling]]) -> list[tuple[Point, Spelling]]:
+    return list({point.name: (point, spelling) for point, spelling in reversed(spelled)}.values())
+
+
+def _refuse_misspelt(owner: str, name: str) -> None:
+    if name in declared():
+        return
+    if name in FOREIGN:
+        raise UnknownPoint(owner, name, FOREIGN[name], foreign=True)
+    prefix = name.split("_")[0]
+    known = (*BY_NAME, *(spelling for spelling in SPELLINGS if spelling.startswith(prefix)), *sorted(declared()))
+    meant = near_miss(name, known)
+    if meant is not None:
+        raise UnknownPoint(owner, name, meant)
+
+
+def _refuse_two_spellings(handlers: list[Handler]) -> None:
+    named = [handler for handler in handlers if not handler.marked]
+    for first, second in pairwise(named):
+        two_moments = first.system == second.system and (first.second or second.second)
+        if first.point == second.point and not two_moments:
+            raise TwoSpellings(first.owner, first.point, first.spelling, second.spelling)
+
+
+def _handler(
+    owner: str,
+    point: str,
+    name: str,
+    function: Callable[..., Any],
+    spelling: Spelling | None = None,
+    when: When | None = None,
+    marked: bool = False,
+) -> Handler:
+    renames = dict(spelling.renames) if spelling else {}
+    handler = Handler(
+        owner,
+        point,
+        name,
+        function,
+        tuple(_parameters(function, renames)),
+        when,
+        spelling.system if spelling else "",
+        spelling.second if spelling else False,
+        marked,
+    )
+    if point in BY_NAME:
+        handler.bind(BY_NAME[point].offers)
+    return handler
+
+
+def _parameters(function: Callable[..., Any], renames: Mapping[str, str]) -> Iterator[Parameter]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C have none; they get the run
+        yield Parameter("run", "run", required=True, keyword_only=False)
+        return
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            source = "run" if parameter.name in RUN_NAMES else renames.get(parameter.name, parameter.name)
+            required = parameter.default is parameter.empty
+            yield Parameter(parameter.name, source, required, parameter.kind is parameter.KEYWORD_ONLY)

@@ -1,0 +1,222 @@
+"""Hooks: a list of callbacks, compiled once into ready calls per point."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.calls import calls_of, check_reads, refuse_misspelt_metrics, schedule_key
+from hookpoint.core.costs import Cost
+from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
+from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of
+from hookpoint.core.errors import MissingMetric, OutsideRun, StopRun, text
+from hookpoint.core.explain import explain
+from hookpoint.core.handlers import Handler
+from hookpoint.core.order import Order
+from hookpoint.core.points import BY_NAME
+from hookpoint.core.replace import Replace
+
+if TYPE_CHECKING:
+    from hookpoint.core.clocks import Clocks
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+
+class Hooks:
+    """Callbacks made ready: validated, ordered, and resolved into one function per point.
+
+    Compiling finds every mistake it can: near misses of points and metrics, unknown arguments, cycles, a class where an
+    instance belongs. The list is copied, never edited. Callbacks whose `ranks` leave this rank out are left out here.
+
+    >>> hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
+    >>> hooks.dispatch("on_iter_begin") is None      # nobody listens: a loop tests this once and pays nothing
+    True
+    """
+
+    def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0) -> None:
+        self.entries = entries_of(callbacks, rank=rank, local_rank=local_rank)
+        refuse_misspelt_metrics(self.entries)
+        self._calls = self._ordered(calls_of(self.entries))
+        self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
+        self._by_point: dict[str, Dispatch] = {name: partial(self._first, name) for name in self._calls if name in BY_NAME}
+        self._own: dict[str, list[tuple[Entry, Handler]]] = {}
+
+    # In a run
+
+    def fire(self, point: str, run: Run) -> None:
+        """Make the calls of a built-in point."""
+        dispatch = self._by_point.get(point)
+        if dispatch is not None:
+            dispatch(run)
+
+    def _first(self, point: str, run: Run) -> None:
+        """Compile a point when it is fired for the first time; hooks of a guard never need most of them."""
+        dispatch = self.dispatch(point, timed=True)
+        assert dispatch is not None
+        self._by_point[point] = dispatch
+        dispatch(run)
+
+    def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
+        """Return one function that makes the calls of these points one after the other, or None where nobody listens."""
+        key = (points, mode, timed)
+        if key not in self._tables:
+            calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
+            self._tables[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
+        return self._tables[key]
+
+    def contain(self, point: str, run: Run, *, monitors: bool | None = None) -> list[Exception]:
+        """Make the calls of a point one by one, of monitors or of the others only; return the errors, raise none."""
+        errors: list[Exception] = []
+        for call in self._calls.get(point, ()):
+            if monitors is None or (call.entry.kind == MONITOR) is monitors:
+                single = compile_dispatch(point, [call], timed=True)
+                assert single is not None
+                try:
+                    single(run)
+                except StopRun:
+                    pass
+                except Exception as error:
+                    errors.append(error)
+        return errors
+
+    def setup(self, component: Any, save_path: Any) -> None:
+        """Call `setup` of every callback of the list; a pipeline calls that of its own."""
+        tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
+        for subject in {id(top): top for top in tops}.values():
+            if isinstance(subject, Callback):
+                subject.setup(component, save_path)
+
+    def attach(self, run: Run | None) -> None:
+        """Tell callbacks written with tensorpack's names, which take no arguments, what run they are in."""
+        for entry in self.entries:
+            if any(handler.system == "tensorpack" for handler in entry.handlers) and hasattr(entry.subject, "_run"):
+                entry.subject._run = run
+
+    def start_schedules(self, clocks: Clocks) -> None:
+        """Let every schedule count from where the clocks stand."""
+        for entry in self.entries:
+            for armed in entry.armed.values():
+                armed.start(clocks)
+
+    def never_came(self, run: Run) -> MissingMetric | None:
+        """Return the error for the first metric that is read and was never logged, or None."""
+        for entry in self.entries:
+            for name in entry.declared("reads"):
+                if name not in run.metrics:
+                    return MissingMetric(name, run.metrics, reader=entry.name, why="which never came in the whole run")
+        return None
+
+    # Points of one's own
+
+    def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
+        """Make the calls of a point of one's own with what it offers; return the payload's result, as replaced by a handler."""
+        if point not in self._own:
+            self._own[point] = list(self._answering(point))
+        result = payload.get("result")
+        for entry, handler in self._own[point]:
+            armed = entry.armed.get(schedule_key(handler))
+            if armed is None or armed.take(_run_of(payload, handler)):
+                answer = _answer(entry, handler, point, payload)
+                if isinstance(answer, Replace):
+                    result = answer.value
+                    payload = {**payload, "result": result}
+        return result
+
+    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler]]:
+        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], set()).entries
+        for entry in entries:
+            for handler in entry.handlers:
+                if handler.spelling == "run":
+                    taken = partial(_run_by_hand, entry.subject, point)
+                    yield entry, Handler(handler.owner, point, "run", taken, ())
+                    break
+                if handler.answers_to(point):
+                    yield entry, handler
+
+    # What the user may ask
+
+    def explain(self) -> str:
+        """Return a table: each point's callbacks in order, when and where they run, and why they stand where they stand."""
+        return explain(self._calls, self.entries)
+
+    def costs(self) -> list[Cost]:
+        """Return what each callback took at each point, the most expensive first; iterations are sampled, one in 64."""
+        costs = {id(call.cost): call.cost for calls in self._calls.values() for call in calls if call.cost and call.cost.calls}
+        return sorted(costs.values(), key=lambda cost: -cost.seconds)
+
+    def calls(self, point: str) -> tuple[Call, ...]:
+        """Return the calls of a point, in order."""
+        return self._calls.get(point, ())
+
+    @property
+    def main(self) -> Any:
+        """The MainCallback, or None."""
+        return next((entry.subject for entry in self.entries if entry.kind == MAIN), None)
+
+    # What a checkpoint keeps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of callbacks and of their schedules, under the callbacks' names."""
+        return {
+            entry.name: {
+                "state": entry.subject.state_dict() if hasattr(entry.subject, "state_dict") else {},
+                "schedules": {key: armed.state() for key, armed in entry.armed.items()},
+            }
+            for entry in self.entries
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned. Callbacks it does not know keep what they have."""
+        for entry in self.entries:
+            if entry.name in state:
+                kept = state[entry.name]
+                if hasattr(entry.subject, "load_state_dict"):
+                    entry.subject.load_state_dict(kept["state"])
+                for key, armed in entry.armed.items():
+                    if key in kept["schedules"]:
+                        armed.load_state(kept["schedules"][key])
+
+    def _ordered(self, calls: list[Call]) -> dict[str, tuple[Call, ...]]:
+        said: set[str] = set()
+        by_point: dict[str, list[Call]] = {name: [] for name in BY_NAME}
+        for call in calls:
+            by_point.setdefault(call.point, []).append(call)
+        ordered = {}
+        for point, found in by_point.items():
+            entries = list(dict.fromkeys(call.entry for call in found))
+            order = Order(point, entries, said)
+            for call in found:
+                call.why = order.why[call.entry]
+            in_order = [call for entry in order.entries for call in found if call.entry is entry]
+            check_reads(in_order)
+            if in_order:
+                ordered[point] = tuple(in_order)
+        return ordered
+
+
+def _answers(entry: Entry, point: str) -> bool:
+    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.handlers)
+
+
+def _run_by_hand(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
+    callback.run(hookpoint=point, logs=payload)
+
+
+def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
+    try:
+        return entry.contained(handler.call, point)(payload)
+    except BaseException as error:
+        error.add_note(f"in callback {entry.name} at {point}")
+        raise
+
+
+def _run_of(payload: Mapping[str, Any], handler: Handler) -> Any:
+    if payload.get("run") is None:
+        raise OutsideRun(
+            text(f"{handler.owner}.{handler.spelling} has a schedule, and no run is going on whose clocks it could ask.")
+        )
+    return payload["run"]

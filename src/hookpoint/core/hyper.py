@@ -1,0 +1,135 @@
+"""Hyper-parameters by name: read and set the learning rate, or any attribute, while the run goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Protocol
+
+from hookpoint.core.errors import BadValue, UnknownSetting, text
+
+ALIASES = {"learning_rate": "lr"}
+
+
+class HyperParam(Protocol):
+    """A setting that can be read and set by name."""
+
+    name: str
+
+    def get_value(self) -> Any: ...
+
+    def set_value(self, value: Any) -> None: ...
+
+
+class ObjAttrParam:
+    """An attribute of any object as a setting: `run.hyper.register(ObjAttrParam(model, "dropout"))`.
+
+    >>> class Model: dropout = 0.5
+    >>> param = ObjAttrParam(Model, "dropout"); param.set_value(0.1); Model.dropout
+    0.1
+    """
+
+    def __init__(self, obj: Any, attribute: str, *, name: str | None = None) -> None:
+        if not hasattr(obj, attribute):
+            raise UnknownSetting(attribute, (known for known in dir(obj) if not known.startswith("_")))
+        self._obj, self._attribute = obj, attribute
+        self.name = name or attribute
+
+    def get_value(self) -> Any:
+        return getattr(self._obj, self._attribute)
+
+    def set_value(self, value: Any) -> None:
+        setattr(self._obj, self._attribute, checked(self.name, value, self.get_value()))
+
+
+class GroupParam:
+    """An entry of an optimizer's parameter groups, of all of them or of one."""
+
+    def __init__(self, groups: list[dict[str, Any]], key: str, name: str) -> None:
+        self._groups, self._key, self.name = groups, key, name
+
+    def get_value(self) -> Any:
+        return self._groups[0][self._key]
+
+    def set_value(self, value: Any) -> None:
+        value = checked(self.name, value, self.get_value())
+        for group in self._groups:
+            if self._key in group:
+                kept = group[self._key]
+                if hasattr(kept, "fill_"):  # a tensor learning rate, as compiled steps need it, is changed in place
+                    kept.fill_(value)
+                else:
+                    group[self._key] = value
+
+
+class Hyper(MutableMapping[str, Any]):
+    """`run.hyper["learning_rate"] = 0.1`: the settings of a run, and those that were registered.
+
+    `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups, of all
+    groups or, as `"lr@0"`, of one. A value that is not finite or not of the setting's type is refused.
+    """
+
+    def __init__(self, optimizer: Any = None) -> None:
+        self._optimizer = optimizer
+        self._registered: dict[str, HyperParam] = {}
+
+    def register(self, param: HyperParam) -> None:
+        """Add a setting of one's own; its name wins over the optimizer's."""
+        self._registered[param.name] = param
+
+    def __getitem__(self, name: str) -> Any:
+        return self._param(name).get_value()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._param(name).set_value(value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._registered:
+            raise UnknownSetting(name, self._registered)
+        del self._registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._registered
+        names = {key: None for group in self._groups() for key, value in group.items() if _is_setting(value)}
+        yield from (name for name in names if name not in self._registered)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = getattr(self._optimizer, "param_groups", None) or []
+        return groups
+
+    def _param(self, name: str) -> HyperParam:
+        if name in self._registered:
+            return self._registered[name]
+        key, _, number = name.partition("@")
+        key = ALIASES.get(key, key)
+        groups = self._groups()
+        if number:
+            groups = groups[int(number) : int(number) + 1] if number.isdecimal() else []
+        groups = [group for group in groups if key in group]
+        if not groups:
+            raise UnknownSetting(name, self)
+        return GroupParam(groups, key, name)
+
+
+def checked(name: str, value: Any, present: Any) -> Any:
+    """Return a value that may take the place of the present one, or refuse it."""
+    if isinstance(present, tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(present):
+            raise BadValue(text(f"{name} takes {len(present)} values.", got=repr(value), now=repr(present)))
+        return tuple(checked(name, one, now) for one, now in zip(value, present, strict=True))
+    if isinstance(present, bool) or not isinstance(present, int | float):
+        if not hasattr(present, "__float__") and not isinstance(value, type(present)):
+            raise BadValue(text(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present)))
+        if isinstance(present, bool) and not isinstance(value, bool):
+            raise BadValue(text(f"{name} takes True or False.", got=repr(value), now=repr(present)))
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadValue(text(f"{name} takes a finite number.", got=repr(value), now=repr(present)))
+    return value
+
+
+def _is_setting(value: Any) -> bool:
+    return isinstance(value, int | float | tuple) and not isinstance(value, bool)

@@ -1,0 +1,36 @@
+"""LambdaCallback: a callback made of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookpoint.core.callback import Callback, OnError, Ranks
+
+
+class LambdaCallback(Callback):
+    """Run functions at points: `LambdaCallback(on_epoch_end=lambda run: print(run.epoch))`.
+
+    Keywords are points in any spelling, or points of one's own; a function takes just the arguments it names.
+
+    >>> LambdaCallback(on_hello=lambda name: print("hello", name)).run("on_hello", {"name": "world"})
+    hello world
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        on_error: OnError | None = None,
+        ranks: Ranks | None = None,
+        **functions: Callable[..., object],
+    ) -> None:
+        super().__init__(name=name, on_error=on_error, ranks=ranks)
+        for point, function in functions.items():
+            if not callable(function):
+                raise TypeError(f"LambdaCallback({point}=...) takes a function, not {function!r}")
+            setattr(self, point, function)
+
+    def __repr__(self) -> str:
+        functions: list[Any] = [name for name in vars(self) if callable(vars(self)[name])]
+        return f"LambdaCallback({', '.join(functions)})"

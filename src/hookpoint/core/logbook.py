@@ -1,0 +1,94 @@
+"""Logbook: what is logged, averaged over passes, and sent on at log steps and at the end of epochs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.metrics import Floats, Mean, Metrics, floats_one_by_one, held
+
+if TYPE_CHECKING:
+    from hookpoint.core.clocks import Clocks
+    from hookpoint.core.monitors import Monitors
+
+PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
+ALREADY_SAID = ("val_", "val-", "val/", "validation")
+
+
+class Page:
+    """What one pass has logged: a mean per name since the last log step, and one of the whole pass."""
+
+    __slots__ = ("mode", "whole", "window")
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.window: dict[str, Mean] = {}
+        self.whole: dict[str, Mean] = {}
+
+
+class Logbook:
+    """Take in values on the training thread, without waiting for any of them."""
+
+    def __init__(self, clocks: Clocks, *, log_every: int, floats: Floats = floats_one_by_one) -> None:
+        self.metrics = Metrics()
+        self.monitors: Monitors | None = None
+        self.next_log_step = log_every or 0
+        self._clocks = clocks
+        self._log_every = log_every
+        self._floats = floats
+        self._pages: list[Page] = []
+        self._between: dict[str, Any] = {}
+
+    def open_page(self, mode: str) -> None:
+        self._pages.append(Page(mode))
+
+    def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
+        """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
+        value = held(name, value)
+        if not self._pages:
+            self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+            self._between[name] = value
+            return
+        page = self._pages[-1]
+        if page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID):
+            name = PREFIX[page.mode] + name
+        mean = page.window.get(name)
+        if mean is None:
+            mean = page.window[name] = Mean(self._floats)
+        mean.add(value, weight)
+        self.metrics.show(name, value, self._clocks.epoch)
+
+    def end_window(self, *, send: bool) -> None:
+        """Start new means on the current page; at a log step the finished ones are sent."""
+        page = self._pages[-1]
+        window, page.window = page.window, {}
+        for name, mean in window.items():
+            if name not in page.whole:
+                page.whole[name] = Mean(self._floats)
+            page.whole[name].add_mean(mean)
+        if send:
+            self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
+            self._send({**self._take_between(), **window}, "step")
+
+    def close_page(self) -> None:
+        """Make the means of a finished pass the latest values, and send them."""
+        self.end_window(send=False)
+        page = self._pages.pop()
+        for name, mean in page.whole.items():
+            self.metrics.observe(name, mean, epoch=self._clocks.epoch, step=self._clocks.step)
+        self._send(page.whole, "epoch")
+
+    def drop_pages(self) -> None:
+        """Forget passes that an exception cut off."""
+        self._pages.clear()
+
+    def flush(self) -> None:
+        """Send what was logged between passes."""
+        self._send(self._take_between(), "value")
+
+    def _take_between(self) -> dict[str, Any]:
+        between, self._between = self._between, {}
+        return between
+
+    def _send(self, values: dict[str, Any], at: str) -> None:
+        if values and self.monitors is not None:
+            self.monitors.put("scalars", values, at=at)

@@ -1,0 +1,318 @@
+"""Loop: the iteration skeleton that fires the points. The user's own `for` loops run inside it.
+
+with Loop(callbacks) as run:                 on_setup, on_run_begin
+    for epoch in run.epochs(10):             on_epoch_begin            (epochs.py)
+        for batch in run.batches(data):      the points of a pass      (passes.py)
+            ...
+                                             on_epoch_end
+                                             on_exception, if one escaped; on_run_end, always
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from hookpoint.core.clocks import Clocks
+from hookpoint.core.costs import StepShare
+from hookpoint.core.current import CURRENT
+from hookpoint.core.epochs import Epochs
+from hookpoint.core.errors import BadLoop, NothingToSaveTo, OutsideRun, StopRun, text
+from hookpoint.core.hooks import Hooks
+from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.logbook import Logbook
+from hookpoint.core.monitors import Monitors
+from hookpoint.core.passes import MODES, Batches, Pass
+from hookpoint.core.run import Mode, Run, set_now
+from hookpoint.core.signals import Signals
+from hookpoint.core.step_hooks import StepHooks
+from hookpoint.core.store import Store
+
+logger = logging.getLogger("hookpoint")
+
+
+class Loop:
+    """Run callbacks around loops of one's own: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
+
+    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C and
+    SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
+    the second at once. A loop may be entered again after it was left: that is a fresh run.
+
+    >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
+    ...     for epoch in run.epochs(2):
+    ...         for batch in run.batches([1.0, 3.0]):
+    ...             run.log(loss=batch / epoch)
+    1 2.0
+    2 1.0
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any] = (),
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        criterion: Any = None,
+        lr_scheduler: Any = None,
+        device: Any = None,
+        workdir: str | os.PathLike[str] | None = None,
+        name: str = "run",
+        log_every: int = 50,
+        max_retries: int = 3,
+        store: Store | None = None,
+    ) -> None:
+        if log_every < 0 or max_retries < 0:
+            raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{log_every} and {max_retries}"))
+        rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        self._given = {
+            "name": name,
+            "model": model,
+            "optimizer": optimizer,
+            "criterion": criterion,
+            "lr_scheduler": lr_scheduler,
+            "device": device,
+            "workdir": workdir,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        }
+        self._compile = partial(Hooks, _copied(callbacks), rank=rank, local_rank=local_rank)
+        self.hooks = self._compile()
+        self.log_every = log_every
+        self.max_retries = max_retries
+        self._store = store
+        self._run: Run | None = None
+        self._was_entered = False
+
+    # Entering and leaving
+
+    def __enter__(self) -> Run:
+        if self._run is not None:
+            raise OutsideRun(text("this loop is running already.", make="a second Loop for a run inside a run"))
+        self._prepare()
+        run = self.running()
+        try:
+            self.signals.install()
+            self.hooks.setup(run.model, run.workdir)
+            self.hooks.attach(run)
+            self.hooks.fire("on_setup", run)
+            self.step_hooks.install()
+            self.hooks.start_schedules(self.clocks)
+            self.clocks.start()
+            self.hooks.fire("on_run_begin", run)
+        except StopRun as stop:
+            run.stop(stop.reason)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        return run
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        return self._leave(error)
+
+    def _prepare(self) -> None:
+        if self._was_entered:
+            self.hooks = self._compile()  # with schedules that count from the start
+        self._was_entered = True
+        self.clocks = Clocks()
+        self.logbook = Logbook(self.clocks, log_every=self.log_every)
+        self._run = run = Run(self, self.hooks, self.clocks, self.logbook, **self._given)
+        run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
+        self.passes: list[Pass] = []
+        self.tags: list[str] = []
+        self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = False
+        self.share = StepShare()
+        self.signals = Signals(run._verdicts.ask_stop)
+        self.step_hooks = StepHooks(run)
+        self._token = CURRENT.set(run)
+
+    def _leave(self, error: BaseException | None) -> bool:
+        """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
+        failure = self._close_levels(error)
+        try:
+            problems = self._end(failure)
+        finally:
+            run = self._clean_up()
+        if failure is not None:
+            for problem in problems:
+                failure.add_note(f"on_run_end failed too: {type(problem).__name__}: {problem}")
+            if failure is not error:
+                raise failure
+            return False
+        ending = self.signals.ending()
+        if ending is not None:
+            for problem in problems:
+                ending.add_note(f"on_run_end failed: {type(problem).__name__}: {problem}")
+            raise ending
+        missing = None if run._verdicts.stop else self.hooks.never_came(run)
+        problems += [missing] if missing is not None else []
+        if problems:
+            raise problems[0] if len(problems) == 1 else ExceptionGroup("callbacks failed at on_run_end", problems)
+        return isinstance(error, StopRun)
+
+    def _close_levels(self, error: BaseException | None) -> BaseException | None:
+        """Close passes and the epoch as a `break` would, or drop them after an exception; return what failed, if anything."""
+        run = self.running()
+        while error is None or isinstance(error, StopRun):
+            if isinstance(error, StopRun):
+                run.stop(error.reason)
+            try:
+                self.close_open_epoch(cut_short=True)
+                self.logbook.flush()
+                run.monitors.raise_errors()
+                return None
+            except BaseException as raised:
+                error = raised
+        for one in self.passes:
+            one.drop()
+        self.passes.clear()
+        self.logbook.drop_pages()
+        self.epoch_is_open, run.mode = False, None
+        set_now(run, NO_ITERATION)
+        return error
+
+    def _end(self, failure: BaseException | None) -> list[Exception]:
+        """Fire the last points; a handler's error waits until all have run. Monitors are last, and have everything by then."""
+        run = self.running()
+        self.clocks.stop()
+        if failure is not None:
+            run._payload = {"error": failure}
+            run.put_event("exception", type=type(failure).__name__, text=str(failure))
+            for problem in self.hooks.contain("on_exception", run):
+                logger.error("on_exception failed", exc_info=problem)
+        problems = self.hooks.contain("on_run_end", run, monitors=False)
+        if failure is None and self.tags:
+            try:
+                self.write_checkpoint()
+            except Exception as error:
+                problems.append(error)
+        self.logbook.flush()
+        run.monitors.drain()
+        return problems + self.hooks.contain("on_run_end", run, monitors=True)
+
+    def _clean_up(self) -> Run:
+        run = self.running()
+        self.step_hooks.remove()
+        self.signals.restore()
+        self.hooks.attach(None)
+        run.monitors.close()
+        CURRENT.reset(self._token)
+        self._run = None
+        return run
+
+    # What the run asks of its loop
+
+    def running(self) -> Run:
+        """Return the run, or say that there is none."""
+        if self._run is None:
+            raise OutsideRun(text("this loop is not running.", enter="with Loop(...) as run: and use run inside"))
+        return self._run
+
+    def epochs(self, number: int | None) -> Epochs:
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            raise BadLoop(text("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number)))
+        self.settle()
+        self.running().max_epochs = number
+        return Epochs(self)
+
+    def batches(self, loader: Iterable[Any], mode: Mode) -> Batches:
+        if mode not in MODES:
+            raise BadLoop(text(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES))))
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise BadLoop(text(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list"))
+        self.settle()
+        self.running()
+        return Batches(Pass(self, loader, mode))
+
+    def stop_epoch(self) -> None:
+        self.settle()
+        if self.passes and self.passes[-1].mode != "train":
+            self.passes[-1].wants_end = True
+        else:
+            self.running()._verdicts.stop_epoch = True
+
+    def request_save(self, tag: str) -> None:
+        self.settle()
+        if self._store is None:
+            raise NothingToSaveTo(text("there is nothing to save to.", give="the loop a store"))
+        if tag not in self.tags:
+            self.tags.append(tag)
+
+    # Levels
+
+    def settle(self) -> None:
+        """Close what a `break` left behind. Every service of the run calls this first."""
+        if self.abandoned:
+            self.abandoned = False
+            left_behind = next((number for number, one in enumerate(self.passes) if one.abandoned), len(self.passes))
+            while len(self.passes) > left_behind:
+                self.passes[-1].close(complete=False)
+            if self.epochs_abandoned:
+                self.close_open_epoch(cut_short=True)
+
+    def is_in_epoch(self, run: Run, epoch: int) -> bool:
+        return self._run is run and self.epoch_is_open and self.clocks.epoch == epoch
+
+    def close_passes_above(self, kept: Pass) -> None:
+        while self.passes[-1] is not kept:
+            self.passes[-1].close(complete=False)
+
+    def close_passes_of(self, mode: Mode) -> None:
+        """Close a pass of the same mode that is still open: a loop that was left, and whose iterator someone kept."""
+        while any(one.mode == mode for one in self.passes):
+            self.passes[-1].close(complete=False)
+
+    def open_epoch(self) -> None:
+        run = self.running()
+        self.clocks.epoch += 1
+        self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
+        run.epoch_complete = run._verdicts.stop_epoch = False
+        self.hooks.fire("on_epoch_begin", run)
+
+    def close_open_epoch(self, *, cut_short: bool) -> None:
+        """Close the epoch, and the passes in it, if one is open."""
+        while self.passes:
+            self.passes[-1].close(complete=False)
+        if self.epoch_is_open:
+            self.cut_short |= cut_short
+            self.close_epoch()
+
+    def close_epoch(self) -> None:
+        run = self.running()
+        self.epoch_is_open = self.epochs_abandoned = False
+        run.epoch_complete = not self.cut_short
+        self.clocks.epochs_done = self.clocks.epoch
+        self.hooks.fire("on_epoch_end", run)
+        self.logbook.flush()
+        run.monitors.raise_errors()
+        for line in self.share.heavy(self.hooks.costs()):
+            logger.warning("%s", line)
+        if self.tags:
+            self.write_checkpoint()
+
+    # Saving
+
+    def save_on_signal(self) -> None:
+        """When a signal stops the run, save before the end points run."""
+        if self.signals.received is not None and self._store is not None:
+            self.request_save("signal")
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        """Write one checkpoint with all tags that were asked for."""
+        run = self.running()
+        assert self._store is not None
+        tags, self.tags = self.tags, []
+        state = {"clocks": self.clocks.state_dict(), "callbacks": self.hooks.state_dict()}
+        path = self._store.save(state, step=self.clocks.step, tags=tags)
+        run.put_event("save", path=str(path), tags=tags)
+        run._payload = {"path": path}
+        self.hooks.fire("on_save", run)
+
+
+def _copied(callbacks: Any) -> Any:
+    return list(callbacks) if isinstance(callbacks, Iterable) else callbacks

@@ -1,0 +1,47 @@
+"""MainCallback: the one callback that owns forward, backward and the learning-rate step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookpoint.core.callback import Callback
+
+
+class MainCallback(Callback):
+    """Compute the step. A run has exactly one; override what differs from the defaults.
+
+    A forward sets `run.outputs` and `run.loss`; `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
+    overridden. Failures always end the run, whatever `on_error` says.
+
+    >>> class Detector(MainCallback):
+    ...     def on_iter_forward(self, run):
+    ...         image, target = run.batch
+    ...         run.outputs = run.model(image, target)
+    ...         run.loss = sum(run.outputs.values())
+    """
+
+    def on_iter_forward(self, run: Any) -> None:
+        inputs, targets = run.batch
+        run.outputs = run.model(inputs)
+        run.loss = run.criterion(run.outputs, targets)
+
+    def on_train_forward(self, run: Any) -> None:
+        self.on_iter_forward(run)
+
+    def on_val_forward(self, run: Any) -> None:
+        self.on_iter_forward(run)
+
+    def on_pred_forward(self, run: Any) -> None:
+        run.outputs = run.model(run.batch)
+
+    def on_iter_backward(self, run: Any) -> None:
+        run.optimizer.zero_grad()
+        run.loss.backward()
+        run.optimizer.step()
+
+    def on_lr_adjust(self, run: Any) -> None:
+        if run.lr_scheduler is not None:
+            run.lr_scheduler.step()
+
+
+MainCallBack = MainCallback

@@ -1,0 +1,171 @@
+"""Metrics: logged values kept as they came, and turned into floats when they are read.
+
+A device tensor that is logged stays on its device: the training thread neither waits for it nor copies it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from hookpoint.core.errors import BadValue, MissingMetric, text
+
+HISTORY_LENGTH = 10_000
+
+Floats = Callable[[Sequence[Any]], list[float]]
+
+
+def floats_one_by_one(values: Sequence[Any]) -> list[float]:
+    """Turn values into floats. An engine may give a quicker way, such as one copy for all of them."""
+    return [float(value) for value in values]
+
+
+def held(name: str, value: Any) -> Any:
+    """Return what is kept of a logged value: numbers as they are, tensors without their graph; refuse what is no scalar."""
+    if type(value) is float or type(value) is int:
+        return value
+    if isinstance(value, str | bytes) or value is None:
+        raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)"))
+    if math.prod(getattr(value, "shape", None) or (1,)) != 1:
+        raise BadValue(
+            text(
+                f"'{name}' has shape {tuple(value.shape)}; only scalars are logged.",
+                log="its mean, or each part under a name of its own",
+                write=f"run.put_histogram('{name}', ...) to see how it is spread",
+            )
+        )
+    if hasattr(value, "detach"):
+        return value.detach()
+    if hasattr(value, "__float__"):
+        return float(value) if type(value).__module__.split(".")[0] in ("builtins", "numpy") else value
+    raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element"))
+
+
+class Mean:
+    """A weighted mean of values that may not be floats yet. Reading it turns them into floats, once."""
+
+    __slots__ = ("_floats", "_lock", "_pending", "_total", "_weight")
+
+    def __init__(self, floats: Floats = floats_one_by_one) -> None:
+        self._floats = floats
+        self._lock = Lock()
+        self._total = 0.0
+        self._weight = 0.0
+        self._pending: list[tuple[Any, float]] = []
+
+    def add(self, value: Any, weight: float) -> None:
+        if not self._pending and (type(value) is float or type(value) is int):
+            self._total += value * weight
+            self._weight += weight
+        else:
+            self._pending.append((value, weight))
+
+    def add_mean(self, part: Mean) -> None:
+        """Take in another mean with the weight of all its values; what is in already and settled is folded, to stay small."""
+        self._pending.append((part, 0.0))
+        with self._lock:
+            while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
+                total, weight = self._pending.pop(0)[0].sums()
+                self._total += total
+                self._weight += weight
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self._pending)
+
+    def sums(self) -> tuple[float, float]:
+        """Return the weighted sum and the sum of weights."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+            plain = [(value, weight) for value, weight in pending if not isinstance(value, Mean)]
+            numbers = iter(self._floats([value for value, _ in plain]) if plain else [])
+            for value, weight in pending:  # in the order they came, so that the sum is the same every time
+                total, weight = value.sums() if isinstance(value, Mean) else (next(numbers) * weight, weight)
+                self._total += total
+                self._weight += weight
+            return self._total, self._weight
+
+    def __float__(self) -> float:
+        total, weight = self.sums()
+        return total / weight if weight else math.nan
+
+
+class Metrics(Mapping[str, float]):
+    """The latest value of each metric; a value becomes a float when it is read.
+
+    `observations(name)` counts how often a value came, so that a reader can tell a new one from an old one. Only values
+    that are final count: epoch means, validation results, and what is logged outside of an iteration.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._epochs: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._history: dict[str, deque[tuple[int, Any]]] = {}
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            value = self._values[name]
+        except KeyError:
+            raise MissingMetric(name, self._values) from None
+        if type(value) is not float:
+            value = self._values[name] = float(value)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({', '.join(self)})"
+
+    def show(self, name: str, value: Any, epoch: int) -> None:
+        """Make a value the latest one, without counting it as an observation."""
+        self._values[name] = value
+        self._epochs[name] = epoch
+
+    def observe(self, name: str, value: Any, *, epoch: int, step: int) -> None:
+        """Take in a final value."""
+        self.show(name, value, epoch)
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append((step, value))
+
+    def observations(self, name: str) -> int:
+        return self._counts.get(name, 0)
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        return [(step, float(value)) for step, value in self._history.get(name, ())]
+
+    def of_epoch(self, epoch: int) -> list[str]:
+        """Return the names whose latest value belongs to this epoch."""
+        return [name for name, last in self._epochs.items() if last == epoch]
+
+
+class Logs(Mapping[str, float]):
+    """The metrics of this moment: those with a value of the running epoch."""
+
+    def __init__(self, metrics: Metrics, epoch: int) -> None:
+        self._metrics = metrics
+        self._names = metrics.of_epoch(epoch)
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self._names:
+            raise MissingMetric(name, self._names)
+        return self._metrics[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"Logs({', '.join(self._names)})"

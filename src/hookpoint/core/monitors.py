@@ -1,0 +1,94 @@
+"""Monitors: the way from what is logged to those who receive it, and the place to look a value up."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.delivery import Delivery
+from hookpoint.core.entry import MONITOR, Entry
+from hookpoint.core.metrics import Metrics
+from hookpoint.core.records import Kind, Record
+
+if TYPE_CHECKING:
+    from hookpoint.core.clocks import Clocks
+    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+DRAIN_SECONDS = 10.0
+
+
+class Monitors:
+    """Everything that receives records, as one; callbacks ask it for the latest value of a metric and its history."""
+
+    def __init__(self, hooks: Hooks, run: Run, metrics: Metrics, clocks: Clocks) -> None:
+        self._metrics = metrics
+        self._clocks = clocks
+        self._run = run
+        self._deliveries = [
+            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False))
+            for entry in hooks.entries
+            if entry.kind == MONITOR
+        ]
+        self._resolver = Delivery("values", _resolve)
+
+    def get_latest(self, name: str) -> float:
+        """Return the latest value of a metric; a missing one is an error that lists what there is."""
+        return self._metrics[name]
+
+    def get_history(self, name: str) -> list[tuple[int, float]]:
+        """Return (step, value) of the last 10,000 final values of a metric, the oldest first; empty if there are none."""
+        return self._metrics.history(name)
+
+    def put_scalar(self, name: str, value: Any) -> None:
+        """Log a value under just this name, also in validation."""
+        self._run.put_scalar(name, value)
+
+    def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value") -> None:
+        """Send a record to every monitor."""
+        record = Record(kind, values, self._clocks.step, self._clocks.epoch, at)
+        for delivery in self._deliveries:
+            delivery.put(record)
+        if not self._deliveries and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
+            self._resolver.put(record)
+
+    def raise_errors(self) -> None:
+        """Raise what a monitor with `on_error="raise"` failed with, on the thread that trains."""
+        for delivery in self._deliveries:
+            if delivery.error is not None:
+                error, delivery.error = delivery.error, None
+                self._deliveries.remove(delivery)
+                raise error
+
+    def drain(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Wait until every monitor has what was sent to it, for so long at most; say what was lost."""
+        deadline = monotonic() + seconds
+        for delivery in (*self._deliveries, self._resolver):
+            left = delivery.drain(deadline)
+            if left:
+                logger.warning("%s was too slow: %d records did not reach it within %g s", delivery.name, left, seconds)
+            if delivery.dropped:
+                logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)
+
+    def close(self) -> None:
+        """End the threads; what was sent after this reaches nobody."""
+        for delivery in (*self._deliveries, self._resolver):
+            delivery.close()
+
+    def _hand_over(self, entry: Entry, records: list[Record]) -> None:
+        for handler in entry.handlers:
+            if handler.point == "on_records":
+                try:
+                    entry.contained(handler.call, "on_records")({"records": records, "run": self._run})
+                except BaseException as error:
+                    error.add_note(f"in callback {entry.name} at on_records")
+                    raise
+
+
+def _resolve(records: list[Record]) -> None:
+    for record in records:
+        record.scalars()

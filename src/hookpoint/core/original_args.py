@@ -1,0 +1,62 @@
+"""The run as MindSpore's callbacks know it: `run_context.original_args()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+
+def _batch_num(run: Run) -> int | None:
+    return getattr(run.train_loader, "__len__", lambda: None)()
+
+
+LIVE: dict[str, Callable[[Run], Any]] = {
+    "batch_num": _batch_num,
+    "cur_epoch_num": lambda run: run.epoch,
+    "cur_step_num": lambda run: run.iteration,
+    "epoch_num": lambda run: run.max_epochs,
+    "loss_fn": lambda run: run.criterion,
+    "metrics": lambda run: run.metrics,
+    "mode": lambda run: "eval" if run.mode == "val" else "train",
+    "net_outputs": lambda run: run.loss if run.loss is not None else run.outputs,
+    "network": lambda run: run.model,
+    "optimizer": lambda run: run.optimizer,
+    "train_dataset": lambda run: run.train_loader,
+    "train_network": lambda run: run.model,
+    "valid_dataset": lambda run: run.val_loader,
+}
+
+
+class OriginalArgs(dict[str, Any]):
+    """A dict with attribute access that lasts the run. What a callback writes stays; the names above follow the run."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        object.__setattr__(self, "_run", run)
+
+    def __missing__(self, name: str) -> Any:
+        if name in LIVE:
+            return LIVE[name](object.__getattribute__(self, "_run"))
+        raise KeyError(name)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(sorted({*self, *LIVE}))
+            raise AttributeError(f"there is no '{name}' in the run's arguments; there are {known}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in LIVE
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default

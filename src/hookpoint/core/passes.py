@@ -1,0 +1,247 @@
+"""Pass: one run over a loader, in training, validation or prediction; and the iterator a user's `for` gets for it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.costs import is_sampled
+from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
+from hookpoint.core.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run import Mode, set_now
+from hookpoint.core.samples import count_samples
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop import Loop
+
+MODES = ("train", "val", "pred")
+END = object()
+FOLD_EVERY = 64  # how many iterations outside of training are logged before they are folded into the pass's means
+
+
+class Pass:
+    """The iterations over one loader. It opens with the first batch that is asked for and closes with the last.
+
+    A pass that a user's `break` left behind is `abandoned`; the loop closes it at the next opportunity.
+    """
+
+    def __init__(self, loop: Loop, loader: Iterable[Any], mode: Mode) -> None:
+        self.mode = mode
+        self.abandoned = False
+        self.is_open = False
+        self.wants_end = False
+        self.now = Iteration()
+        self._loop = loop
+        self._loader = loader
+        self._is_done = False
+        self._is_train = mode == "train"
+        self._in_iteration = False
+        self._is_sampled = False
+        self._count = 0
+        self._batches_seen = 0
+        self._retries = 0
+        self._again: Any = END
+
+    def advance(self) -> Any:
+        """End the iteration that is running, begin the next one, and return its batch."""
+        if not self.is_open:
+            self._open()
+        elif self._loop.passes[-1] is not self:
+            self._loop.close_passes_above(self)
+        if self._in_iteration:
+            self._end_iteration()
+        run, now = self._run, self.now
+        while not self._must_end():
+            batch = self._fetch() if self._again is END else self._again
+            if batch is END:
+                self.close(complete=True)
+                raise StopIteration
+            self._again = END
+            now.begin_asking()
+            now.batch, now.samples = batch, count_samples(batch)
+            set_now(run, now)
+            self._in_iteration = True
+            self._begin_iteration()
+            if not now.asked or not (now.retry or "batch" in now.skipped):
+                return now.batch
+            self._end_iteration()
+        self.close(complete=self._saw_everything())
+        raise StopIteration
+
+    def close(self, *, complete: bool) -> None:
+        """End the iteration that is running, then the pass."""
+        if not self.is_open:
+            return
+        if self._in_iteration:
+            self._end_iteration()
+        self.is_open, self._is_done = False, True
+        loop, run = self._loop, self._run
+        loop.logbook.close_page()
+        if self._is_train:
+            loop.cut_short |= not complete
+            loop.save_on_signal()
+        try:
+            loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
+        finally:
+            loop.passes.remove(self)
+            run.mode = self._outer_mode
+            set_now(run, self._outer_now)
+        if self._opened_epoch:
+            loop.close_epoch()
+
+    def drop(self) -> None:
+        """Forget the pass without its end points: an exception has cut it off."""
+        self.is_open, self._is_done, self._in_iteration = False, True, False
+        self.now.clear()
+
+    def _open(self) -> None:
+        loop = self._loop
+        self._run = run = loop.running()
+        if self._is_done or self._must_end():
+            raise StopIteration
+        loop.settle()
+        loop.close_passes_of(self.mode)
+        self._opened_epoch = self._is_train and not loop.epoch_is_open
+        if self._opened_epoch:
+            loop.open_epoch()
+        self._outer_mode, self._outer_now = run.mode, run._now
+        run.mode = self.mode
+        set_now(run, NO_ITERATION)
+        if self._is_train:
+            run.train_loader = self._loader
+        elif self.mode == "val":
+            run.val_loader = self._loader
+        loop.logbook.open_page(self.mode)
+        loop.passes.append(self)
+        self.is_open = True
+        self._resolve_calls()
+        loop.hooks.fire(f"on_{self.mode}_epoch_begin", run)
+        self._source: Iterator[Any] = iter(self._loader)
+
+    def _resolve_calls(self) -> None:
+        hooks, mode = self._loop.hooks, self.mode
+        begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
+        self._begin, self._end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
+        self._timed_begin = hooks.dispatch(*begin, mode=mode, timed=True)
+        self._timed_end = hooks.dispatch(*end, mode=mode, timed=True)
+        self._fetch_begin, self._fetch_end = (
+            hooks.dispatch("on_batch_fetch_begin"),
+            hooks.dispatch("on_batch_fetch_end"),
+        )
+
+    def _must_end(self) -> bool:
+        verdicts = self._run._verdicts
+        return verdicts.stop or self.wants_end or (verdicts.stop_epoch and self._is_train)
+
+    def _saw_everything(self) -> bool:
+        length = getattr(self._loader, "__len__", None)
+        return length is not None and self._batches_seen >= length()
+
+    def _fetch(self) -> Any:
+        run, now = self._run, self.now
+        now.batch_idx = self._batches_seen
+        if self._fetch_begin is None and self._fetch_end is None:
+            batch = next(self._source, END)
+        else:
+            set_now(run, now)
+            if self._fetch_begin is not None:
+                self._fetch_begin(run)
+            batch = next(self._source, END)
+            now.batch = None if batch is END else batch
+            if self._fetch_end is not None:
+                self._fetch_end(run)
+            set_now(run, NO_ITERATION)
+            if batch is not END:
+                batch = now.batch
+        self._batches_seen += batch is not END
+        return batch
+
+    def _begin_iteration(self) -> None:
+        self._steps_before = self._run._clocks.step
+        self._is_sampled = self._is_train and is_sampled(self._count)
+        self._count += 1
+        if self._is_sampled:
+            self._began = perf_counter()
+        begin = self._timed_begin if self._is_sampled else self._begin
+        if begin is not None:
+            begin(self._run)
+
+    def _end_iteration(self) -> None:
+        self._in_iteration = False
+        loop, run, now = self._loop, self._run, self.now
+        if not (now.asked and self._was_skipped()):
+            clocks = loop.clocks
+            self._retries = 0
+            now.has_ended = True
+            if self._is_train:
+                clocks.iteration += 1
+                clocks.samples += now.samples
+                if not loop.step_hooks.count:
+                    clocks.step += 1
+            end = self._timed_end if self._is_sampled else self._end
+            if end is not None:
+                end(run)
+            if self._is_sampled:
+                loop.share.add_step(perf_counter() - self._began)
+            if self._is_train and loop.log_every and clocks.step >= loop.logbook.next_log_step:
+                loop.logbook.end_window(send=True)
+                run.monitors.raise_errors()
+            elif self._count % FOLD_EVERY == 0:
+                loop.logbook.end_window(send=False)
+            if loop.tags and (not loop.step_hooks.count or clocks.step != self._steps_before):
+                loop.write_checkpoint()
+        set_now(run, NO_ITERATION)
+        now.clear()
+
+    def _was_skipped(self) -> bool:
+        """Do what was asked of the iteration instead of ending it; say whether it was skipped as a whole."""
+        now = self.now
+        if now.retry:
+            self._retries += 1
+            if self._retries > self._loop.max_retries:
+                raise TooManyRetries(
+                    text(
+                        f"batch {now.batch_idx} was to be retried {self._retries} times; {self._loop.max_retries} are allowed.",
+                        allow=f"Loop(..., max_retries={self._retries})",
+                    )
+                )
+            self._again = now.batch
+        elif "batch" not in now.skipped:
+            if not now.skips_were_read:
+                warnings.warn(
+                    f"skip_{'/'.join(sorted(now.skipped))} was asked, and the loop's body did not look at run.skipped",
+                    HookpointWarning,
+                    stacklevel=4,
+                )
+            return False
+        now.has_ended = True
+        self._loop.hooks.fire("on_iter_skip", self._run)
+        return True
+
+
+class Batches:
+    """What a user's `for` runs over. When a `break` lets go of it, its pass is marked and closed by the next `run.*` call.
+
+    A generator with a `finally` would close at once, but an error in a callback would then be lost.
+    """
+
+    __slots__ = ("_pass",)
+
+    def __init__(self, one_pass: Pass) -> None:
+        self._pass = one_pass
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        return self._pass.advance()
+
+    def __len__(self) -> int:
+        return len(self._pass._loader)  # type: ignore[arg-type]
+
+    def __del__(self) -> None:
+        if self._pass.is_open:
+            self._pass.abandoned = True
+            self._pass._loop.abandoned = True

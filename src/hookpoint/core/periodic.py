@@ -1,0 +1,76 @@
+"""tensorpack's wrappers: the same callback, at another rhythm or under a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import BadSchedule, text
+from hookpoint.core.pipeline import CallbackPipeline
+from hookpoint.core.when import At, Every, If, When
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+
+class PeriodicTrigger(CallbackPipeline):
+    """Trigger a callback every k steps, every k epochs, and before training; its other points are as they were.
+
+    >>> PeriodicTrigger(Saver(), every_k_steps=100)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        callback: Any,
+        every_k_steps: int | None = None,
+        every_k_epochs: int | None = None,
+        before_train: bool = False,
+    ) -> None:
+        super().__init__([callback])
+        self.before_train = before_train
+        self.schedule = _schedule(every_k_steps, every_k_epochs)
+        if self.schedule is None:
+            if not before_train:
+                raise BadSchedule(
+                    text("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train")
+                )
+            self.schedule = At(epochs=[])
+
+
+class EnableCallbackIf(CallbackPipeline):
+    """Call a callback only while `predicate(run)` is true; set-up and the begin and end of the run are always called.
+
+    The predicate gets the run, which has tensorpack's `epoch_num`, `global_step` and `local_step` too.
+
+    >>> EnableCallbackIf(Saver(), lambda run: run.epoch_num > 5)  # doctest: +SKIP
+    """
+
+    def __init__(self, callback: Any, predicate: Callable[[Run], object]) -> None:
+        super().__init__([callback])
+        self.gate = If(predicate)
+
+
+class PeriodicCallback(CallbackPipeline):
+    """Call a callback only in every k-th training iteration, or in every k-th epoch; this can only make it rarer.
+
+    >>> PeriodicCallback(Saver(), every_k_epochs=5)  # doctest: +SKIP
+    """
+
+    def __init__(self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None) -> None:
+        super().__init__([callback])
+        if _schedule(every_k_steps, every_k_epochs) is None:
+            raise BadSchedule(text("PeriodicCallback has no period.", give="every_k_steps or every_k_epochs"))
+        self._steps, self._epochs = every_k_steps, every_k_epochs
+        self.gate = If(self._is_on)
+
+    def _is_on(self, run: Run) -> bool:
+        by_step = self._steps is not None and run.current_iteration % self._steps == 0
+        return by_step or (self._epochs is not None and run.epoch % self._epochs == 0)
+
+
+def _schedule(every_k_steps: int | None, every_k_epochs: int | None) -> When | None:
+    schedule: When | None = Every(steps=every_k_steps) if every_k_steps is not None else None
+    if every_k_epochs is not None:
+        by_epoch = Every(epochs=every_k_epochs)
+        schedule = by_epoch if schedule is None else schedule | by_epoch
+    return schedule

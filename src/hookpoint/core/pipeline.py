@@ -1,0 +1,46 @@
+"""CallbackPipeline: a callback made of callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.handlers import call_by_hand
+
+if TYPE_CHECKING:
+    from hookpoint.core.when import When
+
+
+class CallbackPipeline(Callback):
+    """Use several callbacks wherever one is taken; they run in this order and stay together. Pipelines nest.
+
+    `.when(...)` on a pipeline is the schedule of every callback in it that triggers and has none of its own.
+
+    >>> CallbackPipeline([Callback(), CallbackPipeline([Callback()])]).get_pipeline()  # doctest: +ELLIPSIS
+    [<...Callback object at ...>, <...CallbackPipeline object at ...>]
+    """
+
+    gate: When | None = None
+    before_train = False
+
+    def __init__(self, callbacks: Iterable[Any] = (), *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._callbacks = tuple(callbacks)
+
+    def get_pipeline(self) -> list[Any]:
+        """Return the callbacks as given, in order."""
+        return list(self._callbacks)
+
+    def setup(self, component: Any, save_path: Any) -> None:
+        super().setup(component, save_path)
+        for callback in self._callbacks:
+            if hasattr(callback, "setup"):
+                callback.setup(component, save_path)
+
+    def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
+        for callback in self._callbacks:
+            if isinstance(callback, Callback):
+                callback.run(hookpoint, logs)
+            else:
+                call_by_hand(callback, hookpoint, logs)

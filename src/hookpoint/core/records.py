@@ -1,0 +1,31 @@
+"""Records: what monitors receive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["scalars", "image", "histogram", "text", "event"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something that was logged, with the clocks of that moment.
+
+    `values` holds scalars by name, or one image, histogram, text, or an event's fields under its name. Scalars become
+    floats in `scalars()`, which a monitor calls off the training thread. `at` says what they are: the mean since the last
+    record ("step"), the mean of a whole pass ("epoch"), or values logged between iterations ("value").
+    """
+
+    kind: Kind
+    values: Mapping[str, Any]
+    step: int
+    epoch: int
+    at: str = "value"
+    time: float = field(default_factory=time.time)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the values as floats; waits for the device where they are still on one."""
+        return {name: float(value) for name, value in self.values.items()}

@@ -1,0 +1,17 @@
+"""Replace: the one way for a handler to change the result of a guarded call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Return `Replace(value)` from an `on_x_end` handler to give the caller, and the handlers after it, another result.
+
+    >>> Replace(None).value is None
+    True
+    """
+
+    value: Any

@@ -1,0 +1,371 @@
+"""Run: what a callback sees of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from hookpoint.core.clocks import Clocks
+from hookpoint.core.errors import NotAssignable, NotShared, OutsideIteration
+from hookpoint.core.hyper import Hyper
+from hookpoint.core.iteration import NO_ITERATION, Iteration
+from hookpoint.core.metrics import Logs, Metrics
+from hookpoint.core.original_args import OriginalArgs
+from hookpoint.core.points import BY_NAME
+from hookpoint.core.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from hookpoint.core.epochs import Epochs
+    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.logbook import Logbook
+    from hookpoint.core.loop import Loop
+    from hookpoint.core.monitors import Monitors
+    from hookpoint.core.passes import Batches
+
+Mode = Literal["train", "val", "pred"]
+
+GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader")
+PLACE = ("rank", "local_rank", "world_size")
+CALLS = {
+    "stop": 'run.stop("why")',
+    "request_stop": "run.request_stop()",
+    "log": 'run.log("name", value)',
+    "save": 'run.save("tag")',
+}
+
+
+class Run:
+    """The run as callbacks know it: what was given, the clocks, this iteration's values, and services.
+
+    `batch`, `batch_idx`, `outputs` and `loss` are there during an iteration only. Anything else that callbacks want to share
+    goes into `store`, a dict.
+    """
+
+    __slots__ = (
+        *GIVEN,
+        *PLACE,
+        "_args",
+        "_clocks",
+        "_logbook",
+        "_loop",
+        "_now",
+        "_payload",
+        "_verdicts",
+        "epoch_complete",
+        "hooks",
+        "hyper",
+        "max_epochs",
+        "mode",
+        "monitors",
+        "resuming",
+        "store",
+        "summaries",
+        "update_ops",
+    )
+
+    name: str
+    model: Any
+    optimizer: Any
+    criterion: Any
+    lr_scheduler: Any
+    device: Any
+    workdir: Any
+    train_loader: Any
+    val_loader: Any
+    rank: int
+    local_rank: int
+    world_size: int
+    mode: Mode | None
+    max_epochs: int | None
+    epoch_complete: bool
+    resuming: bool
+    hooks: Hooks
+    hyper: Hyper
+    monitors: Monitors
+    store: dict[str, Any]
+    summaries: dict[str, Callable[[], Any]]
+    update_ops: list[Callable[[], object]]
+
+    def __init__(self, loop: Loop, hooks: Hooks, clocks: Clocks, logbook: Logbook, **given: Any) -> None:
+        for name in GIVEN:
+            setattr(self, name, given.get(name))
+        self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
+        self.hooks = hooks
+        self.hyper = Hyper(self.optimizer)
+        self.mode = self.max_epochs = None
+        self.epoch_complete = self.resuming = False
+        self.store, self.summaries, self.update_ops = {}, {}, []
+        self._loop = loop
+        self._clocks = clocks
+        self._logbook = logbook
+        self._verdicts = Verdicts()
+        self._now: Iteration = NO_ITERATION
+        self._payload: dict[str, Any] = {}
+        self._args = OriginalArgs(self)
+
+    # The loop: what a user's own `for` runs over
+
+    def epochs(self, number: int | None = None) -> Epochs:
+        """Iterate over epoch numbers, from the one after the last until `number` are done; None means until stopped."""
+        return self._loop.epochs(number)
+
+    def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
+        """Iterate over a loader's batches as a training, validation ("val") or prediction ("pred") pass."""
+        return self._loop.batches(loader, mode)
+
+    # Clocks
+
+    @property
+    def epoch(self) -> int:
+        """The epoch now running, from 1; 0 before the first."""
+        return self._clocks.epoch
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self._clocks.step
+
+    @property
+    def iteration(self) -> int:
+        """Training batches done."""
+        return self._clocks.iteration
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen."""
+        return self._clocks.samples
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, kept across a resume."""
+        return self._clocks.elapsed()
+
+    @property
+    def current_iteration(self) -> int:
+        """The number, from 1, of the training iteration now running, or of the last one."""
+        return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
+
+    # This iteration
+
+    @property
+    def batch(self) -> Any:
+        return self._now.batch
+
+    @batch.setter
+    def batch(self, value: Any) -> None:
+        self._now.batch = value
+
+    @property
+    def batch_idx(self) -> int:
+        return self._now.batch_idx
+
+    @property
+    def outputs(self) -> Any:
+        return self._now.outputs
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        self._now.outputs = value
+
+    @property
+    def loss(self) -> Any:
+        return self._now.loss
+
+    @loss.setter
+    def loss(self, value: Any) -> None:
+        self._now.loss = value
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """What a verdict left out of this iteration: "batch", "backward", "step"."""
+        if self._now is not NO_ITERATION:
+            self._now.skips_were_read = True
+        return self._now.skipped
+
+    # What was logged
+
+    @property
+    def metrics(self) -> Metrics:
+        """The latest value of each metric, as a float when read."""
+        return self._logbook.metrics
+
+    @property
+    def logs(self) -> Logs:
+        """The metrics of this moment: those with a value of the running epoch."""
+        return Logs(self._logbook.metrics, self._clocks.epoch)
+
+    @overload
+    def log(self, name: str, value: Any, /) -> None: ...
+    @overload
+    def log(self, values: Mapping[str, Any], /) -> None: ...
+    @overload
+    def log(self, **values: Any) -> None: ...
+    def log(self, *given: Any, **values: Any) -> None:
+        """Log values: `run.log("loss", loss)`, `run.log(loss=loss)` or `run.log({"loss": loss})`.
+
+        Takes numbers and tensors of one element, and never waits for a device. In a pass, values are averaged over it, by
+        samples; in validation, plain names get `val_` in front.
+        """
+        self._loop.settle()
+        if len(given) == 2:
+            self._logbook.log(given[0], given[1], self._now.samples)
+        else:
+            for name, value in (given[0] if given else values).items():
+                self._logbook.log(name, value, self._now.samples)
+
+    def put_scalar(self, name: str, value: Any) -> None:
+        """Log a value under just this name, also in validation."""
+        self._loop.settle()
+        self._logbook.log(name, value, self._now.samples, as_given=True)
+
+    def put_image(self, name: str, image: Any) -> None:
+        """Send an image, height x width x channels or a batch of such, to the monitors."""
+        self.monitors.put("image", {name: image})
+
+    def put_histogram(self, name: str, values: Any) -> None:
+        """Send values, whose spread is to be shown, to the monitors."""
+        self.monitors.put("histogram", {name: values})
+
+    def put_text(self, name: str, words: str) -> None:
+        """Send a text to the monitors."""
+        self.monitors.put("text", {name: words})
+
+    def put_event(self, name: str, **fields: Any) -> None:
+        """Send word of something that happened to the monitors: `run.put_event("stop", reason="loss is low")`."""
+        self.monitors.put("event", {name: fields})
+
+    def summary(self, name: str, function: Callable[[], Any]) -> None:
+        """Register a function whose value is logged whenever summaries are merged."""
+        self.summaries[name] = function
+
+    def update_op(self, function: Callable[[], object]) -> None:
+        """Register a function to be called after each step."""
+        self.update_ops.append(function)
+
+    # Verdicts
+
+    def stop(self, reason: str = "run.stop() was called") -> None:
+        """Stop the run at the next boundary: no further iteration starts; the end points still fire."""
+        self._loop.settle()
+        if self._verdicts.ask_stop(reason):
+            self.put_event("stop", reason=reason)
+
+    def request_stop(self) -> None:
+        """Stop the run, in MindSpore's words."""
+        self.stop("request_stop() was called")
+
+    def stop_epoch(self) -> None:
+        """End this epoch's training at the next boundary; in a validation or prediction pass, end that pass."""
+        self._loop.stop_epoch()
+
+    def skip_batch(self) -> None:
+        """Leave this batch out: asked before the iteration's body, the body does not run; on_iter_skip fires."""
+        self._ask_skip("batch")
+
+    def skip_backward(self) -> None:
+        """Leave out the backward pass and the step of this iteration. In a loop of one's own the body asks `run.skipped`."""
+        self._ask_skip("backward")
+
+    def skip_step(self) -> None:
+        """Leave out the optimizer's step of this iteration. In a loop of one's own the body asks `run.skipped`."""
+        self._ask_skip("step")
+
+    def retry(self) -> None:
+        """Run this batch again, from on_iter_begin, as often as the loop allows; on_iter_skip fires for this attempt."""
+        if self._now is NO_ITERATION:
+            raise OutsideIteration("retry()")
+        self._now.ask_retry()
+
+    def save(self, tag: str = "manual") -> None:
+        """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary."""
+        self._loop.request_save(tag)
+
+    # Points of one's own
+
+    def fire(self, point: str, **payload: Any) -> Any:
+        """Fire a point: the run's callbacks that have a handler for it are called with what they name of the payload."""
+        self._loop.settle()
+        if point in BY_NAME and not payload:
+            return self.hooks.fire(point, self)
+        return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
+
+    def offered(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return what is there of these arguments, by name."""
+        values: dict[str, Any] = {}
+        for name in names:
+            if name in self._payload:
+                values[name] = self._payload[name]
+            elif name == "run":
+                values[name] = self
+            else:
+                try:
+                    values[name] = getattr(self, name)
+                except (OutsideIteration, AttributeError):
+                    continue
+        return values
+
+    # What callbacks share, in Orca's words; the same as run.store
+
+    def put(self, key: str, value: Any) -> None:
+        self.store[key] = value
+
+    def update(self, key: str, value: Any) -> None:
+        self.store[key] = value
+
+    def get(self, key: str) -> Any:
+        if key not in self.store:
+            raise NotShared(key, self.store)
+        return self.store[key]
+
+    def remove(self, key: str) -> None:
+        self.get(key)
+        del self.store[key]
+
+    # Other names
+
+    def original_args(self) -> OriginalArgs:
+        """Return the run as MindSpore's callbacks know it: one dict, with attributes, that lasts the run."""
+        return self._args
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    global_step = step
+    epoch_num = epoch
+    local_step = batch_idx
+    output = outputs
+
+    @property
+    def num_epochs(self) -> int | None:
+        return self.max_epochs
+
+    @num_epochs.setter
+    def num_epochs(self, value: int | None) -> None:
+        self.max_epochs = value
+
+    @property
+    def trainer(self) -> Run:
+        return self
+
+    def _ask_skip(self, what: str) -> None:
+        if self._now is NO_ITERATION:
+            raise OutsideIteration(f"skip_{what}()")
+        self._now.ask_skip(what)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        attribute = getattr(Run, name, None)
+        if callable(attribute):
+            raise NotAssignable.method(name, CALLS.get(name, f"run.{name}(...)"))
+        if attribute is None:
+            raise NotAssignable.unknown(name)
+        if isinstance(attribute, property) and attribute.fset is None:
+            raise NotAssignable.kept(name)
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, epoch={self.epoch}, step={self.step})"
+
+
+# A loop changes the iteration twice per batch; this way past __setattr__ takes a tenth of the time.
+set_now: Callable[[Run, Iteration], None] = Run.__dict__["_now"].__set__

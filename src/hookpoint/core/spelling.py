@@ -1,0 +1,42 @@
+"""Tell a slip of the pen from a name that is meant: near misses of points and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SYNONYMS = {
+    "start": "begin",
+    "started": "begin",
+    "finish": "end",
+    "finished": "end",
+    "stop": "end",
+    "iteration": "iter",
+}
+
+
+def one_slip_apart(a: str, b: str) -> bool:
+    """Say whether one typing slip turns a into b: a letter more, less, other, or two swapped."""
+    if a == b or abs(len(a) - len(b)) > 1:
+        return False
+    head = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[head:], b[head:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:] and len(a) > 1)
+
+
+def near_miss(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was most likely meant by name, or None; never name itself.
+
+    A miss is one typing slip, the same words in another order (on_begin_epoch), or another word for begin and end
+    (on_epoch_start). Names that differ in a digit alone (top1, top5) are two names.
+    """
+    words = sorted(SYNONYMS.get(word, word) for word in name.split("_"))
+    for candidate in known:
+        if candidate != name and (sorted(candidate.split("_")) == words or _typo(name, candidate)):
+            return candidate
+    return None
+
+
+def _typo(name: str, candidate: str) -> bool:
+    letters = ["".join(c for c in text if not c.isdigit()) for text in (name, candidate)]
+    name, candidate = name.lower(), candidate.lower()
+    return letters[0] != letters[1] and (name == candidate or one_slip_apart(name, candidate))

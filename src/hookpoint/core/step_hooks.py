@@ -1,0 +1,51 @@
+"""Optimizer steps of a loop of one's own: counted, and fired as points, through the optimizer's own hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+
+class StepHooks:
+    """Watch `optimizer.step()`. Where an optimizer has no hooks, or there is none, a step is a training batch.
+
+    Of several optimizers in a dict the first one is watched: a step of the run is a step of that one.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._handles: list[Any] = []
+        optimizer = run.optimizer
+        if isinstance(optimizer, Mapping):
+            optimizer = next(iter(optimizer.values()), None)
+        self._optimizer = optimizer if hasattr(optimizer, "register_step_post_hook") else None
+
+    @property
+    def count(self) -> bool:
+        """Whether steps are counted here, not by the batch."""
+        return self._optimizer is not None
+
+    def install(self) -> None:
+        if self._optimizer is None:
+            return
+        self._begin = self._run.hooks.dispatch("on_step_begin", mode="train")
+        self._end = self._run.hooks.dispatch("on_step_end", mode="train")
+        if self._begin is not None:
+            self._handles.append(self._optimizer.register_step_pre_hook(self._before))
+        self._handles.append(self._optimizer.register_step_post_hook(self._after))
+
+    def remove(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._begin is not None:
+            self._begin(self._run)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._run._clocks.step += 1
+        if self._end is not None:
+            self._end(self._run)

@@ -1,0 +1,24 @@
+"""Verdicts: what callbacks ask of the loop, honoured at the next boundary."""
+
+from __future__ import annotations
+
+
+class Verdicts:
+    """What is asked of the run and of the epoch; what is asked of an iteration is kept with the iteration.
+
+    `stop` lasts: a stopped run starts no further iteration. `stop_epoch` ends the training passes of this epoch.
+    """
+
+    __slots__ = ("reason", "stop", "stop_epoch")
+
+    def __init__(self) -> None:
+        self.stop = False
+        self.stop_epoch = False
+        self.reason = ""
+
+    def ask_stop(self, reason: str) -> bool:
+        """Ask the run to stop; say whether this was the first to ask. The first reason is the one that is kept."""
+        if self.stop:
+            return False
+        self.stop, self.reason = True, reason
+        return True

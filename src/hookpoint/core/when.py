@@ -1,0 +1,261 @@
+"""When: a schedule, apart from the action.
+
+`Every`, `At` and `Once` are ticks: they are due at a value of a clock, and gone once passed. `After`, `Before`, `Between` and
+`If` are levels: they hold or do not. `&`, `|` and `~` combine them. A When is a description without state; `arm()` makes the
+part that counts, so that two callbacks may share one When.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import BadSchedule, listed, text
+from hookpoint.core.spelling import near_miss
+from hookpoint.core.ticks import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+TIME = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+COUNTS = ("steps", "iterations", "epochs", "samples")
+CLOCKS = (*COUNTS, *TIME)
+
+Amount = int | float
+
+
+class When(ABC):
+    """The base of all schedules. Compose them: `Every(steps=100) & After(epochs=1) | Once(minutes=5)`."""
+
+    ticks_on: frozenset[str] = frozenset()
+    levels_on: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def arm(self) -> Armed:
+        """Return a fresh counting part of this schedule."""
+
+    def moments(self) -> frozenset[str]:
+        """Return where a trigger with this schedule is asked: at the end of iterations ("iter"), of epochs ("epoch")."""
+        clocks = self.ticks_on or self.levels_on or {"epochs"}
+        return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
+
+    def __and__(self, other: When) -> When:
+        return AllOf(self, other)
+
+    def __or__(self, other: When) -> When:
+        return AnyOf(self, other)
+
+    def __invert__(self) -> When:
+        return NotOf(self)
+
+    def __bool__(self) -> bool:
+        raise BadSchedule(text("a schedule is neither true nor false.", combine="with &, | and ~ instead of and, or, not"))
+
+
+class OnClock(When):
+    """A schedule over one clock: what Every, At, Once, After, Before and Between have in common."""
+
+    def __init__(self, clocks: dict[str, Any], *, may_be_bare: bool = False) -> None:
+        name = type(self).__name__
+        if len(clocks) != 1 and not (may_be_bare and not clocks):
+            raise BadSchedule(
+                text(
+                    f"{name} takes one clock, got {listed(clocks)}.",
+                    clocks=", ".join(CLOCKS),
+                    combine=f"several with |, as in {name}(steps=100) | {name}(epochs=1)",
+                )
+            )
+        self.given = clocks
+        self.clock: str = next(iter(clocks), "iterations")
+        self.amount: Any = clocks.get(self.clock, 0)
+        if self.clock not in CLOCKS:
+            meant = near_miss(self.clock, CLOCKS)
+            raise BadSchedule(
+                text(
+                    f"{name}({self.clock}={self.amount!r}): there is no clock '{self.clock}'.",
+                    clocks=", ".join(CLOCKS),
+                    **({"write": f"{name}({meant}={self.amount!r})"} if meant else {}),
+                )
+            )
+
+    def checked(self, amount: Any, *, least: Amount = 0) -> Amount:
+        """Return an amount in the unit that is counted (seconds for times), or refuse it."""
+        timed = self.clock in TIME
+        right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
+        if not right_type or not math.isfinite(amount) or amount < least or (timed and least and amount <= 0):
+            kind = "a number above 0" if timed and least else "a number, 0 or more" if timed else f"an integer, {least} or more"
+            raise BadSchedule(text(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount)))
+        return amount * TIME[self.clock] if timed else int(amount)
+
+    @property
+    def counted(self) -> str:
+        """The counter behind the clock: times are all counted in seconds."""
+        return "seconds" if self.clock in TIME else self.clock
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{clock}={amount!r}' for clock, amount in self.given.items())})"
+
+
+class Every(OnClock):
+    """Due at each multiple: `Every(steps=500)`, `Every(minutes=10)`. Times count training time, across a resume."""
+
+    def __init__(self, **clock: Amount) -> None:
+        super().__init__(clock)
+        self._period = self.checked(self.amount, least=1)
+        self.ticks_on = frozenset([self.counted])
+
+    def arm(self) -> Armed:
+        period = self._period
+        return ArmedTick(self.counted, period, lambda now: (now // period + 1) * period)
+
+
+class At(OnClock):
+    """Due at the values given: `At(epochs=[1, 5])`, `At(steps=1000)`."""
+
+    def __init__(self, **clock: Amount | Iterable[Amount]) -> None:
+        super().__init__(clock)
+        several = isinstance(self.amount, Iterable) and not isinstance(self.amount, str)
+        self._values = sorted({self.checked(value) for value in (self.amount if several else [self.amount])})
+        self.ticks_on = frozenset([self.counted])
+
+    def arm(self) -> Armed:
+        values = self._values
+        first = values[0] if values else math.inf
+        return ArmedTick(self.counted, first, lambda now: next((value for value in values if value > now), math.inf))
+
+
+class Once(OnClock):
+    """Due once: at the first opportunity, or `Once(steps=1000)` at the first from there on, however late."""
+
+    def __init__(self, **clock: Amount) -> None:
+        super().__init__(clock, may_be_bare=True)
+        self._value = self.checked(self.amount)
+        self.ticks_on = frozenset([self.counted] if clock else [])
+
+    def arm(self) -> Armed:
+        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.given)
+
+    def moments(self) -> frozenset[str]:
+        return super().moments() if self.given else frozenset(["iter", "epoch"])
+
+
+class After(OnClock):
+    """Hold once so much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
+
+    def __init__(self, **clock: Amount) -> None:
+        super().__init__(clock)
+        self._value = self.checked(self.amount)
+        self.levels_on = frozenset([self.counted])
+
+    def arm(self) -> Armed:
+        return ArmedLevel(self.counted, self._value, math.inf)
+
+
+class Before(OnClock):
+    """Hold until so much is done: the opposite of After."""
+
+    def __init__(self, **clock: Amount) -> None:
+        super().__init__(clock)
+        self._value = self.checked(self.amount)
+        self.levels_on = frozenset([self.counted])
+
+    def arm(self) -> Armed:
+        return ArmedLevel(self.counted, -math.inf, self._value)
+
+
+class Between(OnClock):
+    """Hold from one value to another, the second left out: `Between(steps=(100, 200))`."""
+
+    def __init__(self, **clock: tuple[Amount, Amount]) -> None:
+        super().__init__(clock)
+        if not isinstance(self.amount, tuple | list) or len(self.amount) != 2:
+            raise BadSchedule(text(f"{self!r}: takes two values.", write=f"Between({self.clock}=(100, 200))"))
+        self._low, self._high = (self.checked(value) for value in self.amount)
+        if self._low >= self._high:
+            raise BadSchedule(text(f"{self!r}: the first value must be below the second.", got=repr(self.amount)))
+        self.levels_on = frozenset([self.counted])
+
+    def arm(self) -> Armed:
+        return ArmedLevel(self.counted, self._low, self._high)
+
+
+class If(When):
+    """Hold when a function of the run says so: `If(lambda run: run.metrics["loss"] < 1)`."""
+
+    def __init__(self, predicate: Callable[[Run], object]) -> None:
+        if not callable(predicate):
+            raise BadSchedule(text(f"If takes a function of the run, not {predicate!r}.", write="If(lambda run: ...)"))
+        self._predicate = predicate
+
+    def arm(self) -> Armed:
+        return ArmedIf(self._predicate)
+
+    def __repr__(self) -> str:
+        return f"If({getattr(self._predicate, '__name__', repr(self._predicate))})"
+
+
+class Combined(When):
+    """What & and | have in common."""
+
+    sign = ""
+
+    def __init__(self, *parts: When) -> None:
+        for part in parts:
+            if not isinstance(part, When):
+                raise BadSchedule(
+                    text(f"{part!r} is no schedule.", combine="schedules with schedules; If(...) wraps a function")
+                )
+        self.parts = parts
+        self.ticks_on = frozenset().union(*(part.ticks_on for part in parts))
+        self.levels_on = frozenset().union(*(part.levels_on for part in parts))
+
+    def __repr__(self) -> str:
+        return f"({self.sign.join(map(repr, self.parts))})"
+
+
+class AllOf(Combined):
+    """Due when all parts are. Two ticks must share their clock, or they would hardly ever meet."""
+
+    sign = " & "
+
+    def __init__(self, *parts: When) -> None:
+        super().__init__(*parts)
+        if len(self.ticks_on) > 1:
+            raise BadSchedule(
+                text(
+                    f"{self!r}: ticks on {listed(self.ticks_on)} hardly ever fall together.",
+                    either="combine them with |",
+                    level="or make one a level, as in Every(steps=100) & After(epochs=1)",
+                )
+            )
+
+    def arm(self) -> Armed:
+        return ArmedAll([part.arm() for part in self.parts])
+
+
+class AnyOf(Combined):
+    """Due when any part is."""
+
+    sign = " | "
+
+    def arm(self) -> Armed:
+        return ArmedAny([part.arm() for part in self.parts])
+
+    def moments(self) -> frozenset[str]:
+        return frozenset().union(*(part.moments() for part in self.parts))
+
+
+class NotOf(When):
+    """Hold when the part does not: the opposite of a level, or every opportunity but a tick's."""
+
+    def __init__(self, part: When) -> None:
+        self.part = part
+        self.levels_on = part.levels_on | part.ticks_on
+
+    def arm(self) -> Armed:
+        return ArmedNot(self.part.arm())
+
+    def __repr__(self) -> str:
+        return f"~{self.part!r}"
