@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.on import Mark, marks
-from hookpoint.core.points import BY_NAME, FOREIGN, RUN_NAMES, SPELLINGS, Point, Spelling, declared
+from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
 CACHE = "_hookpoint_handlers"
-TABLE_ORDER = {name: position for position, name in enumerate(BY_NAME)}
+TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(one.name for one in point.spellings))]
+TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
 
 def declared_only(function: AnyFunction) -> AnyFunction:
@@ -88,7 +89,7 @@ class Handler:
 def find_handlers(subject: Any) -> list[Handler]:
     """Return the handlers of an object in the order of the table, its own points last; refuse what is nearly one."""
     handlers = list(_scan(subject))
-    handlers.sort(key=lambda handler: TABLE_ORDER.get(handler.point, len(TABLE_ORDER)))
+    handlers.sort(key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
     _refuse_two_spellings(handlers)
     return handlers
 

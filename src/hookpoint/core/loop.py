@@ -158,9 +158,9 @@ class Loop:
         """Close passes and the epoch as a `break` would, or drop them after an exception; return what failed, if anything."""
         run = self.running()
         while error is None or isinstance(error, StopRun):
-            if isinstance(error, StopRun):
-                run.stop(error.reason)
             try:
+                if error is not None:
+                    run.stop(error.reason)
                 self.close_open_epoch(cut_short=True)
                 self.logbook.flush()
                 run.monitors.raise_errors()
@@ -261,9 +261,9 @@ class Loop:
         while self.passes[-1] is not kept:
             self.passes[-1].close(complete=False)
 
-    def close_passes_of(self, mode: Mode) -> None:
-        """Close a pass of the same mode that is still open: a loop that was left, and whose iterator someone kept."""
-        while any(one.mode == mode for one in self.passes):
+    def close_passes(self) -> None:
+        """Close every pass that is still open."""
+        while self.passes:
             self.passes[-1].close(complete=False)
 
     def open_epoch(self) -> None:
@@ -275,8 +275,7 @@ class Loop:
 
     def close_open_epoch(self, *, cut_short: bool) -> None:
         """Close the epoch, and the passes in it, if one is open."""
-        while self.passes:
-            self.passes[-1].close(complete=False)
+        self.close_passes()
         if self.epoch_is_open:
             self.cut_short |= cut_short
             self.close_epoch()

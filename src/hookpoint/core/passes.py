@@ -58,6 +58,9 @@ class Pass:
             if batch is END:
                 self.close(complete=True)
                 raise StopIteration
+            if self._must_end():  # asked while the batch was fetched: it is not begun, and not seen
+                self._batches_seen -= self._again is END
+                break
             self._again = END
             now.begin_asking()
             now.batch, now.samples = batch, count_samples(batch)
@@ -102,7 +105,8 @@ class Pass:
         if self._is_done or self._must_end():
             raise StopIteration
         loop.settle()
-        loop.close_passes_of(self.mode)
+        if self._is_train:
+            loop.close_passes()
         self._opened_epoch = self._is_train and not loop.epoch_is_open
         if self._opened_epoch:
             loop.open_epoch()
