@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hookpoint.core.errors import OutsideRun
 from hookpoint.core.handlers import call_by_hand, declared_only
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "warn", "disable"]
 Ranks = Literal["all", "chief", "local_chief"]
+
+
+class Options(TypedDict, total=False):
+    """The keywords every callback takes: a class with arguments of its own adds `**options: Unpack[Options]`."""
+
+    name: str | None
+    on_error: OnError | None
+    ranks: Ranks | None
 
 
 class FromRun:
@@ -81,7 +89,8 @@ class Callback:
     def when(self, schedule: When) -> Self:
         """Trigger by this schedule instead of at the end of each epoch; return the callback, so that it can stand in a list.
 
-        >>> Say().when(Every(steps=500))  # doctest: +SKIP
+        >>> LambdaCallback(on_trigger=lambda run: print(run.step)).when(Every(steps=500)).schedule
+        Every(steps=500)
         """
         self.schedule = schedule
         return self
@@ -91,7 +100,8 @@ class Callback:
 
         `logs` holds what the point offers, by name. A subclass that overrides `run` gets every point of a run through it.
 
-        >>> Say().run(hookpoint="on_say", logs={"words": 3})
+        >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
+        3 words
         """
         call_by_hand(self, hookpoint, logs)
 
@@ -131,6 +141,7 @@ class Callback:
     def on_step_end(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_train_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_iter_end(self, *args: Any, **kwargs: Any) -> Any: ...
+    def on_iter_error(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_iter_skip(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_train_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_val_epoch_begin(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -36,7 +36,7 @@ def calls_of(entries: list[Entry]) -> list[Call]:
 def _plain_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
     armed = entry.arm(schedule_key(handler), handler.when) if handler.when is not None else None
     when = repr(handler.when) if handler.when is not None else ""
-    yield Call(handler.point, entry, handler, armed=armed, when=when, gates=_gates(entry, handler.point))
+    yield Call(handler.point, entry, handler, armed=armed, when=when, gates=gates_of(entry, handler.point))
 
 
 def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
@@ -44,11 +44,11 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
     if schedule is None:
         if handler.spelling == "_trigger" and any(other.spelling == "_trigger_epoch" for other in entry.handlers):
             return  # as in tensorpack, where the default of _trigger_epoch calls _trigger
-        yield Call("on_epoch_end", entry, handler, complete_only=True, gates=_gates(entry, "on_epoch_end"))
+        yield Call("on_epoch_end", entry, handler, complete_only=True, gates=gates_of(entry, "on_epoch_end"))
     else:
         armed = entry.arm(schedule_key(handler), schedule)
         if "iter" in schedule.moments():
-            gates = _gates(entry, "on_iter_end")
+            gates = gates_of(entry, "on_iter_end")
             yield Call(
                 "on_iter_end",
                 entry,
@@ -60,7 +60,7 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
                 gates=gates,
             )
         if "epoch" in schedule.moments():
-            gates = _gates(entry, "on_epoch_end")
+            gates = gates_of(entry, "on_epoch_end")
             yield Call(
                 "on_epoch_end",
                 entry,
@@ -76,7 +76,8 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
     yield Call("on_trigger", entry, handler)
 
 
-def _gates(entry: Entry, point: str) -> tuple[Armed, ...]:
+def gates_of(entry: Entry, point: str) -> tuple[Armed, ...]:
+    """Return the conditions of the wrappers around a callback that have to hold at this point."""
     gates = [getattr(pipeline, "gate", None) for pipeline in entry.path]
     return () if point in NEVER_GATED else tuple(gate.arm() for gate in gates if gate is not None)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
 FIRST_SAMPLE = 8  # the first iterations warm caches up and say little
+IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # what is sampled with the step
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +47,7 @@ class StepShare:
     def heavy(self, costs: list[Cost]) -> list[str]:
         """Return a line for each callback that takes too much of the step and was not named yet."""
         lines = []
+        costs = [cost for cost in costs if cost.point in IN_THE_STEP]
         for name in dict.fromkeys(cost.callback for cost in costs):
             share = sum(cost.seconds for cost in costs if cost.callback == name) / (self._step_seconds or float("inf"))
             if share > self.LIMIT and name not in self._named:

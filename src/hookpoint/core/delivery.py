@@ -29,7 +29,7 @@ class Delivery:
         self._drops = drops
         self._capacity = capacity
         self._records: deque[Record] = deque()
-        self._busy = False
+        self._in_hand = 0
         self._closing = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -52,9 +52,9 @@ class Delivery:
     def drain(self, deadline: float) -> int:
         """Wait until all is delivered or `monotonic()` passes the deadline; return how many records are left."""
         with self._change:
-            while (self._records or self._busy) and self.error is None and monotonic() < deadline:
+            while (self._records or self._in_hand) and self.error is None and monotonic() < deadline:
                 self._change.wait(0.05)
-            return len(self._records) + self._busy
+            return len(self._records) + self._in_hand
 
     def close(self) -> None:
         """Let the thread end once it has delivered what it holds."""
@@ -71,14 +71,14 @@ class Delivery:
                     return
                 records = list(self._records)
                 self._records.clear()
-                self._busy = True
+                self._in_hand = len(records)
                 self._change.notify_all()
             try:
                 self._receive(records)
             except Exception as error:
                 self.error = error
             with self._change:
-                self._busy = False
+                self._in_hand = 0
                 self._change.notify_all()
             if self.error is not None:
                 return

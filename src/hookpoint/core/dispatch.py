@@ -5,7 +5,7 @@ For two handlers, the second by name and with a schedule, the function reads
     def on_iter_end(run):
         try:
             h0(run)
-            if run._clocks.step >= s1.due and s1.take(run, None): h1(run._now.batch, run._now.loss)
+            if run._clocks.step >= s1.due and s1.take(run, None, True): h1(run._now.batch, run._now.loss)
         except BaseException as error:
             blame(error, run)
             raise
@@ -103,16 +103,16 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
 
 
 def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
-    conditions = ["run.epoch_complete"] if call.complete_only else []
+    allowed = ["run.epoch_complete"] if call.complete_only else []
     for position, gate in enumerate(call.gates):
         names[f"g{number}_{position}"] = gate
-        conditions.append(f"g{number}_{position}.ready(run, None)")
-    if call.armed is not None:
-        names[f"s{number}"] = call.armed
-        test = call.armed.quick_test(f"s{number}")
-        conditions += [f"({test})"] if test else []
-        conditions.append(f"s{number}.take(run, {call.moment!r})")
-    return conditions
+        allowed.append(f"g{number}_{position}.ready(run, None)")
+    if call.armed is None:
+        return allowed
+    names[f"s{number}"] = call.armed
+    test = call.armed.quick_test(f"s{number}")
+    take = f"s{number}.take(run, {call.moment!r}, {' and '.join(allowed) or True})"
+    return [f"({test})", take] if test else [take]
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, Run], None]:
@@ -122,6 +122,9 @@ def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, R
         traceback = error.__traceback__
         assert traceback is not None
         call = calls[traceback.tb_lineno - first_line]
-        error.add_note(f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})")
+        where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
+        if isinstance(error, StopIteration):  # a `for` over batches would take it for the end of the data
+            raise RuntimeError(f"StopIteration was raised {where}") from error
+        error.add_note(where)
 
     return blame

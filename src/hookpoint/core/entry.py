@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadOption, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.handlers import Handler, Parameter, find_handlers
 from hookpoint.core.main_callback import MainCallback
-from hookpoint.core.on import marks
+from hookpoint.core.on import Mark, marks
 from hookpoint.core.pipeline import CallbackPipeline
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.ticks import Armed
@@ -99,18 +100,23 @@ class Entry:
 def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0) -> list[Entry]:
     """Return an entry for each callback that belongs on this rank, pipelines opened, names made unique."""
     entries: list[Entry] = []
-    names: dict[str, int] = {}
+    names: set[str] = set()
     for subject, path in _leaves(callbacks, ()):
         entry = _entry(subject, path)
-        names[entry.name] = count = names.get(entry.name, 0) + 1
-        if count > 1:
-            entry.name = f"{entry.name}#{count}"
+        entry.name = _unique(entry.name, names)
+        names.add(entry.name)
         entries.append(entry)
+    _refuse_idle_schedules(entries)
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
         raise MainPointTaken.two(mains[0].name, mains[1].name)
     here = {"all": True, "chief": rank == 0, "local_chief": local_rank == 0}
     return [entry for entry in entries if here[entry.ranks]]
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    numbered = (f"{name}#{number}" for number in count(2))
+    return name if name not in taken else next(one for one in numbered if one not in taken)
 
 
 def _leaves(callbacks: Iterable[Any], path: tuple[CallbackPipeline, ...]) -> Iterator[tuple[Any, tuple[CallbackPipeline, ...]]]:
@@ -137,8 +143,8 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
     has = {handler.point for handler in handlers}
     if not is_main:
         for point in sorted(has & {point.name for point in POINTS if point.main_only}):
-            raise MainPointTaken.outsider(type(subject).__name__, point)
-    options = marks(subject)[0] if inspect.isfunction(subject) else subject
+            raise MainPointTaken.outsider(handlers[0].owner, point)
+    options = _said_by_marks(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
     on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
     return Entry(
@@ -161,9 +167,24 @@ def _schedule(subject: Any, name: str, path: tuple[CallbackPipeline, ...], trigg
     return own if own is not None else next(inherited, None)
 
 
+def _refuse_idle_schedules(entries: list[Entry]) -> None:
+    for pipeline in {id(one): one for entry in entries for one in entry.path}.values():
+        inside = [entry for entry in entries if pipeline in entry.path]
+        triggers = any(handler.point == "on_trigger" for entry in inside for handler in entry.handlers)
+        if pipeline.schedule is not None and not triggers:
+            raise NoTrigger(inside[0].name, pipeline.schedule)
+
+
+def _said_by_marks(function: Any) -> Mark:
+    found = marks(function)  # one callback has one policy: where several marks name one, the innermost counts
+    on_error = next((mark.on_error for mark in found if mark.on_error is not None), None)
+    ranks = next((mark.ranks for mark in found if mark.ranks is not None), None)
+    return Mark(found[0].point, on_error=on_error, ranks=ranks)
+
+
 def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
-    value: str = getattr(options, option, default)
-    if value is getattr(Callback, option) and not _says(options, option):
+    value: str | None = getattr(options, option, None)
+    if value is None or (value is getattr(Callback, option) and not _says(options, option)):
         value = default
     if value not in known:
         raise BadOption(name, option, value, known)

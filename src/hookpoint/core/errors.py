@@ -185,11 +185,11 @@ class OrderError(CompileError):
         )
 
     @classmethod
-    def pipeline(cls, name: str, pipeline: str, why: str) -> OrderError:
+    def pipeline(cls, name: str, pipeline: str, why: str, *, behind: str) -> OrderError:
         return cls(
             text(
                 f"{name} {why}, but stands in {pipeline}, which it cannot leave.",
-                move=f"{pipeline} behind it in the list, or {name} out of {pipeline}",
+                move=f"{pipeline} behind {behind} in the list, or {name} out of {pipeline}",
             )
         )
 

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from hookpoint.core.entry import Entry
 
 HEAD = ("point", "callback", "method", "when", "ranks", "on_error", "why here")
+USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}
 
 
 def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
-    """Return a table of points and their callbacks in order, and the handlers whose point nothing has declared."""
-    rows = []
+    """Return a table of points and their callbacks in order, and the handlers whose point nothing has declared.
+
+    A method is named where it is not called like its point. Columns that would say the usual of everyone are left out.
+    """
+    rows: list[tuple[str, ...]] = []
     for point, in_order in calls.items():
         if point in BY_NAME and point != "on_trigger":
             label = point
@@ -24,9 +28,12 @@ def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> st
                 when = call.when or ("complete epochs" if call.complete_only else "always")
                 gated = " (gated)" if call.gates else ""
                 entry = call.entry
-                rows.append((label, entry.name, call.handler.spelling, when + gated, entry.ranks, entry.on_error, call.why))
+                method = call.handler.spelling if call.handler.spelling != point else ""
+                rows.append((label, entry.name, method, when + gated, entry.ranks, entry.on_error, call.why))
                 label = ""
-    return "\n".join([*table(HEAD, rows), *_own_points(entries)])
+    told = [column for column, name in enumerate(HEAD) if name not in USUAL or any(row[column] != USUAL[name] for row in rows)]
+    head, *rows = [tuple(row[column] for column in told) for row in (HEAD, *rows)]
+    return "\n".join([*table(head, rows), *_own_points(entries)])
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -69,6 +69,9 @@ def guarding(point: str, callbacks: Any = None, **payload: Any) -> Iterator[Guar
     call.begin()
     try:
         yield block
+    except GeneratorExit:  # the block is in a generator that was abandoned
+        call.end(block.result)
+        raise
     except BaseException as error:
         call.fail(error)
         raise
@@ -155,7 +158,10 @@ def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
 
 def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     declare(f"{point}_begin", f"{point}_end", f"{point}_error")
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C have none; handlers get args and kwargs
+        signature = inspect.signature(lambda *args, **kwargs: None)
 
     def started(callbacks: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:
         bound = signature.bind(*args, **kwargs)
@@ -213,19 +219,19 @@ def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], di
         call = started(callbacks, args, kwargs) if callbacks is not None else None
         inner = function(*args, **kwargs)
         try:
-            sent = None
+            step = inner.asend(None)
             while True:
                 try:
-                    item = await inner.asend(sent)
+                    item = await step
                 except StopAsyncIteration:
                     break
                 try:
-                    sent = yield item
+                    step = inner.asend((yield item))
                 except GeneratorExit:
                     await inner.aclose()
                     raise
                 except BaseException as error:
-                    item = await inner.athrow(error)
+                    step = inner.athrow(error)
         except GeneratorExit:
             if call is not None:
                 call.end(None)

@@ -94,6 +94,16 @@ def find_handlers(subject: Any) -> list[Handler]:
     return handlers
 
 
+def answering(handlers: Iterable[Handler], point: str) -> list[Handler]:
+    """Return the handlers for a point fired under this name; a method whose name stands for several points comes once."""
+    found: list[Handler] = []
+    for handler in handlers:
+        again = any(one.function == handler.function and one.point != handler.point for one in found)
+        if handler.answers_to(point) and not again:
+            found.append(handler)
+    return found
+
+
 def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
     """Call an object's handlers for a point outside of any compiled hooks; `logs` holds what the point offers."""
     if not isinstance(hookpoint, str):
@@ -103,16 +113,15 @@ def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | 
     if handlers is None:
         handlers = state[CACHE] = find_handlers(subject)
     payload = logs if logs is not None else {}
-    for handler in handlers:
-        if handler.answers_to(hookpoint):
-            handler.call(payload)
+    for handler in answering(handlers, hookpoint):
+        handler.call(payload)
 
 
 def _scan(subject: Any) -> Iterator[Handler]:
     owner = subject.__name__ if inspect.isfunction(subject) else type(subject).__name__
     if inspect.isfunction(subject):
         for mark in marks(subject):
-            yield from _marked(owner, mark, subject)
+            yield from _marked(owner, mark, subject, _own_points(subject))
         return
     for name in dir(subject):
         if name.startswith("__"):
@@ -124,13 +133,13 @@ def _scan(subject: Any) -> Iterator[Handler]:
         found = marks(function)
         if found:
             for mark in found:
-                yield from _marked(owner, mark, getattr(subject, name))
+                yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
         else:
             yield from _named(owner, name, subject)
 
 
 def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
-    own = tuple(getattr(subject, "points", ()) or ())
+    own = _own_points(subject)
     if name in BY_NAME:
         yield _handler(owner, name, name, getattr(subject, name))
     elif name in SPELLINGS and name not in own:
@@ -145,15 +154,19 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
             yield _handler(owner, name, name, getattr(subject, name))
 
 
-def _marked(owner: str, mark: Mark, function: Callable[..., Any]) -> Iterator[Handler]:
+def _marked(owner: str, mark: Mark, function: Callable[..., Any], own: tuple[str, ...]) -> Iterator[Handler]:
     spelled = _once_per_point(SPELLINGS.get(mark.point, []))
-    if mark.point in BY_NAME or not spelled:
-        if mark.point not in BY_NAME:
+    if mark.point in BY_NAME or mark.point in own or not spelled:
+        if mark.point not in BY_NAME and mark.point not in own:
             _refuse_misspelt(owner, mark.point)
         yield _handler(owner, mark.point, mark.point, function, when=mark.when, marked=True)
     else:
         for point, spelling in spelled:
             yield _handler(owner, point.name, mark.point, function, spelling, mark.when, marked=True)
+
+
+def _own_points(subject: Any) -> tuple[str, ...]:
+    return tuple(getattr(subject, "points", ()) or ())
 
 
 def _once_per_point(spelled: list[tuple[Point, Spelling]]) -> list[tuple[Point, Spelling]]:

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
-from hookpoint.core.calls import calls_of, check_reads, refuse_misspelt_metrics, schedule_key
+from hookpoint.core.calls import calls_of, check_reads, gates_of, refuse_misspelt_metrics, schedule_key
 from hookpoint.core.costs import Cost
+from hookpoint.core.current import current_run
 from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
 from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of
 from hookpoint.core.errors import MissingMetric, OutsideRun, StopRun, text
 from hookpoint.core.explain import explain
-from hookpoint.core.handlers import Handler
+from hookpoint.core.handlers import Handler, answering
 from hookpoint.core.order import Order
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.replace import Replace
+from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
@@ -40,10 +41,15 @@ class Hooks:
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0) -> None:
         self.entries = entries_of(callbacks, rank=rank, local_rank=local_rank)
         refuse_misspelt_metrics(self.entries)
+        self._moves_said: set[str] = set()
         self._calls = self._ordered(calls_of(self.entries))
         self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
-        self._by_point: dict[str, Dispatch] = {name: partial(self._first, name) for name in self._calls if name in BY_NAME}
-        self._own: dict[str, list[tuple[Entry, Handler]]] = {}
+        self._by_point: dict[str, Dispatch] = {
+            name: partial(self._first, name)
+            for name, calls in self._calls.items()
+            if name in BY_NAME and not all(call.train_only for call in calls)
+        }
+        self._own: dict[str, list[tuple[Entry, Handler, tuple[Armed, ...]]]] = {}
 
     # In a run
 
@@ -87,7 +93,7 @@ class Hooks:
         """Call `setup` of every callback of the list; a pipeline calls that of its own."""
         tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
         for subject in {id(top): top for top in tops}.values():
-            if isinstance(subject, Callback):
+            if hasattr(subject, "setup"):
                 subject.setup(component, save_path)
 
     def attach(self, run: Run | None) -> None:
@@ -117,25 +123,22 @@ class Hooks:
         if point not in self._own:
             self._own[point] = list(self._answering(point))
         result = payload.get("result")
-        for entry, handler in self._own[point]:
+        for entry, handler, gates in self._own[point]:
             armed = entry.armed.get(schedule_key(handler))
-            if armed is None or armed.take(_run_of(payload, handler)):
+            allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
+            if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
                 answer = _answer(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
                     payload = {**payload, "result": result}
         return result
 
-    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler]]:
-        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], set()).entries
+    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[Armed, ...]]]:
+        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._moves_said).entries
         for entry in entries:
-            for handler in entry.handlers:
-                if handler.spelling == "run":
-                    taken = partial(_run_by_hand, entry.subject, point)
-                    yield entry, Handler(handler.owner, point, "run", taken, ())
-                    break
-                if handler.answers_to(point):
-                    yield entry, handler
+            overrides_run = [handler for handler in entry.handlers if handler.spelling == "run"]
+            for handler in overrides_run[:1] or answering(entry.handlers, point):
+                yield entry, handler, gates_of(entry, point)
 
     # What the user may ask
 
@@ -181,14 +184,13 @@ class Hooks:
                         armed.load_state(kept["schedules"][key])
 
     def _ordered(self, calls: list[Call]) -> dict[str, tuple[Call, ...]]:
-        said: set[str] = set()
         by_point: dict[str, list[Call]] = {name: [] for name in BY_NAME}
         for call in calls:
             by_point.setdefault(call.point, []).append(call)
         ordered = {}
         for point, found in by_point.items():
             entries = list(dict.fromkeys(call.entry for call in found))
-            order = Order(point, entries, said)
+            order = Order(point, entries, self._moves_said)
             for call in found:
                 call.why = order.why[call.entry]
             in_order = [call for entry in order.entries for call in found if call.entry is entry]
@@ -207,10 +209,13 @@ def _run_by_hand(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
 
 
 def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
+    call = partial(_run_by_hand, entry.subject, point) if handler.spelling == "run" else handler.call
     try:
-        return entry.contained(handler.call, point)(payload)
+        return entry.contained(call, point)(payload)
     except BaseException as error:
-        error.add_note(f"in callback {entry.name} at {point}")
+        run = current_run()
+        where = f" (step {run.step}, rank {run.rank})" if run is not None else ""
+        error.add_note(f"in callback {entry.name} at {point}{where}")
         raise
 
 

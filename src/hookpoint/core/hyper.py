@@ -120,11 +120,13 @@ def checked(name: str, value: Any, present: Any) -> Any:
         if not isinstance(value, tuple | list) or len(value) != len(present):
             raise BadValue(text(f"{name} takes {len(present)} values.", got=repr(value), now=repr(present)))
         return tuple(checked(name, one, now) for one, now in zip(value, present, strict=True))
-    if isinstance(present, bool) or not isinstance(present, int | float):
-        if not hasattr(present, "__float__") and not isinstance(value, type(present)):
-            raise BadValue(text(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present)))
-        if isinstance(present, bool) and not isinstance(value, bool):
+    if isinstance(present, bool):
+        if not isinstance(value, bool):
             raise BadValue(text(f"{name} takes True or False.", got=repr(value), now=repr(present)))
+        return value
+    if not hasattr(present, "__float__"):
+        if not isinstance(value, type(present)):
+            raise BadValue(text(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present)))
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadValue(text(f"{name} takes a finite number.", got=repr(value), now=repr(present)))

@@ -6,8 +6,6 @@ from typing import Any, NoReturn
 
 from hookpoint.core.errors import BadLoop, OutsideIteration, text
 
-VALUES = ("batch", "batch_idx", "outputs", "loss")
-
 
 class Iteration:
     """This iteration's values and what was asked of it. One object serves a whole pass; `clear` drops every reference."""
@@ -23,6 +21,7 @@ class Iteration:
         "samples",
         "skipped",
         "skips_were_read",
+        "targets",
     )
 
     def __init__(self) -> None:
@@ -34,6 +33,7 @@ class Iteration:
         self.batch_idx = -1
         self.outputs: Any = None
         self.loss: Any = None
+        self.targets: Any = None
         self.samples = 1
 
     def begin_asking(self) -> None:

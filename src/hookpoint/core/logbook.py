@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.metrics import Floats, Mean, Metrics, floats_one_by_one, held
@@ -17,12 +18,14 @@ ALREADY_SAID = ("val_", "val-", "val/", "validation")
 class Page:
     """What one pass has logged: a mean per name since the last log step, and one of the whole pass."""
 
-    __slots__ = ("mode", "whole", "window")
+    __slots__ = ("aside", "is_final", "mode", "whole", "window")
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, aside: bool) -> None:
         self.mode = mode
+        self.aside = aside
+        self.is_final = False
         self.window: dict[str, Mean] = {}
-        self.whole: dict[str, Mean] = {}
+        self.whole: dict[str, Any] = {}
 
 
 class Logbook:
@@ -37,45 +40,61 @@ class Logbook:
         self._floats = floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
+        self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
-    def open_page(self, mode: str) -> None:
-        self._pages.append(Page(mode))
+    def open_page(self, mode: str, *, aside: bool = False) -> None:
+        self.flush()  # with the clocks of now, not those of the next log step
+        self._pages.append(Page(mode, aside))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
         """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
         value = held(name, value)
-        if not self._pages:
+        page = self._pages[-1] if self._pages else None
+        if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID):
+            name = PREFIX[page.mode] + name
+        if page is None:
             self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
             self._between[name] = value
             return
-        page = self._pages[-1]
-        if page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID):
-            name = PREFIX[page.mode] + name
+        if page.is_final:
+            page.whole[name] = value
+            self._observe(page, name, value)
+            return
         mean = page.window.get(name)
         if mean is None:
             mean = page.window[name] = Mean(self._floats)
         mean.add(value, weight)
-        self.metrics.show(name, value, self._clocks.epoch)
+        if not page.aside:
+            self.metrics.show(name, value, self._clocks.epoch)
 
     def end_window(self, *, send: bool) -> None:
         """Start new means on the current page; at a log step the finished ones are sent."""
         page = self._pages[-1]
         window, page.window = page.window, {}
         for name, mean in window.items():
+            mean.close()
             if name not in page.whole:
                 page.whole[name] = Mean(self._floats)
             page.whole[name].add_mean(mean)
         if send:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
-            self._send({**self._take_between(), **window}, "step")
+            extra = [added for function in self.at_log_step for added in function(window).items()]
+            self._send({**window, **dict(extra)}, "step", page.mode)
+
+    def finish_page(self) -> dict[str, Any]:
+        """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too."""
+        self.end_window(send=False)
+        page = self._pages[-1]
+        page.is_final = True
+        for name, mean in page.whole.items():
+            self._observe(page, name, mean)
+        return page.whole
 
     def close_page(self) -> None:
-        """Make the means of a finished pass the latest values, and send them."""
-        self.end_window(send=False)
+        """Send the results of a finished pass."""
         page = self._pages.pop()
-        for name, mean in page.whole.items():
-            self.metrics.observe(name, mean, epoch=self._clocks.epoch, step=self._clocks.step)
-        self._send(page.whole, "epoch")
+        if not page.aside:
+            self._send(page.whole, "epoch", page.mode)
 
     def drop_pages(self) -> None:
         """Forget passes that an exception cut off."""
@@ -83,12 +102,13 @@ class Logbook:
 
     def flush(self) -> None:
         """Send what was logged between passes."""
-        self._send(self._take_between(), "value")
-
-    def _take_between(self) -> dict[str, Any]:
         between, self._between = self._between, {}
-        return between
+        self._send(between, "value")
 
-    def _send(self, values: dict[str, Any], at: str) -> None:
+    def _observe(self, page: Page, name: str, value: Any) -> None:
+        if not page.aside:
+            self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+
+    def _send(self, values: dict[str, Any], at: str, mode: str | None = None) -> None:
         if values and self.monitors is not None:
-            self.monitors.put("scalars", values, at=at)
+            self.monitors.put("scalars", values, at=at, mode=mode)

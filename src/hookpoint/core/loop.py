@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -25,11 +25,13 @@ from hookpoint.core.errors import BadLoop, NothingToSaveTo, OutsideRun, StopRun,
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.logbook import Logbook
+from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.monitors import Monitors
 from hookpoint.core.passes import MODES, Batches, Pass
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
+from hookpoint.core.stepper import Stepper
 from hookpoint.core.store import Store
 
 logger = logging.getLogger("hookpoint")
@@ -64,6 +66,10 @@ class Loop:
         log_every: int = 50,
         max_retries: int = 3,
         store: Store | None = None,
+        stepper: Stepper | None = None,
+        floats: Floats = floats_one_by_one,
+        prepare: Callable[[Any], Any] | None = None,
+        run_points: bool = True,
     ) -> None:
         if log_every < 0 or max_retries < 0:
             raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{log_every} and {max_retries}"))
@@ -85,6 +91,10 @@ class Loop:
         self.log_every = log_every
         self.max_retries = max_retries
         self._store = store
+        self._stepper = stepper
+        self._floats = floats
+        self.prepare = prepare
+        self._run_points = run_points
         self._run: Run | None = None
         self._was_entered = False
 
@@ -99,11 +109,13 @@ class Loop:
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)
             self.hooks.attach(run)
-            self.hooks.fire("on_setup", run)
+            if self._run_points:
+                self.hooks.fire("on_setup", run)
             self.step_hooks.install()
             self.hooks.start_schedules(self.clocks)
             self.clocks.start()
-            self.hooks.fire("on_run_begin", run)
+            if self._run_points:
+                self.hooks.fire("on_run_begin", run)
         except StopRun as stop:
             run.stop(stop.reason)
         except BaseException as error:
@@ -119,16 +131,19 @@ class Loop:
             self.hooks = self._compile()  # with schedules that count from the start
         self._was_entered = True
         self.clocks = Clocks()
-        self.logbook = Logbook(self.clocks, log_every=self.log_every)
+        self.logbook = Logbook(self.clocks, log_every=self.log_every, floats=self._floats)
         self._run = run = Run(self, self.hooks, self.clocks, self.logbook, **self._given)
         run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
+        if self._stepper is not None:
+            run._stepper = self._stepper
         self.passes: list[Pass] = []
         self.tags: list[str] = []
         self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = False
         self.share = StepShare()
         self.signals = Signals(run._verdicts.ask_stop)
         self.step_hooks = StepHooks(run)
-        self._token = CURRENT.set(run)
+        self._outer = CURRENT.get()
+        CURRENT.set(run)
 
     def _leave(self, error: BaseException | None) -> bool:
         """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
@@ -148,7 +163,7 @@ class Loop:
             for problem in problems:
                 ending.add_note(f"on_run_end failed: {type(problem).__name__}: {problem}")
             raise ending
-        missing = None if run._verdicts.stop else self.hooks.never_came(run)
+        missing = None if run._verdicts.stop or not self._run_points else self.hooks.never_came(run)
         problems += [missing] if missing is not None else []
         if problems:
             raise problems[0] if len(problems) == 1 else ExceptionGroup("callbacks failed at on_run_end", problems)
@@ -184,7 +199,7 @@ class Loop:
             run.put_event("exception", type=type(failure).__name__, text=str(failure))
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
-        problems = self.hooks.contain("on_run_end", run, monitors=False)
+        problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
         if failure is None and self.tags:
             try:
                 self.write_checkpoint()
@@ -192,7 +207,8 @@ class Loop:
                 problems.append(error)
         self.logbook.flush()
         run.monitors.drain()
-        return problems + self.hooks.contain("on_run_end", run, monitors=True)
+        problems += run.monitors.take_errors()
+        return problems + (self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else [])
 
     def _clean_up(self) -> Run:
         run = self.running()
@@ -200,7 +216,7 @@ class Loop:
         self.signals.restore()
         self.hooks.attach(None)
         run.monitors.close()
-        CURRENT.reset(self._token)
+        CURRENT.set(self._outer)
         self._run = None
         return run
 
@@ -219,14 +235,15 @@ class Loop:
         self.running().max_epochs = number
         return Epochs(self)
 
-    def batches(self, loader: Iterable[Any], mode: Mode) -> Batches:
+    def batches(self, loader: Iterable[Any], mode: Mode, *, aside: bool = False) -> Batches:
+        """Return the iterator of a new pass; what a pass `aside` logs stays out of the run's metrics and records."""
         if mode not in MODES:
             raise BadLoop(text(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES))))
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise BadLoop(text(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list"))
         self.settle()
         self.running()
-        return Batches(Pass(self, loader, mode))
+        return Batches(Pass(self, loader, mode, aside=aside))
 
     def stop_epoch(self) -> None:
         self.settle()
@@ -287,6 +304,7 @@ class Loop:
         self.clocks.epochs_done = self.clocks.epoch
         self.hooks.fire("on_epoch_end", run)
         self.logbook.flush()
+        run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
         run.monitors.raise_errors()
         for line in self.share.heavy(self.hooks.costs()):
             logger.warning("%s", line)

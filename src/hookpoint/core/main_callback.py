@@ -11,7 +11,9 @@ class MainCallback(Callback):
     """Compute the step. A run has exactly one; override what differs from the defaults.
 
     A forward sets `run.outputs` and `run.loss`; `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
-    overridden. Failures always end the run, whatever `on_error` says.
+    overridden. By default `run.forward()` takes `inputs, targets = run.batch`, calls the model and the criterion;
+    `run.backward()` clears the last gradients and computes new ones; `run.optimizer_step()` applies them. The three know of
+    accumulation, clipping and precision, and fire their points. Failures always end the run, whatever `on_error` says.
 
     >>> class Detector(MainCallback):
     ...     def on_iter_forward(self, run):
@@ -21,9 +23,7 @@ class MainCallback(Callback):
     """
 
     def on_iter_forward(self, run: Any) -> None:
-        inputs, targets = run.batch
-        run.outputs = run.model(inputs)
-        run.loss = run.criterion(run.outputs, targets)
+        run.forward()
 
     def on_train_forward(self, run: Any) -> None:
         self.on_iter_forward(run)
@@ -32,16 +32,14 @@ class MainCallback(Callback):
         self.on_iter_forward(run)
 
     def on_pred_forward(self, run: Any) -> None:
-        run.outputs = run.model(run.batch)
+        run.forward()
 
     def on_iter_backward(self, run: Any) -> None:
-        run.optimizer.zero_grad()
-        run.loss.backward()
-        run.optimizer.step()
+        run.backward()
+        run.optimizer_step()
 
     def on_lr_adjust(self, run: Any) -> None:
-        if run.lr_scheduler is not None:
-            run.lr_scheduler.step()
+        run.adjust_lr()
 
 
 MainCallBack = MainCallback

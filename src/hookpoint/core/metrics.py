@@ -15,18 +15,21 @@ from hookpoint.core.errors import BadValue, MissingMetric, text
 
 HISTORY_LENGTH = 10_000
 
-Floats = Callable[[Sequence[Any]], list[float]]
+# Called on the training thread, without waiting; what it returns is called off that thread, and may wait for the device.
+Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
 
 
-def floats_one_by_one(values: Sequence[Any]) -> list[float]:
-    """Turn values into floats. An engine may give a quicker way, such as one copy for all of them."""
-    return [float(value) for value in values]
+def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
+    """Turn values into floats when asked to. An engine may give a quicker way, such as one copy for all of them."""
+    return lambda: [float(value) for value in values]
 
 
 def held(name: str, value: Any) -> Any:
     """Return what is kept of a logged value: numbers as they are, tensors without their graph; refuse what is no scalar."""
     if type(value) is float or type(value) is int:
         return value
+    if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: its value is there, and costs less than a copy
+        return value.item()
     if isinstance(value, str | bytes) or value is None:
         raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)"))
     if math.prod(getattr(value, "shape", None) or (1,)) != 1:
@@ -47,7 +50,7 @@ def held(name: str, value: Any) -> Any:
 class Mean:
     """A weighted mean of values that may not be floats yet. Reading it turns them into floats, once."""
 
-    __slots__ = ("_floats", "_lock", "_pending", "_total", "_weight")
+    __slots__ = ("_floats", "_lock", "_pending", "_started", "_total", "_weight")
 
     def __init__(self, floats: Floats = floats_one_by_one) -> None:
         self._floats = floats
@@ -55,6 +58,7 @@ class Mean:
         self._total = 0.0
         self._weight = 0.0
         self._pending: list[tuple[Any, float]] = []
+        self._started: Callable[[], list[float]] | None = None
 
     def add(self, value: Any, weight: float) -> None:
         if not self._pending and (type(value) is float or type(value) is int):
@@ -72,6 +76,11 @@ class Mean:
                 self._total += total
                 self._weight += weight
 
+    def close(self) -> None:
+        """Start turning the values into floats: nothing is added any more."""
+        if self._pending:
+            self._started = self._floats([value for value, _ in self._pending if not isinstance(value, Mean)])
+
     @property
     def is_pending(self) -> bool:
         return bool(self._pending)
@@ -79,13 +88,16 @@ class Mean:
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum and the sum of weights."""
         with self._lock:
-            pending, self._pending = self._pending, []
-            plain = [(value, weight) for value, weight in pending if not isinstance(value, Mean)]
-            numbers = iter(self._floats([value for value, _ in plain]) if plain else [])
+            pending = self._pending  # kept while the floats come: whoever sees none pending need not wait for the lock
+            started, self._started = self._started, None
+            if started is None:
+                started = self._floats([value for value, _ in pending if not isinstance(value, Mean)])
+            numbers = iter(started() if pending else ())
             for value, weight in pending:  # in the order they came, so that the sum is the same every time
                 total, weight = value.sums() if isinstance(value, Mean) else (next(numbers) * weight, weight)
                 self._total += total
                 self._weight += weight
+            self._pending = []
             return self._total, self._weight
 
     def __float__(self) -> float:

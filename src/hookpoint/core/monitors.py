@@ -48,9 +48,9 @@ class Monitors:
         """Log a value under just this name, also in validation."""
         self._run.put_scalar(name, value)
 
-    def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value") -> None:
+    def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
         """Send a record to every monitor."""
-        record = Record(kind, values, self._clocks.step, self._clocks.epoch, at)
+        record = Record(kind, values, self._clocks.step, self._clocks.epoch, at, mode=mode)
         for delivery in self._deliveries:
             delivery.put(record)
         if not self._deliveries and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
@@ -58,18 +58,23 @@ class Monitors:
 
     def raise_errors(self) -> None:
         """Raise what a monitor with `on_error="raise"` failed with, on the thread that trains."""
-        for delivery in self._deliveries:
-            if delivery.error is not None:
-                error, delivery.error = delivery.error, None
-                self._deliveries.remove(delivery)
-                raise error
+        errors = self.take_errors()
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("monitors failed", errors)
+
+    def take_errors(self) -> list[Exception]:
+        """Return what monitors failed with; they get no further records."""
+        failed = [delivery for delivery in self._deliveries if delivery.error is not None]
+        for delivery in failed:
+            self._deliveries.remove(delivery)
+        return [delivery.error for delivery in failed if delivery.error is not None]
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> None:
         """Wait until every monitor has what was sent to it, for so long at most; say what was lost."""
         deadline = monotonic() + seconds
         for delivery in (*self._deliveries, self._resolver):
             left = delivery.drain(deadline)
-            if left:
+            if left and delivery.error is None:
                 logger.warning("%s was too slow: %d records did not reach it within %g s", delivery.name, left, seconds)
             if delivery.dropped:
                 logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)

@@ -20,12 +20,12 @@ class Mark:
 
     point: str
     when: When | None = None
-    on_error: OnError = "raise"
-    ranks: Ranks = "all"
+    on_error: OnError | None = None
+    ranks: Ranks | None = None
 
 
 def on(
-    point: str, *, when: When | None = None, on_error: OnError = "raise", ranks: Ranks = "all"
+    point: str, *, when: When | None = None, on_error: OnError | None = None, ranks: Ranks | None = None
 ) -> Callable[[Function], Function]:
     """Mark a function as a callback for one point, or a method as a handler; the function itself stays as it is.
 

@@ -101,16 +101,17 @@ class Order:
                 held.remove(ready)
                 placed.append(ready)
                 if ready is not unit:
-                    self._moved_behind(ready, waits[id(ready)])
+                    last = max(waits[id(ready)], key=lambda need: placed.index(of[need.first]))
+                    self._moved_behind(ready, last, of)
         if held:
             raise OrderError.cycle(self._point, self._cycle(held, waits, of))
         return placed
 
-    def _moved_behind(self, unit: Unit, needs: list[Need]) -> None:
-        need = needs[-1]
+    def _moved_behind(self, unit: Unit, need: Need, of: dict[Entry, Unit]) -> None:
+        why = need.why if need.owner is need.second else f"goes behind {need.first.name}, which {need.why}"
         if unit.pipeline:
-            raise OrderError.pipeline(need.owner.name, unit.pipeline, need.why)
-        self._moved(unit.entries[0], need.why if need.owner is need.second else f"behind {need.first.name}, which {need.why}")
+            raise OrderError.pipeline(need.second.name, unit.pipeline, why, behind=of[need.first].label)
+        self._moved(need.second, why)
 
     def _moved(self, entry: Entry, why: str) -> None:
         self.why[entry] = f"moved: {why}"

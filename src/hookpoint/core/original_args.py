@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.iteration import NO_ITERATION
+
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
 
@@ -13,15 +15,21 @@ def _batch_num(run: Run) -> int | None:
     return getattr(run.train_loader, "__len__", lambda: None)()
 
 
+def _net_outputs(run: Run) -> Any:
+    if run._now is NO_ITERATION and "loss" in run.metrics:
+        return run.metrics["loss"]  # there the last step's stays; here it is gone, and the logged one stands for it
+    return run.loss if run.loss is not None else run.outputs
+
+
 LIVE: dict[str, Callable[[Run], Any]] = {
     "batch_num": _batch_num,
     "cur_epoch_num": lambda run: run.epoch,
-    "cur_step_num": lambda run: run.iteration,
+    "cur_step_num": lambda run: run.current_iteration,
     "epoch_num": lambda run: run.max_epochs,
     "loss_fn": lambda run: run.criterion,
     "metrics": lambda run: run.metrics,
     "mode": lambda run: "eval" if run.mode == "val" else "train",
-    "net_outputs": lambda run: run.loss if run.loss is not None else run.outputs,
+    "net_outputs": _net_outputs,
     "network": lambda run: run.model,
     "optimizer": lambda run: run.optimizer,
     "train_dataset": lambda run: run.train_loader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookpoint.core.costs import is_sampled
 from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
@@ -21,14 +21,24 @@ END = object()
 FOLD_EVERY = 64  # how many iterations outside of training are logged before they are folded into the pass's means
 
 
+class Progress(NamedTuple):
+    """Where a pass stands: `total` is None where the loader does not know how many batches it has."""
+
+    mode: Mode
+    done: int
+    total: int | None
+
+
 class Pass:
     """The iterations over one loader. It opens with the first batch that is asked for and closes with the last.
 
     A pass that a user's `break` left behind is `abandoned`; the loop closes it at the next opportunity.
     """
 
-    def __init__(self, loop: Loop, loader: Iterable[Any], mode: Mode) -> None:
+    def __init__(self, loop: Loop, loader: Iterable[Any], mode: Mode, *, aside: bool = False) -> None:
         self.mode = mode
+        self.results: dict[str, Any] = {}
+        self._aside = aside
         self.abandoned = False
         self.is_open = False
         self.wants_end = False
@@ -40,6 +50,7 @@ class Pass:
         self._in_iteration = False
         self._is_sampled = False
         self._count = 0
+        self._total: int | None = None
         self._batches_seen = 0
         self._retries = 0
         self._again: Any = END
@@ -56,6 +67,8 @@ class Pass:
         while not self._must_end():
             batch = self._fetch() if self._again is END else self._again
             if batch is END:
+                if self._is_train:
+                    run._stepper.finish(run)
                 self.close(complete=True)
                 raise StopIteration
             if self._must_end():  # asked while the batch was fetched: it is not begun, and not seen
@@ -63,7 +76,7 @@ class Pass:
                 break
             self._again = END
             now.begin_asking()
-            now.batch, now.samples = batch, count_samples(batch)
+            now.batch, now.batch_idx, now.samples = batch, self._batches_seen - 1, count_samples(batch)
             set_now(run, now)
             self._in_iteration = True
             self._begin_iteration()
@@ -81,18 +94,24 @@ class Pass:
             self._end_iteration()
         self.is_open, self._is_done = False, True
         loop, run = self._loop, self._run
-        loop.logbook.close_page()
-        if self._is_train:
-            loop.cut_short |= not complete
-            loop.save_on_signal()
+        self.results = loop.logbook.finish_page()
         try:
+            if self._is_train:
+                loop.cut_short |= not complete
+                loop.save_on_signal()
             loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
+            loop.close_passes_above(self)
         finally:
+            loop.logbook.close_page()
             loop.passes.remove(self)
             run.mode = self._outer_mode
             set_now(run, self._outer_now)
         if self._opened_epoch:
             loop.close_epoch()
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.mode, self._batches_seen - self._in_iteration, self._total)
 
     def drop(self) -> None:
         """Forget the pass without its end points: an exception has cut it off."""
@@ -102,11 +121,15 @@ class Pass:
     def _open(self) -> None:
         loop = self._loop
         self._run = run = loop.running()
-        if self._is_done or self._must_end():
+        if self._is_done:
+            raise StopIteration
+        if self._must_end():
+            loop.cut_short |= self._is_train
             raise StopIteration
         loop.settle()
         if self._is_train:
             loop.close_passes()
+        self._total = _length(self._loader)
         self._opened_epoch = self._is_train and not loop.epoch_is_open
         if self._opened_epoch:
             loop.open_epoch()
@@ -117,11 +140,12 @@ class Pass:
             run.train_loader = self._loader
         elif self.mode == "val":
             run.val_loader = self._loader
-        loop.logbook.open_page(self.mode)
+        loop.logbook.open_page(self.mode, aside=self._aside)
         loop.passes.append(self)
         self.is_open = True
         self._resolve_calls()
         loop.hooks.fire(f"on_{self.mode}_epoch_begin", run)
+        loop.close_passes_above(self)
         self._source: Iterator[Any] = iter(self._loader)
 
     def _resolve_calls(self) -> None:
@@ -140,27 +164,32 @@ class Pass:
         return verdicts.stop or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
-        length = getattr(self._loader, "__len__", None)
-        return length is not None and self._batches_seen >= length()
+        length = _length(self._loader)
+        return length is not None and self._batches_seen >= length
 
     def _fetch(self) -> Any:
         run, now = self._run, self.now
         now.batch_idx = self._batches_seen
         if self._fetch_begin is None and self._fetch_end is None:
-            batch = next(self._source, END)
+            batch = self._next()
         else:
             set_now(run, now)
             if self._fetch_begin is not None:
                 self._fetch_begin(run)
-            batch = next(self._source, END)
+            batch = self._next()
             now.batch = None if batch is END else batch
             if self._fetch_end is not None:
                 self._fetch_end(run)
             set_now(run, NO_ITERATION)
             if batch is not END:
                 batch = now.batch
-        self._batches_seen += batch is not END
+        if batch is not END:
+            self._batches_seen += 1
         return batch
+
+    def _next(self) -> Any:
+        batch = next(self._source, END)
+        return batch if batch is END or self._loop.prepare is None else self._loop.prepare(batch)
 
     def _begin_iteration(self) -> None:
         self._steps_before = self._run._clocks.step
@@ -171,6 +200,8 @@ class Pass:
         begin = self._timed_begin if self._is_sampled else self._begin
         if begin is not None:
             begin(self._run)
+            if self._loop.passes[-1] is not self:  # a handler broke off a pass of its own
+                self._loop.close_passes_above(self)
 
     def _end_iteration(self) -> None:
         self._in_iteration = False
@@ -187,14 +218,16 @@ class Pass:
             end = self._timed_end if self._is_sampled else self._end
             if end is not None:
                 end(run)
+                if loop.passes[-1] is not self:
+                    loop.close_passes_above(self)
             if self._is_sampled:
                 loop.share.add_step(perf_counter() - self._began)
             if self._is_train and loop.log_every and clocks.step >= loop.logbook.next_log_step:
                 loop.logbook.end_window(send=True)
                 run.monitors.raise_errors()
-            elif self._count % FOLD_EVERY == 0:
+            elif self._count % FOLD_EVERY == 0 and not (self._is_train and loop.log_every):
                 loop.logbook.end_window(send=False)
-            if loop.tags and (not loop.step_hooks.count or clocks.step != self._steps_before):
+            if loop.tags and self._is_train and (not loop.step_hooks.count or clocks.step != self._steps_before):
                 loop.write_checkpoint()
         set_now(run, NO_ITERATION)
         now.clear()
@@ -212,7 +245,9 @@ class Pass:
                     )
                 )
             self._again = now.batch
-        elif "batch" not in now.skipped:
+        elif "batch" in now.skipped:
+            self._retries = 0
+        else:
             if not now.skips_were_read:
                 warnings.warn(
                     f"skip_{'/'.join(sorted(now.skipped))} was asked, and the loop's body did not look at run.skipped",
@@ -223,6 +258,13 @@ class Pass:
         now.has_ended = True
         self._loop.hooks.fire("on_iter_skip", self._run)
         return True
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
+        return None
 
 
 class Batches:
@@ -241,6 +283,11 @@ class Batches:
 
     def __next__(self) -> Any:
         return self._pass.advance()
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the pass has logged, once it is over: the means over it, by name."""
+        return self._pass.results
 
     def __len__(self) -> int:
         return len(self._pass._loader)  # type: ignore[arg-type]

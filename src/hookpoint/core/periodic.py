@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class PeriodicTrigger(CallbackPipeline):
     """Trigger a callback every k steps, every k epochs, and before training; its other points are as they were.
 
-    >>> PeriodicTrigger(Saver(), every_k_steps=100)  # doctest: +SKIP
+    >>> PeriodicTrigger(LambdaCallback(on_trigger=lambda run: print(run.step)), every_k_steps=100).schedule
+    Every(steps=100)
     """
 
     def __init__(
@@ -42,7 +43,10 @@ class EnableCallbackIf(CallbackPipeline):
 
     The predicate gets the run, which has tensorpack's `epoch_num`, `global_step` and `local_step` too.
 
-    >>> EnableCallbackIf(Saver(), lambda run: run.epoch_num > 5)  # doctest: +SKIP
+    >>> late = EnableCallbackIf(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), lambda run: run.epoch_num > 1)
+    >>> with Loop([late]) as run:
+    ...     for epoch in run.epochs(2): pass
+    2
     """
 
     def __init__(self, callback: Any, predicate: Callable[[Run], object]) -> None:
@@ -53,7 +57,11 @@ class EnableCallbackIf(CallbackPipeline):
 class PeriodicCallback(CallbackPipeline):
     """Call a callback only in every k-th training iteration, or in every k-th epoch; this can only make it rarer.
 
-    >>> PeriodicCallback(Saver(), every_k_epochs=5)  # doctest: +SKIP
+    >>> rare = PeriodicCallback(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), every_k_epochs=2)
+    >>> with Loop([rare]) as run:
+    ...     for epoch in run.epochs(5): pass
+    2
+    4
     """
 
     def __init__(self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None) -> None:

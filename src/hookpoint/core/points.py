@@ -150,6 +150,12 @@ POINTS: tuple[Point, ...] = (
         EVERY_MODE,
         spellings=(orca("after_iter"),),
     ),
+    Point(
+        "on_iter_error",
+        "when a runner's step raised; a callback may ask for retry or skip_batch, or the error goes on",
+        (*STEP, "error"),
+        EVERY_MODE,
+    ),
     Point("on_iter_skip", "instead of the end of an iteration that a verdict skipped", BATCH, EVERY_MODE),
     Point(
         "on_train_epoch_end",

@@ -16,7 +16,8 @@ class Record:
 
     `values` holds scalars by name, or one image, histogram, text, or an event's fields under its name. Scalars become
     floats in `scalars()`, which a monitor calls off the training thread. `at` says what they are: the mean since the last
-    record ("step"), the mean of a whole pass ("epoch"), or values logged between iterations ("value").
+    record ("step"), the mean of a whole pass ("epoch"), or values logged between iterations ("value"). `mode` is that of the
+    pass a mean belongs to, and None for everything else.
     """
 
     kind: Kind
@@ -25,6 +26,7 @@ class Record:
     epoch: int
     at: str = "value"
     time: float = field(default_factory=time.time)
+    mode: str | None = None
 
     def scalars(self) -> dict[str, float]:
         """Return the values as floats; waits for the device where they are still on one."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from hookpoint.core.guard import guarding
+from hookpoint.core.points import declare
 
 Item = TypeVar("Item")
 
@@ -14,8 +15,8 @@ def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterato
     """Iterate over items with points around the whole and around each: `for seed in run_each("seed", range(3), callbacks):`.
 
     Fires `on_<name>s_begin` and `on_<name>s_end` with `items` around the routine, and `on_<name>_begin` and `on_<name>_end`
-    with the item under its own name, `index` and `items` around each. A `break` ends item and routine; an exception in the
-    body of the `for` reaches no handler: wrap the body with `guarding` where that matters.
+    with the item under its own name, `index` and `items` around each. A `break` ends item and routine. So does an exception in
+    the body of the `for`, which cannot be told from it: wrap the body with `guarding` where errors matter.
 
     >>> see = LambdaCallback(on_fold_begin=lambda fold, index: print("fold", fold, "is number", index))
     >>> [fold for fold in run_each("fold", ["a", "b"], see)]
@@ -25,6 +26,7 @@ def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterato
     """
     if not name.isidentifier():
         raise ValueError(f"a routine's name is a word such as 'seed' or 'fold', not {name!r}")
+    declare(*(f"on_{name}{number}_{edge}" for number in ("", "s") for edge in ("begin", "end", "error")))
     everything = list(items)
     with guarding(f"on_{name}s", callbacks, items=everything):
         for index, item in enumerate(everything):

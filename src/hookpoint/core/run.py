@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hookpoint.core.clocks import Clocks
-from hookpoint.core.errors import NotAssignable, NotShared, OutsideIteration
+from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.hyper import Hyper
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.metrics import Logs, Metrics
 from hookpoint.core.original_args import OriginalArgs
+from hookpoint.core.other_names import OtherNames
 from hookpoint.core.points import BY_NAME
+from hookpoint.core.stepper import PlainStepper, Stepper
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.loop import Loop
     from hookpoint.core.monitors import Monitors
-    from hookpoint.core.passes import Batches
+    from hookpoint.core.passes import Batches, Progress
 
 Mode = Literal["train", "val", "pred"]
 
@@ -34,7 +36,7 @@ CALLS = {
 }
 
 
-class Run:
+class Run(OtherNames):
     """The run as callbacks know it: what was given, the clocks, this iteration's values, and services.
 
     `batch`, `batch_idx`, `outputs` and `loss` are there during an iteration only. Anything else that callbacks want to share
@@ -50,6 +52,7 @@ class Run:
         "_loop",
         "_now",
         "_payload",
+        "_stepper",
         "_verdicts",
         "epoch_complete",
         "hooks",
@@ -101,6 +104,7 @@ class Run:
         self._verdicts = Verdicts()
         self._now: Iteration = NO_ITERATION
         self._payload: dict[str, Any] = {}
+        self._stepper: Stepper = PlainStepper()
         self._args = OriginalArgs(self)
 
     # The loop: what a user's own `for` runs over
@@ -145,6 +149,12 @@ class Run:
         """The number, from 1, of the training iteration now running, or of the last one."""
         return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
 
+    @property
+    def progress(self) -> Progress | None:
+        """Mode, batches done and number of batches of the pass now running; None between passes. Any thread may read it."""
+        passes = self._loop.passes[-1:]
+        return passes[0].progress if passes else None
+
     # This iteration
 
     @property
@@ -168,6 +178,14 @@ class Run:
         self._now.outputs = value
 
     @property
+    def targets(self) -> Any:
+        return self._now.targets
+
+    @targets.setter
+    def targets(self, value: Any) -> None:
+        self._now.targets = value
+
+    @property
     def loss(self) -> Any:
         return self._now.loss
 
@@ -176,11 +194,31 @@ class Run:
         self._now.loss = value
 
     @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    @property
     def skipped(self) -> frozenset[str]:
         """What a verdict left out of this iteration: "batch", "backward", "step"."""
         if self._now is not NO_ITERATION:
             self._now.skips_were_read = True
         return self._now.skipped
+
+    def forward(self) -> None:
+        """Compute `run.outputs`, and `run.loss` where there are targets."""
+        self._stepper.forward(self)
+
+    def backward(self) -> None:
+        """Compute the gradients of `run.loss`, with on_backward_begin and on_backward_end around it."""
+        self._stepper.backward(self)
+
+    def optimizer_step(self) -> None:
+        """Step the optimizer, where a step is due, with on_step_begin and on_step_end around it."""
+        self._stepper.step(self)
+
+    def adjust_lr(self) -> None:
+        """Step the learning-rate scheduler, if there is one."""
+        self._stepper.adjust_lr(self)
 
     # What was logged
 
@@ -220,19 +258,27 @@ class Run:
 
     def put_image(self, name: str, image: Any) -> None:
         """Send an image, height x width x channels or a batch of such, to the monitors."""
+        self._loop.settle()
         self.monitors.put("image", {name: image})
 
     def put_histogram(self, name: str, values: Any) -> None:
         """Send values, whose spread is to be shown, to the monitors."""
+        self._loop.settle()
         self.monitors.put("histogram", {name: values})
 
     def put_text(self, name: str, words: str) -> None:
         """Send a text to the monitors."""
+        self._loop.settle()
         self.monitors.put("text", {name: words})
 
     def put_event(self, name: str, **fields: Any) -> None:
         """Send word of something that happened to the monitors: `run.put_event("stop", reason="loss is low")`."""
+        self._loop.settle()
         self.monitors.put("event", {name: fields})
+
+    def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Register a function of the values a log step sends; what it returns is sent with them, and may be floats later."""
+        self._logbook.at_log_step.append(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
         """Register a function whose value is logged whenever summaries are merged."""
@@ -272,6 +318,7 @@ class Run:
 
     def retry(self) -> None:
         """Run this batch again, from on_iter_begin, as often as the loop allows; on_iter_skip fires for this attempt."""
+        self._loop.settle()
         if self._now is NO_ITERATION:
             raise OutsideIteration("retry()")
         self._now.ask_retry()
@@ -304,57 +351,14 @@ class Run:
                     continue
         return values
 
-    # What callbacks share, in Orca's words; the same as run.store
-
-    def put(self, key: str, value: Any) -> None:
-        self.store[key] = value
-
-    def update(self, key: str, value: Any) -> None:
-        self.store[key] = value
-
-    def get(self, key: str) -> Any:
-        if key not in self.store:
-            raise NotShared(key, self.store)
-        return self.store[key]
-
-    def remove(self, key: str) -> None:
-        self.get(key)
-        del self.store[key]
-
-    # Other names
-
-    def original_args(self) -> OriginalArgs:
-        """Return the run as MindSpore's callbacks know it: one dict, with attributes, that lasts the run."""
-        return self._args
-
-    @property
-    def is_chief(self) -> bool:
-        return self.rank == 0
-
-    global_step = step
-    epoch_num = epoch
-    local_step = batch_idx
-    output = outputs
-
-    @property
-    def num_epochs(self) -> int | None:
-        return self.max_epochs
-
-    @num_epochs.setter
-    def num_epochs(self, value: int | None) -> None:
-        self.max_epochs = value
-
-    @property
-    def trainer(self) -> Run:
-        return self
-
     def _ask_skip(self, what: str) -> None:
+        self._loop.settle()
         if self._now is NO_ITERATION:
             raise OutsideIteration(f"skip_{what}()")
         self._now.ask_skip(what)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        attribute = getattr(Run, name, None)
+        attribute = getattr(type(self), name, None)
         if callable(attribute):
             raise NotAssignable.method(name, CALLS.get(name, f"run.{name}(...)"))
         if attribute is None:

@@ -46,9 +46,9 @@ class Armed(ABC):
     def start(self, clocks: Clocks) -> None:
         """Count from where the clocks stand: nothing that has passed is due."""
 
-    def take(self, run: Run, moment: str | None = None) -> bool:
-        """Say whether it is due now, and move on."""
-        due = self.ready(run, moment)
+    def take(self, run: Run, moment: str | None = None, allowed: bool = True) -> bool:
+        """Say whether it is due now, and move on; a counter's tick that something else forbids is passed all the same."""
+        due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
         return due
 

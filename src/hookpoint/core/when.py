@@ -84,7 +84,8 @@ class OnClock(When):
         """Return an amount in the unit that is counted (seconds for times), or refuse it."""
         timed = self.clock in TIME
         right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
-        if not right_type or not math.isfinite(amount) or amount < least or (timed and least and amount <= 0):
+        too_small = right_type and ((amount <= 0 if least else amount < 0) if timed else amount < least)
+        if not right_type or not math.isfinite(amount) or too_small:
             kind = "a number above 0" if timed and least else "a number, 0 or more" if timed else f"an integer, {least} or more"
             raise BadSchedule(text(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount)))
         return amount * TIME[self.clock] if timed else int(amount)
@@ -108,7 +109,12 @@ class Every(OnClock):
 
     def arm(self) -> Armed:
         period = self._period
-        return ArmedTick(self.counted, period, lambda now: (now // period + 1) * period)
+        return ArmedTick(self.counted, period, lambda now: _next_multiple(period, now))
+
+
+def _next_multiple(period: Amount, now: Amount) -> Amount:
+    following = (now // period + 1) * period
+    return following if following > now else following + period  # 0.5 // 0.1 is 4.0
 
 
 class At(OnClock):
@@ -222,7 +228,7 @@ class AllOf(Combined):
 
     def __init__(self, *parts: When) -> None:
         super().__init__(*parts)
-        if len(self.ticks_on) > 1:
+        if len(self.ticks_on) > 1 and sum(bool(part.ticks_on) for part in parts) > 1:
             raise BadSchedule(
                 text(
                     f"{self!r}: ticks on {listed(self.ticks_on)} hardly ever fall together.",

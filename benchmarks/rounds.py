@@ -1,0 +1,145 @@
+"""Rounds: candidates timed in turns, so that what slows the machine down for a while slows all of them down.
+
+Figures compare two candidates round by round and take the median of that; their interval is the 95 % one of the median by
+order statistics, which supposes nothing of how the noise is spread.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+Sample = Callable[[int], float]  # the nanoseconds that so many repetitions take
+
+NOTHING = "nothing"
+
+
+@dataclass(slots=True)
+class Spread:
+    """A median over rounds and the interval it lies in."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        ordered, count = sorted(values), len(values)
+        reach = 1.96 * math.sqrt(count) / 2
+        low, high = max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
+        return cls(median(ordered), ordered[low], ordered[high])
+
+
+@dataclass(slots=True)
+class Timing:
+    """Nanoseconds per repetition of one candidate, one value per round; `off` is what each round's repeating itself took."""
+
+    whole: list[float] = field(default_factory=list)
+    off: list[float] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> list[float]:
+        return [whole - off for whole, off in zip(self.whole, self.off, strict=True)] if self.off else self.whole
+
+    @property
+    def minimum(self) -> float:
+        return min(self.whole) - min(self.off, default=0.0)
+
+    @property
+    def spread(self) -> Spread:
+        return Spread.of(self.rounds)
+
+    def over(self, other: Timing) -> Spread:
+        """Return how many times the other it takes."""
+        return Spread.of([own / its for own, its in zip(self.rounds, other.rounds, strict=True)])
+
+    def beyond(self, other: Timing) -> Spread:
+        """Return how much more than the other it takes."""
+        return Spread.of([own - its for own, its in zip(self.rounds, other.rounds, strict=True)])
+
+
+@dataclass(slots=True)
+class Effort:
+    """How long to measure: so many rounds of about so many nanoseconds per candidate, and so many fresh interpreters."""
+
+    rounds: int
+    nanoseconds: int
+    interpreters: int
+
+    def in_fewer_rounds(self, factor: int) -> Effort:
+        """Return the same effort in fewer and longer rounds."""
+        return Effort(max(5, self.rounds // factor), self.nanoseconds * factor, self.interpreters)
+
+
+class Group:
+    """Candidates that are compared with each other, and are therefore timed in the same rounds."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.timings: dict[str, Timing] = {}
+        self._samples: dict[str, Sample] = {}
+        self._is_net: set[str] = set()
+
+    def add(self, name: str, statement: str, /, **names: Any) -> None:
+        """Add a statement, repeated in a function whose locals are `names`; the repetition's own cost is taken off."""
+        self._samples[name] = repeated(statement, names)
+        self._is_net.add(name)
+
+    def add_sample(self, name: str, sample: Sample) -> None:
+        """Add a candidate that repeats and times itself."""
+        self._samples[name] = sample
+
+    def measure(self, effort: Effort) -> Group:
+        samples = {NOTHING: repeated("pass", {}), **self._samples}
+        times = {name: _times(sample, effort.nanoseconds) for name, sample in samples.items()}
+        taken: dict[str, list[float]] = {name: [] for name in samples}
+        order, shuffle = list(samples), random.Random(0).shuffle
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(effort.rounds):
+                shuffle(order)
+                for name in order:
+                    taken[name].append(samples[name](times[name]) / times[name])
+        finally:
+            gc.enable()
+        for name in self._samples:
+            self.timings[name] = Timing(taken[name], taken[NOTHING] if name in self._is_net else [])
+        return self
+
+    def __getitem__(self, name: str) -> Timing:
+        return self.timings[name]
+
+
+def repeated(statement: str, names: dict[str, Any]) -> Sample:
+    """Return what times repetitions of a statement, written out in a loop as timeit does it."""
+    source = "\n".join(
+        [
+            f"def sample({', '.join(['times', 'clock', *names])}):",
+            "    began = clock()",
+            "    for _ in range(times):",
+            textwrap.indent(statement, " " * 8),
+            "    return clock() - began",
+        ]
+    )
+    made: dict[str, Any] = {}
+    exec(source, made)
+    sample, values = made["sample"], tuple(names.values())
+    return lambda times: sample(times, perf_counter_ns, *values)
+
+
+def _times(sample: Sample, nanoseconds: int) -> int:
+    """Return how many repetitions take about so long; asking for them warms the candidate up, too."""
+    times = 50
+    while True:
+        taken = max(1.0, min(sample(times) for _ in range(3)))
+        if taken >= nanoseconds / 4:
+            return max(50, round(times * nanoseconds / taken))
+        times *= 4

@@ -1,0 +1,51 @@
+"""RunUpdateOps: call what was registered with `run.update_op`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookpoint.core.callback import Callback
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class RunUpdateOps(Callback):
+    """Call each function registered with `run.update_op(function)` after each optimizer step, in the order they came.
+
+    Listens to on_step_end. In a loop whose optimizer has no hooks a step is a batch and on_step_end never fires: there it is
+    on_train_iter_end. Keeps nothing in the checkpoint. Runs on all ranks. Without functions a step pays for two empty calls,
+    about 0.1 microseconds.
+
+    >>> with Loop([RunUpdateOps()]) as run:
+    ...     run.update_op(lambda: print("updated after step", run.step))
+    ...     for epoch in run.epochs(1):
+    ...         for batch in run.batches([1, 2]):
+    ...             pass
+    updated after step 1
+    updated after step 2
+    """
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self._steps_are_fired = False
+        self._step = 0
+
+    def on_run_begin(self, run: Run) -> None:
+        self._steps_are_fired = False
+        self._step = run.step
+
+    def on_step_end(self, run: Run) -> None:
+        self._steps_are_fired = True
+        for function in run.update_ops:
+            function()
+
+    def on_train_iter_end(self, run: Run) -> None:
+        if self._steps_are_fired or run.step == self._step:  # the latter while a first window of gradients is gathered
+            return
+        self._step = run.step
+        for function in run.update_ops:
+            function()

@@ -1,0 +1,38 @@
+"""The terminal: how to print a line there while something else is being drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+Show = Callable[[str], None]
+
+_drawing: list[Show] = []
+
+
+def say(line: str) -> None:
+    """Print a line to stderr; where a progress bar is drawn there, above it. Any thread may call it."""
+    if _drawing:
+        _drawing[-1](line)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def claim(show: Show) -> None:
+    """Have lines printed by this function, until `release`: whoever draws on the terminal knows how not to be in the way."""
+    _drawing.append(show)
+
+
+def release(show: Show) -> None:
+    """End a claim; ending one that is not there does nothing."""
+    if show in _drawing:
+        _drawing.remove(show)
+
+
+def is_claimed() -> bool:
+    return bool(_drawing)
+
+
+def forget_claims() -> None:
+    """Drop all claims: in a forked process nobody draws."""
+    _drawing.clear()

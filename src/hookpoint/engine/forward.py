@@ -1,0 +1,85 @@
+"""Forward: from a batch to a model's arguments, and from its outputs to a loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from hookpoint.core.errors import BadLoop, text
+
+TARGET_NAMES = ("target", "targets", "label", "labels", "y")
+
+
+class Forward:
+    """Call a model with a batch, whatever it is made of. What the model takes is looked up once.
+
+    A tensor is the one input. Of a tuple or list the last is the target where there is a criterion, the others are inputs.
+    Of a mapping or dataclass the model gets what its forward names; what is left over is the target.
+    """
+
+    def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
+        self._model = model
+        self._criterion = criterion
+        function = model.forward if isinstance(model, torch.nn.Module) else model
+        parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
+        positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        self._required = sum(one.default is one.empty for one in positional)
+        self._names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
+
+    def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
+        """Return the model's outputs and the targets, None where the batch has none."""
+        if isinstance(batch, tuple | list):
+            if len(batch) == 2 and self._criterion is not None and not predicts:
+                return self._model(batch[0]), batch[1]
+            has_targets = self._criterion is not None and len(batch) > (self._required if predicts else 1)
+            inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
+            return self._model(*inputs), targets
+        if isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type)):
+            named, targets = self._named(batch)
+            return self._model(**named), targets
+        return self._model(batch), None
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of the outputs: the criterion's, or the one that the model returned itself."""
+        if self._criterion is not None:
+            if targets is None:
+                raise BadLoop(
+                    text("the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion")
+                )
+            return self._criterion(outputs, targets)
+        if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
+            return outputs
+        if isinstance(outputs, Mapping):
+            return outputs["loss"] if "loss" in outputs else sum(outputs.values())
+        if getattr(outputs, "loss", None) is not None:
+            return outputs.loss
+        raise BadLoop(
+            text(
+                f"there is no criterion, and the model returned {type(outputs).__name__}, which is no loss.",
+                give="Runner(model, optimizer, criterion)",
+                write="or a MainCallback whose on_iter_forward sets run.loss",
+            )
+        )
+
+    def _named(self, batch: Any) -> tuple[dict[str, Any], Any]:
+        items = (
+            dict(batch) if isinstance(batch, Mapping) else {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+        )
+        if self._takes_any_name:
+            left = [name for name in items if self._criterion is not None and name in TARGET_NAMES]
+        else:
+            left = [name for name in items if name not in self._names]
+        named = {name: value for name, value in items.items() if name not in left}
+        if not named:
+            raise BadLoop(
+                text(
+                    f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(items)}.",
+                    write="a MainCallback whose on_iter_forward calls the model as it wants to be called",
+                )
+            )
+        return named, items[left[0]] if len(left) == 1 else {name: items[name] for name in left} or None

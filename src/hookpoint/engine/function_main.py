@@ -1,0 +1,20 @@
+"""FunctionMain: a MainCallback made of one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookpoint.core.main_callback import MainCallback
+from hookpoint.core.run import Run
+
+
+class FunctionMain(MainCallback):
+    """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`."""
+
+    def __init__(self, function: Callable[[Run], Any]) -> None:
+        super().__init__(name=getattr(function, "__name__", None))
+        self._function = function
+
+    def on_iter_forward(self, run: Run) -> None:
+        run.loss = self._function(run)

@@ -1,0 +1,47 @@
+"""The modules of a model, and their modes: train or eval, put back as found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def modules_of(model: Any) -> list[torch.nn.Module]:
+    """Return the modules of a model: itself, or those of a dict of models."""
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    found = model.values() if isinstance(model, Mapping) else ()
+    return [module for module in found if isinstance(module, torch.nn.Module)]
+
+
+@contextmanager
+def modes_kept(model: Any) -> Iterator[None]:
+    """Put every submodule back into the mode, train or eval, in which it was found, whatever happens."""
+    found = [(part, part.training) for module in modules_of(model) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in found:
+            part.training = training
+
+
+@contextmanager
+def training(model: Any) -> Iterator[None]:
+    """Train: a model in eval mode is put into train mode; parts that its owner froze in a training model stay frozen."""
+    with modes_kept(model), torch.enable_grad():
+        for module in modules_of(model):
+            if not module.training:
+                module.train()
+        yield
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Evaluate: eval mode, no gradients."""
+    with modes_kept(model), torch.no_grad():
+        for module in modules_of(model):
+            module.eval()
+        yield

@@ -1,0 +1,128 @@
+"""What is written about hookpoint is true: pages made from the source are up to date, and every example runs."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hookpoint
+from hookpoint.core import points as point_table
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """A python block of a page, and the text block right after it, which is what it prints."""
+
+    line: int
+    source: str
+    printed: str | None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    fences = list(FENCE.finditer(page))
+    for number, fence in enumerate(fences):
+        if fence[1] == "python":
+            after = fences[number + 1] if number + 1 < len(fences) else None
+            is_output = after is not None and after[1] == "text" and not page[fence.end() : after.start()].strip()
+            yield Block(page.count("\n", 0, fence.start()) + 2, fence[2], after[2] if is_output else None)
+
+
+def run_page(path: Path) -> list[str]:
+    """Run a page's blocks one after the other in one namespace; return what was printed otherwise than the page says."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    wrong = []
+    for block in blocks(path.read_text()):
+        printed = io.StringIO()
+        code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        got = printed.getvalue()
+        if not doctest.OutputChecker().check_output(block.printed or "", got, FLAGS):
+            wrong.append(f"{path.name}, line {block.line}: said\n{block.printed or 'nothing'}\nprinted\n{got}")
+    return wrong
+
+
+@pytest.fixture(autouse=True)
+def aside(tmp_path, monkeypatch):
+    """Keep what examples write and declare away from everything else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(point_table, "_declared", set(point_table._declared))
+
+
+def test_the_page_of_points_is_made_from_the_table():
+    page = runpy.run_path(str(ROOT / "docs" / "make_points.py"))["page"]()
+    assert (ROOT / "docs" / "points.md").read_text() == page, "run `make docs`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_block_of_a_page_runs_and_prints_what_it_says(path):
+    wrong = run_page(path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pages_have_blocks():
+    assert sum(len(list(blocks(path.read_text()))) for path in PAGES) > 30
+
+
+def test_a_wrong_page_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nx = 1\nprint(x)\n```\n\n```text\n2\n```\n\n```python\nprint(x)\n```\n\nwords\n\n```text\n1\n```\n"
+    )
+    assert [line for text in run_page(page) for line in text.splitlines() if line.startswith("page.md")] == [
+        "page.md, line 2: said",
+        "page.md, line 11: said",
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_of_a_page_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(path):
+    done = subprocess.run([sys.executable, "-W", "error", str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def modules() -> list[str]:
+    """Return the name of every module, found as files, so that nothing is imported here."""
+    source = Path(hookpoint.__file__).parent
+    return [".".join(["hookpoint", *path.relative_to(source).with_suffix("").parts]) for path in sorted(source.rglob("*.py"))]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_docstring_example_runs(name):
+    public = {public: getattr(hookpoint, public) for public in hookpoint.__all__}
+    try:
+        module = importlib.import_module(name.removesuffix(".__init__"))
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("hookpoint"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
+    said = io.StringIO()
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, globs={**vars(module), **public}):
+        assert not any(example.options.get(doctest.SKIP) for example in test.examples), f"{test.name} skips an example"
+        runner.run(test, out=said.write)
+    assert runner.failures == 0, said.getvalue()

@@ -1,0 +1,70 @@
+"""Importing hookpoint imports nothing else and changes nothing, each time in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROBE = """
+import json, os, sys
+
+def state():
+    import logging, random, signal
+    loggers = {name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
+    return {
+        "environ": dict(os.environ),
+        "handlers": [repr(one) for one in logging.root.handlers],
+        "level": logging.root.level,
+        "touched": [n for n, one in loggers.items() if one.handlers or one.level or not one.propagate or one.filters],
+        "signals": {number.name: repr(signal.getsignal(number)) for number in signal.Signals},
+        "random": hash(random.getstate()),
+        "path": sys.path,
+        "hooks": [repr(hook) for hook in (sys.excepthook, sys.displayhook, sys.unraisablehook)],
+    }
+
+WATCHED
+before = set(sys.modules)
+import hookpoint
+after_import = sorted(set(sys.modules) - before)
+for name in hookpoint.__all__:
+    getattr(hookpoint, name)
+after_use = sorted(set(sys.modules) - before)
+json.dump({"after_import": after_import, "after_use": after_use, "changed": CHANGED}, sys.stdout)
+"""
+BARE = PROBE.replace("WATCHED", "").replace("CHANGED", "None")
+WATCHING = PROBE.replace("WATCHED", "first = state()").replace(
+    "CHANGED", "[key for key, value in state().items() if value != first[key]]"
+)
+
+
+def probe(program: str) -> dict[str, list[str]]:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def third_party(modules: list[str]) -> list[str]:
+    return [name for name in modules if name.partition(".")[0] not in {*sys.stdlib_module_names, "hookpoint"}]
+
+
+def test_import_loads_no_third_party_module_and_not_even_the_core():
+    loaded = probe(BARE)["after_import"]
+    assert third_party(loaded) == []
+    assert [name for name in loaded if name.startswith("hookpoint")] == ["hookpoint", "hookpoint._version"]
+
+
+def test_using_every_name_loads_no_third_party_module():
+    loaded = probe(BARE)["after_use"]
+    assert third_party(loaded) == []
+    assert "hookpoint.core.loop" in loaded
+
+
+def test_import_and_use_change_nothing():
+    assert probe(WATCHING)["changed"] == []
+
+
+def test_a_change_would_be_seen():
+    change = "import logging, os, random\nos.environ['X'] = '1'; logging.basicConfig(); random.random()"
+    changed = probe(WATCHING.replace("import hookpoint\n", f"import hookpoint\n{change}\n"))["changed"]
+    assert changed == ["environ", "handlers", "random"]

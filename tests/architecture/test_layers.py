@@ -1,0 +1,203 @@
+"""Lower layers never import higher ones, modules never import each other in a circle, the core has the standard library alone."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import hookpoint
+
+SOURCE = Path(hookpoint.__file__).parent
+
+EVERYTHING = frozenset({"core", "callbacks", "monitors", "storage", "parallel", "engine", "cli", "presets"})
+MAY_IMPORT = {
+    "core": {"core"},
+    "callbacks": {"callbacks", "core", "storage"},
+    "monitors": {"monitors", "core", "storage"},
+    "storage": {"storage", "core"},
+    "parallel": {"parallel", "core"},
+    "engine": {"engine", "core", "storage", "parallel"},
+    "cli": EVERYTHING,
+    "presets": EVERYTHING,
+    "__init__": EVERYTHING,
+    "_version": set(),
+}
+FOR_EVERYONE = {"_version"}
+STANDARD_LIBRARY_ONLY = {"core"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: who imports what, and whether it happens at run time, at the top of the module."""
+
+    importer: str
+    imported: str
+    line: int
+    typing_only: bool
+    in_function: bool
+
+    @property
+    def layer(self) -> str:
+        """The layer that is imported: "core" of hookpoint.core.run; empty for other packages."""
+        package, _, rest = self.imported.partition(".")
+        return rest.partition(".")[0] if package == "hookpoint" else ""
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Return every module of the package by its name."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = ["hookpoint", *path.relative_to(source).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports_of(source: Path) -> list[Import]:
+    known = modules(source)
+    return [one for module, path in known.items() for one in _imports(module, path, known)]
+
+
+def _imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+    def walk(nodes: list[ast.stmt], typing_only: bool, in_function: bool) -> Iterator[Import]:
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    yield Import(module, name.name, node.lineno, typing_only, in_function)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    base = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], *filter(None, [base])])
+                for name in node.names:
+                    inner = f"{base}.{name.name}"
+                    yield Import(module, inner if inner in known else base, node.lineno, typing_only, in_function)
+            else:
+                checks_types = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+                function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                for field in ("body", "handlers", "finalbody", "cases"):
+                    yield from walk(getattr(node, field, []), typing_only or checks_types, function)
+                yield from walk(getattr(node, "orelse", []), typing_only, function)
+
+    yield from walk(ast.parse(path.read_text()).body, typing_only=False, in_function=False)
+
+
+def breaches(imports: list[Import]) -> list[str]:
+    """Return the imports that the table does not allow."""
+    found = []
+    for one in imports:
+        layer, package = layer_of(one.importer), one.imported.partition(".")[0]
+        if package == "hookpoint":
+            allowed = MAY_IMPORT[layer] | FOR_EVERYONE
+            is_fine = one.layer in allowed if one.layer else layer in ("cli", "presets")
+        else:
+            is_fine = layer not in STANDARD_LIBRARY_ONLY or package in sys.stdlib_module_names
+        if not is_fine:
+            found.append(str(one))
+    return found
+
+
+def circle(imports: list[Import]) -> list[str]:
+    """Return the modules of a circle of imports that happen when modules are loaded, or nothing."""
+    graph = TopologicalSorter()
+    for one in imports:
+        if not one.typing_only and not one.in_function and one.imported.startswith("hookpoint"):
+            graph.add(one.importer, one.imported)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.fixture(scope="module")
+def imports() -> list[Import]:
+    return imports_of(SOURCE)
+
+
+def test_the_source_is_seen(imports):
+    assert any(one.importer == "hookpoint.core.loop" and one.imported == "hookpoint.core.run" for one in imports)
+    assert {layer_of(module) for module in modules(SOURCE)} <= set(MAY_IMPORT)
+
+
+def test_layers_import_what_they_may(imports):
+    assert breaches(imports) == []
+
+
+def test_no_circles(imports):
+    assert circle(imports) == []
+
+
+def test_the_core_imports_nothing_inside_functions(imports):
+    assert [str(one) for one in imports if layer_of(one.importer) == "core" and one.in_function] == []
+
+
+# That the checks above can fail
+
+
+@pytest.fixture
+def tree(tmp_path):
+    def write(**files: str) -> list[Import]:
+        for name, text in {"__init__": "", "core/__init__": "", **files}.items():
+            path = tmp_path / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return imports_of(tmp_path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("core/run", "import torch"),
+        ("core/run", "from hookpoint.engine.step import Step"),
+        ("core/run", "import hookpoint"),
+        ("core/run", "from hookpoint import Callback"),
+        ("core/run", "def f():\n    from rich import print"),
+        ("core/run", "if TYPE_CHECKING:\n    from torch import Tensor"),
+        ("core/run", "try:\n    import os\nexcept ImportError:\n    import numpy"),
+        ("core/run", "from ..engine import step"),
+        ("callbacks/saver", "from hookpoint.engine import step"),
+        ("storage/write", "from hookpoint.callbacks.saver import Saver"),
+        ("engine/step", "from hookpoint.callbacks.saver import Saver"),
+    ],
+)
+def test_a_breach_is_seen(tree, file, text):
+    assert len(breaches(tree(**{file: text}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "core/run",
+            "import os\nfrom collections.abc import Iterable\nfrom hookpoint.core.loop import Loop\nfrom .loop import Loop",
+        ),
+        ("core/run", "from hookpoint._version import __version__"),
+        ("callbacks/saver", "from hookpoint.storage.write import write\nimport torch"),
+        ("presets", "import hookpoint\nfrom hookpoint.engine.step import Step\nfrom hookpoint.monitors import json"),
+    ],
+)
+def test_what_is_allowed_is_no_breach(tree, file, text):
+    assert breaches(tree(**{file: text})) == []
+
+
+def test_a_circle_is_seen(tree):
+    a, b = "from hookpoint.core import b", "from hookpoint.core.a import A"
+    assert set(circle(tree(**{"core/a": a, "core/b": b}))) == {"hookpoint.core.a", "hookpoint.core.b"}
+    assert circle(tree(**{"core/a": a, "core/b": f"if TYPE_CHECKING:\n    {b}"})) == []
+    assert circle(tree(**{"core/a": a, "core/b": f"def f():\n    {b}"})) == []

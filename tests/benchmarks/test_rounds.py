@@ -1,0 +1,53 @@
+"""How the benchmarks compare: round by round, by the median, with the repeating itself taken off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import rounds
+
+    return rounds
+
+
+def test_a_ratio_is_taken_round_by_round(rounds: Any) -> None:
+    slow_machine_in_the_last_round = rounds.Timing([2.0, 2.0, 20.0]), rounds.Timing([1.0, 1.0, 10.0])
+    ratio = slow_machine_in_the_last_round[0].over(slow_machine_in_the_last_round[1])
+    assert (ratio.median, ratio.low, ratio.high) == (2.0, 2.0, 2.0)
+
+
+def test_a_difference_is_taken_round_by_round(rounds: Any) -> None:
+    assert rounds.Timing([5.0, 6.0, 17.0]).beyond(rounds.Timing([1.0, 2.0, 3.0])).median == 4.0
+
+
+def test_repeating_is_taken_off(rounds: Any) -> None:
+    timing = rounds.Timing([5.0, 9.0], [1.0, 2.0])
+    assert timing.rounds == [4.0, 7.0]
+    assert timing.minimum == 4.0
+
+
+def test_the_interval_of_a_median_is_by_order_statistics(rounds: Any) -> None:
+    spread = rounds.Spread.of([float(value) for value in range(101)])
+    assert spread.median == 50.0
+    assert (spread.low, spread.high) == (40.0, 61.0)
+
+
+def test_a_statement_is_repeated_as_often_as_asked_with_its_names(rounds: Any) -> None:
+    seen: list[int] = []
+    rounds.repeated("seen.append(one)", {"seen": seen, "one": 1})(7)
+    assert seen == [1] * 7
+
+
+def test_every_candidate_is_timed_in_every_round(rounds: Any) -> None:
+    group = rounds.Group("two")
+    group.add("one", "pass")
+    group.add_sample("other", lambda times: 3.0 * times)
+    group.measure(rounds.Effort(rounds=4, nanoseconds=1000, interpreters=1))
+    assert [len(timing.rounds) for timing in group.timings.values()] == [4, 4]
+    assert group["other"].rounds == [3.0] * 4

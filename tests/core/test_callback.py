@@ -1,0 +1,307 @@
+"""What every callback has: options, set-up, points by hand, state, pickling."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from hookpoint import Callback, Every, Hooks, Loop, errors, guard
+
+
+class Counter(Callback):
+    """Counts epochs, and keeps the count in the checkpoint."""
+
+    def __init__(self, start=0):
+        self.count = start
+
+    def on_epoch_end(self):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class Tensorpack(Callback):
+    """Takes no arguments, and asks itself where it is."""
+
+    def __init__(self):
+        self.seen = []
+
+    def _before_epoch(self):
+        self.seen.append((self.epoch_num, self.global_step))
+
+    def _before_run(self):
+        self.seen.append(self.local_step)
+
+    def _trigger(self):
+        self.seen.append(self.trainer.name)
+
+
+def test_a_callback_needs_no_call_of_the_base_class(train):
+    counter = Counter()
+    train([counter], epochs=3)
+    assert counter.count == 3
+
+
+def test_options_are_class_attributes_or_keywords():
+    class Loud(Callback):
+        name = "loud"
+        on_error = "warn"
+        ranks = "chief"
+
+    assert (Loud().name, Loud().on_error, Loud().ranks) == ("loud", "warn", "chief")
+    given = Loud(name="quiet", on_error="disable", ranks="all")
+    assert (given.name, given.on_error, given.ranks) == ("quiet", "disable", "all")
+    assert (Loud.name, Loud.on_error, Loud.ranks) == ("loud", "warn", "chief")
+
+
+def test_options_are_keywords_only():
+    with pytest.raises(TypeError):
+        Callback("name")
+
+
+def test_a_loop_sets_callbacks_up_with_the_model_and_the_workdir(train, tmp_path):
+    seen = []
+
+    class Watch(Callback):
+        def setup(self, component, save_path):
+            super().setup(component, save_path)
+            seen.append("setup")
+
+        def on_setup(self):
+            seen.append("on_setup")
+
+    watch = Watch()
+    train([watch], model="the model", workdir=tmp_path)
+    assert (watch.component, watch.save_path) == ("the model", tmp_path)
+    assert seen == ["setup", "on_setup"]
+
+
+def test_a_plain_object_is_set_up_where_it_wants_to_be(train):
+    class Plain:
+        def setup(self, component, save_path):
+            self.component = component
+
+        def on_epoch_end(self): ...
+
+    plain = Plain()
+    train([plain], model="the model")
+    assert plain.component == "the model"
+
+
+def test_when_returns_the_callback():
+    counter, schedule = Counter(), Every(epochs=2)
+    assert counter.when(schedule) is counter
+    assert counter.schedule is schedule
+
+
+# Points by hand
+
+
+def test_run_calls_the_handler_with_what_it_names_of_the_logs():
+    seen = []
+
+    class Say(Callback):
+        def on_say(self, words, logs):
+            seen.append((words, logs))
+
+    Say().run(hookpoint="on_say", logs={"words": 3, "more": 4})
+    assert seen == [(3, {"words": 3, "more": 4})]
+
+
+def test_run_does_nothing_without_a_handler():
+    counter = Counter()
+    counter.run(hookpoint="on_epoch_begin")
+    counter.run("on_anything", {"words": 3})
+    assert counter.count == 0
+
+
+def test_run_finds_a_handler_by_our_name_and_by_the_one_it_was_written_with():
+    seen = []
+
+    class Keras(Callback):
+        def on_test_begin(self):
+            seen.append(1)
+
+    Keras().run("on_test_begin")
+    Keras().run("on_val_epoch_begin")
+    assert seen == [1, 1]
+
+
+def test_run_calls_a_method_that_stands_for_several_points_once():
+    seen = []
+
+    class Orca(Callback):
+        def before_epoch(self):
+            seen.append(1)
+
+    Orca().run("before_epoch")
+    assert seen == [1]
+
+
+def test_run_says_what_a_handler_asks_for_and_did_not_get():
+    class Say(Callback):
+        def on_say(self, words): ...
+
+    with pytest.raises(errors.UnknownArgument, match=r"Say\.on_say asks for 'words'"):
+        Say().run("on_say", {})
+
+
+@pytest.mark.parametrize("hookpoint", [None, 3])
+def test_run_wants_the_name_of_a_point(hookpoint):
+    with pytest.raises(TypeError) as caught:
+        Callback().run(hookpoint)
+    assert str(caught.value) == 'run(hookpoint=...) takes the name of a point, as in run(hookpoint="on_epoch_end")'
+
+
+class Overrides(Callback):
+    """Gets everything through run."""
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, hookpoint=None, logs=None):
+        self.seen.append((hookpoint, dict(logs)))
+
+
+def test_a_subclass_that_overrides_run_gets_every_point_through_it(train):
+    every = Overrides()
+    train([every], batches=["data"], body=lambda run: run.log(loss=1))
+    points = [point for point, _ in every.seen]
+    assert points == [
+        "on_setup",
+        "on_run_begin",
+        "on_epoch_begin",
+        "on_train_epoch_begin",
+        "on_batch_fetch_begin",
+        "on_batch_fetch_end",
+        "on_iter_begin",
+        "on_train_iter_begin",
+        "on_train_iter_end",
+        "on_iter_end",
+        "on_batch_fetch_begin",
+        "on_batch_fetch_end",
+        "on_train_epoch_end",
+        "on_epoch_end",
+        "on_run_end",
+    ]
+
+
+def test_an_overridden_run_gets_what_the_point_offers(train):
+    every = Overrides()
+    run = train([every], batches=["data"], body=lambda run: run.log(loss=1))
+    offered = dict(every.seen)
+    assert set(offered["on_epoch_end"]) == {"run", "epoch", "logs"}
+    assert offered["on_epoch_end"]["run"] is run
+    assert set(offered["on_iter_begin"]) == {"run", "epoch", "logs", "batch", "batch_idx"}
+    assert offered["on_iter_begin"]["batch"] == "data"
+
+
+def test_an_overridden_run_may_fall_back_on_the_handlers(train):
+    class Timed(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def run(self, hookpoint=None, logs=None):
+            self.seen.append(hookpoint)
+            super().run(hookpoint, logs)
+
+        def on_epoch_end(self, epoch):
+            self.seen.append(f"epoch {epoch}")
+
+    timed = Timed()
+    train([timed])
+    assert timed.seen[-3:] == ["on_epoch_end", "epoch 1", "on_run_end"]
+
+
+def test_an_overridden_run_gets_guarded_and_fired_points_too(train):
+    @guard("on_parse")
+    def parse(text, *, callbacks=None):
+        return text.split()
+
+    every = Overrides()
+    parse("a b", callbacks=every)
+    (begin, at_begin), (end, at_end) = every.seen
+    assert (begin, end) == ("on_parse_begin", "on_parse_end")
+    assert at_begin["text"] == "a b"
+    assert at_end["result"] == ["a", "b"]
+    every = Overrides()
+    train([every], body=lambda run: run.fire("on_hello", words=3))
+    assert dict(every.seen)["on_hello"]["words"] == 3
+
+
+# State and pickling
+
+
+def test_a_callback_without_state_has_an_empty_one():
+    callback = Callback()
+    assert callback.state_dict() == {}
+    assert callback.load_state_dict({}) is None
+
+
+def test_pickling_keeps_what_a_callback_knows(train):
+    counter = Counter(start=5)
+    train([counter], epochs=2)
+    assert pickle.loads(pickle.dumps(counter)).count == 7
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_leaves_behind_what_was_compiled_for_the_original(copied):
+    @guard("on_copy")
+    def nothing(*, callbacks=None): ...
+
+    counter = Counter()
+    nothing(callbacks=counter)
+    counter.run("on_epoch_end")
+    other = copied(counter)
+    assert vars(other) == {"count": 1}
+    other.run("on_epoch_end")
+    assert (counter.count, other.count) == (1, 2)
+
+
+def test_a_callback_can_be_pickled_from_inside_a_run():
+    callback = Tensorpack()
+    with Loop([callback]) as run:
+        for _ in run.epochs(1):
+            pass
+        assert callback.trainer is run
+        other = pickle.loads(pickle.dumps(callback))
+    assert other.seen == ["run"]
+    with pytest.raises(errors.OutsideRun):
+        _ = other.trainer
+
+
+# What tensorpack's methods know of the run
+
+
+def test_methods_without_arguments_know_where_they_are(train):
+    callback = Tensorpack()
+    train([callback], epochs=2, batches=[1, 2], name="mine")
+    assert callback.seen == [(1, 0), 0, 1, "mine", (2, 2), 0, 1, "mine"]
+
+
+@pytest.mark.parametrize("attribute", ["trainer", "epoch_num", "global_step", "local_step"])
+def test_outside_of_a_run_there_is_nothing_to_know(train, attribute):
+    callback = Tensorpack()
+    train([callback])
+    with pytest.raises(errors.OutsideRun) as caught:
+        getattr(callback, attribute)
+    assert str(caught.value) == f"Tensorpack.{attribute} is there during a run only"
+
+
+def test_an_attribute_of_ones_own_wins():
+    callback = Tensorpack()
+    callback.epoch_num = 7
+    assert callback.epoch_num == 7
+
+
+def test_two_runs_do_not_share_what_is_compiled():
+    counter = Counter()
+    first, second = Hooks([counter]), Hooks([counter])
+    assert first.entries[0] is not second.entries[0]
+    assert first.entries[0].name == second.entries[0].name == "Counter"

@@ -1,0 +1,265 @@
+"""Triggers find their moments, and metrics that are read have to be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import After, At, Callback, EnableCallbackIf, Every, Hooks, If, Once, PeriodicTrigger, errors, on
+
+
+class Trigger(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_trigger(self, run):
+        self.seen.append((run.epoch, run.step))
+
+
+# Triggers
+
+
+def test_a_trigger_without_a_schedule_runs_at_the_end_of_each_epoch(train):
+    trigger = Trigger()
+    train([trigger], epochs=2, batches=[1, 2])
+    assert trigger.seen == [(1, 2), (2, 4)]
+
+
+def test_a_trigger_runs_for_complete_epochs_only(train):
+    trigger, by_epoch = Trigger(), Trigger().when(Every(epochs=1))
+
+    def body(run):
+        if run.epoch == 2:
+            run.stop_epoch()
+
+    train([trigger, by_epoch], epochs=3, batches=[1, 2], body=body)
+    assert [epoch for epoch, _ in trigger.seen] == [epoch for epoch, _ in by_epoch.seen] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Every(steps=2), [(1, 2), (2, 4), (2, 6)]),
+        (Every(iterations=3), [(1, 3), (2, 6)]),
+        (Every(epochs=2), [(2, 6)]),
+        (At(epochs=[1]), [(1, 3)]),
+        (At(steps=[1, 5]), [(1, 1), (2, 5)]),
+        (Every(samples=4), [(2, 4)]),
+        (Once(), [(1, 1)]),
+        (Every(steps=2) | At(epochs=1), [(1, 2), (1, 3), (2, 4), (2, 6)]),
+        (Every(steps=1) & After(epochs=1), [(2, 4), (2, 5), (2, 6)]),
+        (If(lambda run: run.epoch == 2), [(2, 6)]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_moves_the_trigger(train, schedule, expected):
+    trigger = Trigger()
+    train([trigger.when(schedule)], epochs=2, batches=[1, 2, 3])
+    assert trigger.seen == expected
+
+
+def test_only_the_trigger_moves(train):
+    said = []
+
+    class Two(Trigger):
+        def on_epoch_end(self):
+            said.append("epoch")
+
+    two = Two().when(Every(steps=2))
+    train([two], epochs=2, batches=[1, 2])
+    assert said == ["epoch", "epoch"]
+    assert two.seen == [(1, 2), (2, 4)]
+
+
+def test_one_schedule_may_serve_two_callbacks(train):
+    schedule = Every(steps=2)
+    first, second = Trigger().when(schedule), Trigger().when(schedule)
+    train([first, second], batches=range(4))
+    assert first.seen == second.seen == [(1, 2), (1, 4)]
+
+
+def test_triggers_run_in_list_order_among_the_handlers_of_their_moment(train):
+    said = []
+
+    class Says(Callback):
+        def on_trigger(self):
+            said.append(self.name)
+
+    class Ends(Callback):
+        def on_iter_end(self):
+            said.append(self.name)
+
+    train([Says(name="a").when(Every(steps=1)), Ends(name="b"), Says(name="c").when(Every(iterations=1))])
+    assert said == ["a", "b", "c"]
+
+
+def test_a_mark_may_schedule_a_trigger(train):
+    seen = []
+
+    class Marked(Callback):
+        @on("on_trigger", when=Every(steps=2))
+        def act(self, run):
+            seen.append(run.step)
+
+    train([Marked()], batches=range(5))
+    assert seen == [2, 4]
+
+
+def test_tensorpacks_trigger_is_not_called_at_the_end_of_an_epoch_where_its_other_name_is(train):
+    said = []
+
+    class Both(Callback):
+        def _trigger_epoch(self):
+            said.append("epoch")
+
+        def _trigger(self):
+            said.append("trigger")
+
+    train([Both()])
+    assert said == ["epoch"]
+    train([PeriodicTrigger(Both(), every_k_steps=1)])
+    assert said == ["epoch", "trigger", "epoch"]
+
+
+def test_a_gate_is_asked_at_every_point_but_those_of_the_run(train):
+    said = []
+
+    class Says(Callback):
+        def on_run_begin(self):
+            said.append("begin")
+
+        def on_epoch_end(self, epoch):
+            said.append(epoch)
+
+        def on_run_end(self):
+            said.append("end")
+
+    train([EnableCallbackIf(Says(), lambda run: run.epoch == 2)], epochs=3)
+    assert said == ["begin", 2, "end"]
+
+
+# Metrics that are read
+
+
+class Writer(Callback):
+    """Writes a metric at the end of the epochs it is told to."""
+
+    writes = ("acc",)
+
+    def __init__(self, *epochs):
+        self.epochs = epochs
+
+    def on_trigger(self, run):
+        if run.epoch in self.epochs:
+            run.log(acc=run.epoch / 10)
+
+
+class Reader(Callback):
+    reads = ("acc",)
+
+    def __init__(self):
+        self.seen = []
+
+    def on_epoch_end(self, run):
+        self.seen.append(run.metrics["acc"] if "acc" in run.metrics else None)
+
+
+def test_a_reader_finds_what_its_writer_wrote(train):
+    reader = Reader()
+    train([reader, Writer(1, 2)], epochs=2)
+    assert reader.seen == [0.1, 0.2]
+
+
+def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
+    with pytest.raises(errors.MissingMetric) as caught:
+        train([Writer(), Reader()], body=lambda run: run.log(loss=1))
+    assert str(caught.value) == (
+        "Reader reads 'acc', which Writer was to write and did not.\n"
+        "  known     loss\n"
+        '  log       run.log({"acc": value}) before it is read'
+    )
+    assert caught.value.name == "acc"
+    assert caught.value.__notes__ == ["in callback Reader at on_epoch_end (step 1, rank 0)"]
+
+
+def test_it_is_no_error_before_the_writer_has_run(train):
+    reader = Reader()
+    train([Writer(2).when(Every(epochs=2)), reader], epochs=2)
+    assert reader.seen == [None, 0.2]
+
+
+def test_a_value_from_an_earlier_epoch_is_no_missing_one(train):
+    reader = Reader()
+    train([Writer(1), reader], epochs=2)
+    assert reader.seen == [0.1, 0.1]
+
+
+def test_a_metric_of_the_loop_itself_needs_no_declared_writer(train):
+    reader = Reader()
+    train([reader], body=lambda run: run.log(acc=0.5))
+    assert reader.seen == [0.5]
+
+
+def test_it_is_an_error_when_the_run_ends_and_the_metric_never_came(train):
+    with pytest.raises(errors.MissingMetric) as caught:
+        train([Reader()], body=lambda run: run.log(loss=1, lr=0.1))
+    assert str(caught.value) == (
+        "Reader reads 'acc', which never came in the whole run.\n"
+        "  known     loss, lr\n"
+        '  log       run.log({"acc": value}) before it is read'
+    )
+
+
+def test_a_run_that_was_stopped_may_have_stopped_too_early_for_a_metric(train):
+    train([Reader()], epochs=9, body=lambda run: run.stop("enough"))
+
+
+def test_a_failed_run_is_known_by_its_failure_not_by_a_missing_metric(train):
+    def body(run):
+        raise ZeroDivisionError("boom")
+
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        train([Reader()], body=body)
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "meant"),
+    [
+        ("los", "loss", "loss"),
+        ("val_loss", "val-loss", "val-loss"),
+        ("loss_val", "val_loss", "val_loss"),
+        ("Acc", "acc", "acc"),
+    ],
+)
+def test_a_near_miss_of_a_written_metric_is_refused(reads, writes, meant):
+    class Reads(Callback):
+        pass
+
+    class Writes(Callback):
+        pass
+
+    Reads.reads, Writes.writes = (reads,), (writes,)
+    with pytest.raises(errors.UnknownMetric) as caught:
+        Hooks([Reads(), Writes()])
+    assert caught.value.meant == meant
+
+
+@pytest.mark.parametrize(("reads", "writes"), [("top1", "top5"), ("acc", "loss"), ("loss", "val_loss")])
+def test_other_metrics_are_not_taken_for_a_slip(reads, writes):
+    class Reads(Callback):
+        pass
+
+    class Writes(Callback):
+        pass
+
+    Reads.reads, Writes.writes = (reads,), (writes,)
+    assert len(Hooks([Reads(), Writes()]).entries) == 2
+
+
+def test_a_metric_that_is_written_too_is_no_slip_of_its_neighbour():
+    class Writes(Callback):
+        writes = ("loss", "los")
+
+    class Reads(Callback):
+        reads = ("los",)
+
+    assert len(Hooks([Writes(), Reads()]).entries) == 2

@@ -1,0 +1,139 @@
+"""What callbacks cost is sampled, and who costs too much is named once."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, Every, Hooks, LambdaCallback, Loop
+from hookpoint.core.costs import Cost, StepShare, is_sampled
+
+
+class Watch(Callback):
+    def on_run_begin(self): ...
+    def on_iter_begin(self): ...
+    def on_train_iter_end(self): ...
+    def on_epoch_end(self): ...
+    def on_run_end(self): ...
+
+
+def cost(callback, point, seconds):
+    return Cost(callback, point, calls=1, seconds=seconds)
+
+
+def share(*costs, step_seconds=1.0):
+    step = StepShare()
+    step.add_step(step_seconds)
+    return step.heavy(list(costs))
+
+
+def test_one_iteration_in_64_is_sampled_and_none_of_the_first():
+    assert [number for number in range(200) if is_sampled(number)] == [8, 72, 136]
+
+
+def test_iterations_are_sampled_and_rarer_points_always_measured(train):
+    run = train([Watch()], epochs=2, batches=range(80))
+    calls = {one.point: one.calls for one in run.hooks.costs()}
+    assert calls == {"on_run_begin": 1, "on_iter_begin": 4, "on_train_iter_end": 4, "on_epoch_end": 2, "on_run_end": 1}
+
+
+def test_validation_is_not_sampled_with_the_training_step(train):
+    run = train([Watch()], batches=range(2), val=range(80))
+    assert {one.point for one in run.hooks.costs()} == {"on_run_begin", "on_epoch_end", "on_run_end"}
+
+
+def test_what_was_never_called_costs_nothing(train):
+    run = train([LambdaCallback(on_trigger=lambda: None).when(Every(steps=1000))], batches=range(20))
+    assert run.hooks.costs() == []
+
+
+def test_the_most_expensive_comes_first():
+    hooks = Hooks([Watch(name="a"), Watch(name="b")])
+    for position, seconds in enumerate([1.0, 3.0, 2.0]):
+        calls = (*hooks.calls("on_epoch_end"), *hooks.calls("on_run_end"))
+        calls[position].cost.add(seconds)
+    assert [(one.callback, one.point, one.seconds) for one in hooks.costs()] == [
+        ("b", "on_epoch_end", 3.0),
+        ("a", "on_run_end", 2.0),
+        ("a", "on_epoch_end", 1.0),
+    ]
+
+
+def test_time_is_counted_per_call():
+    one = Cost("a", "on_epoch_end")
+    assert one.microseconds_per_call == 0.0
+    one.add(0.001)
+    one.add(0.003)
+    assert (one.calls, one.seconds) == (2, 0.004)
+    assert one.microseconds_per_call == pytest.approx(2000)
+
+
+def test_a_call_measures_the_time_of_its_handler_alone(train):
+    run = train([LambdaCallback(on_epoch_end=lambda: None, name="a"), LambdaCallback(on_epoch_end=lambda: None, name="b")])
+    assert {(one.callback, one.calls) for one in run.hooks.costs()} == {("a", 1), ("b", 1)}
+    assert all(one.seconds > 0 for one in run.hooks.costs())
+
+
+# Who takes too much of the step
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lines"),
+    [(0.1, []), (0.25, ["a takes 25% of the step; give it a schedule, as in when=Every(steps=50)"])],
+)
+def test_more_than_a_tenth_of_the_step_is_too_much(seconds, lines):
+    assert share(cost("a", "on_iter_end", seconds)) == lines
+
+
+def test_all_points_of_the_step_count_together():
+    points = ["on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end"]
+    assert share(*(cost("a", point, 0.03) for point in points)) == [
+        "a takes 12% of the step; give it a schedule, as in when=Every(steps=50)"
+    ]
+
+
+def test_what_is_done_between_steps_is_not_held_against_a_callback():
+    rare = [cost("a", point, 100.0) for point in ("on_setup", "on_run_begin", "on_epoch_end", "on_val_epoch_end")]
+    assert share(*rare, cost("a", "on_iter_end", 0.01)) == []
+
+
+def test_nobody_is_named_before_a_step_was_measured():
+    assert StepShare().heavy([cost("a", "on_iter_end", 5.0)]) == []
+
+
+def test_a_callback_is_named_once():
+    step = StepShare()
+    step.add_step(1.0)
+    assert len(step.heavy([cost("a", "on_iter_end", 0.5)])) == 1
+    assert step.heavy([cost("a", "on_iter_end", 0.9)]) == []
+    assert len(step.heavy([cost("a", "on_iter_end", 0.9), cost("b", "on_iter_end", 0.9)])) == 1
+
+
+class Heavy(Callback):
+    """Takes nearly all of the step."""
+
+    def on_train_iter_end(self):
+        sum(range(20_000))
+
+
+class Slow(Callback):
+    """Takes its time, but between the steps."""
+
+    def on_epoch_end(self):
+        sum(range(200_000))
+
+
+def test_who_takes_too_much_is_named_at_the_end_of_the_epoch(caplog):
+    with Loop([Slow(), Heavy()]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches(range(10)):
+                pass
+            named_before_the_end = len(caplog.messages)
+            assert named_before_the_end == (run.epoch > 1)
+    (message,) = caplog.messages
+    assert message.startswith("Heavy takes ")
+    assert message.endswith("% of the step; give it a schedule, as in when=Every(steps=50)")
+
+
+def test_a_short_epoch_is_not_measured(caplog, train):
+    train([Heavy()], batches=range(8))
+    assert caplog.messages == []

@@ -1,0 +1,337 @@
+"""What the compiler makes of one callback: its name, where it runs, and what its failures do."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hookpoint import (
+    Callback,
+    CallbackPipeline,
+    Every,
+    Hooks,
+    LambdaCallback,
+    Loop,
+    MainCallback,
+    PeriodicTrigger,
+    StopRun,
+    errors,
+    on,
+)
+
+
+class Saver(Callback):
+    def on_epoch_end(self, run): ...
+
+
+class Monitor(Callback):
+    def on_records(self, records): ...
+
+
+class Fails(Callback):
+    """Fails at the epochs it is told to, with whatever it is given."""
+
+    def __init__(self, *epochs, error=ValueError, **options):
+        super().__init__(**options)
+        self.epochs, self.error, self.calls = epochs, error, 0
+
+    def on_epoch_end(self, epoch):
+        self.calls += 1
+        if epoch in self.epochs:
+            raise self.error("boom")
+
+
+def names(callbacks):
+    return [entry.name for entry in Hooks(callbacks).entries]
+
+
+def messages(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# Names
+
+
+def test_a_name_is_the_given_one_or_the_class():
+    assert names([Saver(), Saver(name="mine")]) == ["Saver", "mine"]
+
+
+def test_a_plain_object_may_have_a_name():
+    class Plain:
+        name = "plain"
+
+        def on_epoch_end(self): ...
+
+    class Nameless:
+        name = 3
+
+        def on_epoch_end(self): ...
+
+    assert names([Plain(), Nameless()]) == ["plain", "Nameless"]
+
+
+def test_a_function_goes_by_its_name():
+    @on("on_epoch_end")
+    def say(): ...
+
+    assert names([say]) == ["say"]
+
+
+@pytest.mark.parametrize(
+    ("given", "unique"),
+    [
+        ([None, None, None], ["Saver", "Saver#2", "Saver#3"]),
+        (["x", None, "x", None], ["x", "Saver", "x#2", "Saver#2"]),
+        (["Saver#2", None, None], ["Saver#2", "Saver", "Saver#3"]),
+        ([None, None, "Saver#2"], ["Saver", "Saver#2", "Saver#2#2"]),
+    ],
+)
+def test_names_are_made_unique_in_list_order(given, unique):
+    assert names([Saver(name=name) for name in given]) == unique
+
+
+def test_names_are_unique_across_pipelines():
+    assert names([CallbackPipeline([Saver()]), Saver()]) == ["Saver", "Saver#2"]
+
+
+# Ranks
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "expected"),
+    [
+        (0, 0, ["all", "chief", "local_chief"]),
+        (1, 1, ["all"]),
+        (8, 0, ["all", "local_chief"]),
+    ],
+)
+def test_what_does_not_belong_on_a_rank_is_left_out_there(rank, local_rank, expected):
+    callbacks = [Saver(name=ranks, ranks=ranks) for ranks in ("all", "chief", "local_chief")]
+    hooks = Hooks(callbacks, rank=rank, local_rank=local_rank)
+    assert [entry.name for entry in hooks.entries] == expected
+    assert [call.entry.name for call in hooks.calls("on_epoch_end")] == expected
+
+
+def test_names_are_the_same_on_every_rank():
+    hooks = Hooks([Saver(ranks="chief"), Saver()], rank=1)
+    assert [entry.name for entry in hooks.entries] == ["Saver#2"]
+
+
+def test_monitors_are_on_the_chief_unless_they_say_otherwise():
+    class Everywhere(Monitor):
+        ranks = "all"
+
+    entries = Hooks([Monitor(), Everywhere(), Monitor(ranks="all"), Monitor(ranks="local_chief")]).entries
+    assert [entry.ranks for entry in entries] == ["chief", "all", "all", "local_chief"]
+
+
+def test_a_loop_knows_its_rank_from_the_environment(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    loop = Loop([Saver(ranks="chief"), Saver(name="everywhere")])
+    assert [entry.name for entry in loop.hooks.entries] == ["everywhere"]
+
+
+# Policies
+
+
+def test_a_failure_ends_the_run_and_keeps_its_type(train):
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        train([Fails(1, error=ZeroDivisionError)])
+
+
+def test_the_exception_gains_a_note_of_callback_point_step_and_rank(train, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(ValueError, match="boom") as caught:
+        train([Saver(), Fails(2, name="bad"), Saver()], epochs=3, batches=[1, 2])
+    assert caught.value.__notes__ == ["in callback bad at on_epoch_end (step 4, rank 3)"]
+
+
+def test_a_point_of_ones_own_in_a_run_is_noted_alike(train):
+    def fails():
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom") as caught:
+        train([LambdaCallback(on_hello=fails)], body=lambda run: run.fire("on_hello"))
+    assert caught.value.__notes__ == ["in callback LambdaCallback at on_hello (step 0, rank 0)"]
+
+
+def test_a_point_of_ones_own_outside_of_a_run_has_neither_step_nor_rank():
+    def fails():
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom") as caught:
+        Hooks([LambdaCallback(on_hello=fails)]).fire_payload("on_hello", {})
+    assert caught.value.__notes__ == ["in callback LambdaCallback at on_hello"]
+
+
+def test_warn_says_it_and_goes_on(train, caplog):
+    bad, after = Fails(2, on_error="warn"), Fails()
+    train([bad, after], epochs=4)
+    assert (bad.calls, after.calls) == (4, 4)
+    assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; the run goes on"]
+    assert caplog.records[-1].exc_info[0] is ValueError
+
+
+def test_warn_gives_up_after_three_failures_in_a_row(train, caplog):
+    bad = Fails(1, 2, 3, 4, 5, on_error="warn")
+    train([bad], epochs=5)
+    assert bad.calls == 3
+    assert messages(caplog) == [
+        "Fails failed at on_epoch_end: ValueError: boom; the run goes on",
+        "Fails failed at on_epoch_end: ValueError: boom; the run goes on",
+        "Fails failed at on_epoch_end: ValueError: boom (3 times in a row); it is disabled for the rest of the run",
+    ]
+
+
+def test_a_success_in_between_starts_the_count_anew(train, caplog):
+    bad = Fails(1, 2, 4, 5, 7, on_error="warn")
+    train([bad], epochs=7)
+    assert bad.calls == 7
+    assert len(messages(caplog)) == 5
+
+
+def test_disable_gives_up_at_once(train, caplog):
+    bad = Fails(2, on_error="disable")
+    train([bad], epochs=4)
+    assert bad.calls == 2
+    assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; it is disabled for the rest of the run"]
+
+
+def test_a_disabled_callback_is_silent_at_all_its_points(train, caplog):
+    said = []
+
+    class Bad(Fails):
+        def on_epoch_begin(self, epoch):
+            said.append(epoch)
+
+        def on_run_end(self):
+            said.append("end")
+
+    train([Bad(1, on_error="disable")], epochs=3)
+    assert said == [1]
+
+
+def test_the_next_run_of_a_loop_begins_with_everyone_enabled(caplog):
+    bad = Fails(1, on_error="disable")
+    loop = Loop([bad])
+    for _ in range(2):
+        with loop as run:
+            for _ in run.epochs(2):
+                pass
+    assert bad.calls == 2
+    assert len(messages(caplog)) == 2
+
+
+def test_two_callbacks_fail_on_their_own(train):
+    bad, good = Fails(1, on_error="disable"), Fails(on_error="disable")
+    train([bad, good], epochs=3)
+    assert (bad.calls, good.calls) == (1, 3)
+
+
+@pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
+def test_stop_run_passes_every_policy(train, caplog, policy):
+    stopper = Fails(2, error=StopRun, on_error=policy)
+    run = train([stopper], epochs=9)
+    assert run.epoch == 2
+    assert stopper.calls == 2
+    assert messages(caplog) == []
+
+
+@pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_passes_every_policy(train, policy, error):
+    with pytest.raises(error):
+        train([Fails(2, error=error, on_error=policy)], epochs=9)
+
+
+def test_main_and_collective_callbacks_always_raise():
+    class Collective(Saver):
+        collective = True
+
+    entries = Hooks([MainCallback(on_error="warn"), Collective(on_error="disable")]).entries
+    assert [entry.on_error for entry in entries] == ["raise", "raise"]
+
+
+def test_a_monitor_never_ends_a_run_unless_it_says_so():
+    class Strict(Monitor):
+        on_error = "raise"
+
+    entries = Hooks([Monitor(), Strict(), Monitor(on_error="raise"), Monitor(on_error="disable")]).entries
+    assert [entry.on_error for entry in entries] == ["warn", "raise", "raise", "disable"]
+
+
+def test_a_plain_object_may_have_a_policy_and_ranks():
+    class Plain:
+        on_error = "warn"
+        ranks = "chief"
+
+        def on_epoch_end(self): ...
+
+    (entry,) = Hooks([Plain()]).entries
+    assert (entry.on_error, entry.ranks) == ("warn", "chief")
+
+
+def test_a_method_named_on_error_is_no_policy():
+    class Wrong(Callback):
+        def on_error(self, error): ...
+
+    with pytest.raises(errors.BadOption, match=r"Wrong\.on_error is <bound method"):
+        Hooks([Wrong()])
+
+
+# What may stand in a list
+
+
+def test_a_callback_without_any_handler_is_accepted():
+    assert names([Callback()]) == ["Callback"]
+
+
+def test_one_callback_needs_no_list(train):
+    only = Fails()
+    train(only)
+    assert only.calls == 1
+
+
+@pytest.mark.parametrize("thing", [3, "on_epoch_end", None, [Saver()], object(), Saver().on_epoch_end])
+def test_what_has_no_handler_is_no_callback(thing):
+    with pytest.raises(errors.NotACallback):
+        Hooks([thing])
+
+
+def test_lists_are_never_edited(train):
+    inner = [Saver(), Saver()]
+    given = [CallbackPipeline(inner), Monitor(), MainCallback(), Saver()]
+    before, inner_before = list(given), list(inner)
+    train(given, epochs=2)
+    assert given == before
+    assert inner == inner_before
+
+
+def test_what_is_done_to_the_list_later_does_not_count():
+    late = Fails()
+    given = [Fails()]
+    loop = Loop(given)
+    given.append(late)
+    for _ in range(2):
+        with loop as run:
+            for _ in run.epochs(1):
+                pass
+    assert (given[0].calls, late.calls) == (2, 0)
+
+
+@pytest.mark.parametrize("given", [lambda: (one for one in [Fails()]), lambda: (Fails(),), lambda: {"a": Fails()}.values()])
+def test_any_iterable_of_callbacks_will_do(train, given):
+    assert train(given()).epoch == 1
+
+
+def test_a_wrapped_callback_without_a_trigger_is_refused_by_its_own_name():
+    with pytest.raises(errors.NoTrigger, match=r"Saver has no on_trigger that Every\(steps=100\) could move"):
+        Hooks([PeriodicTrigger(Saver(), every_k_steps=100)])
+
+
+def test_a_schedule_that_somebody_in_the_pipeline_uses_is_fine():
+    triggers = LambdaCallback(on_trigger=lambda: None)
+    hooks = Hooks([CallbackPipeline([Saver(), triggers]).when(Every(steps=10))])
+    assert [call.when for call in hooks.calls("on_iter_end")] == ["Every(steps=10)"]

@@ -1,0 +1,321 @@
+"""Every error says who, what, what was expected and what to type instead: texts are compared as a whole."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from hookpoint import (
+    Callback,
+    Every,
+    HookpointError,
+    HookpointWarning,
+    Hooks,
+    LambdaCallback,
+    MainCallback,
+    StopRun,
+    errors,
+    on,
+)
+from hookpoint.core.errors import listed, text
+
+CLASSES = [one for one in vars(errors).values() if inspect.isclass(one) and one.__module__ == errors.__name__]
+ERRORS = [one for one in CLASSES if issubclass(one, HookpointError) and one is not HookpointError]
+
+
+class EmaWeights(Callback):
+    def on_epoch_ends(self, run): ...
+
+
+class Lightning(Callback):
+    def on_train_batch_start(self, run): ...
+
+
+class MmEngine(Callback):
+    def before_train(self, runner): ...
+
+
+class Greedy(Callback):
+    def on_epoch_end(self, run, weather): ...
+
+
+class Twice(Callback):
+    def on_epoch_end(self, run): ...
+    def _trigger_epoch(self): ...
+
+
+class TwoSystems(Callback):
+    def before_run(self, runner): ...
+    def on_train_begin(self, logs=None): ...
+
+
+class Detector(MainCallback): ...
+
+
+class Segmenter(MainCallback): ...
+
+
+class Meddler(Callback):
+    def on_iter_backward(self, run): ...
+
+
+class Reader(Callback):
+    reads = ("val_los",)
+
+    def on_epoch_end(self, run): ...
+
+
+class Writer(Callback):
+    writes = ("val_loss",)
+
+    def on_epoch_end(self, run): ...
+
+
+class Saver(Callback):
+    after = ("Plotter",)
+
+    def on_epoch_end(self, run): ...
+
+
+class Plotter(Callback):
+    after = ("Saver",)
+
+    def on_epoch_end(self, run): ...
+
+
+class NotPrintable:
+    def __repr__(self):
+        return "<a thing>"
+
+
+@on("on_epoch_ends")
+def slip(run): ...
+
+
+@on("on_lr_adjust")
+def adjust(run): ...
+
+
+def unmarked(run): ...
+
+
+REFUSED = {
+    "near-miss point": (
+        lambda: [EmaWeights()],
+        errors.UnknownPoint,
+        "EmaWeights.on_epoch_ends is no point; on_epoch_end is.\n"
+        "  rename    on_epoch_ends -> on_epoch_end\n"
+        '  declare   EmaWeights.points = ("on_epoch_ends",) if it is yours',
+    ),
+    "near-miss point of a function": (
+        lambda: [slip],
+        errors.UnknownPoint,
+        "slip.on_epoch_ends is no point; on_epoch_end is.\n"
+        "  rename    on_epoch_ends -> on_epoch_end\n"
+        '  declare   slip.points = ("on_epoch_ends",) if it is yours',
+    ),
+    "foreign name": (
+        lambda: [Lightning()],
+        errors.UnknownPoint,
+        "Lightning.on_train_batch_start is another trainer's name; on_train_iter_begin is ours.\n"
+        "  rename    on_train_batch_start -> on_train_iter_begin\n"
+        '  declare   Lightning.points = ("on_train_batch_start",) if it is yours',
+    ),
+    "foreign name without on_": (
+        lambda: [MmEngine()],
+        errors.UnknownPoint,
+        "MmEngine.before_train is another trainer's name; on_run_begin is ours.\n"
+        "  rename    before_train -> on_run_begin\n"
+        '  declare   MmEngine.points = ("before_train",) if it is yours',
+    ),
+    "unknown argument": (
+        lambda: [Greedy()],
+        errors.UnknownArgument,
+        "Greedy.on_epoch_end asks for 'weather', which this point does not offer.\n"
+        "  offered   epoch, logs, run\n"
+        "  default   give it one, 'weather=None', if another trainer passes it",
+    ),
+    "two spellings": (
+        lambda: [Twice()],
+        errors.TwoSpellings,
+        "Twice spells on_epoch_end twice: on_epoch_end and _trigger_epoch.\n"
+        "  keep      one of them; on_epoch_end is our name for it",
+    ),
+    "two spellings of two systems": (
+        lambda: [TwoSystems()],
+        errors.TwoSpellings,
+        "TwoSystems spells on_run_begin twice: before_run and on_train_begin.\n"
+        "  keep      one of them; on_run_begin is our name for it",
+    ),
+    "second MainCallback": (
+        lambda: [Detector(), Segmenter()],
+        errors.MainPointTaken,
+        "two MainCallbacks: Detector and Segmenter; a step is computed once.\n"
+        "  keep      one of them, or make one of the two an ordinary Callback",
+    ),
+    "main-only point in an ordinary callback": (
+        lambda: [Meddler()],
+        errors.MainPointTaken,
+        "Meddler.on_iter_backward belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
+        "  derive    class Meddler(MainCallback), or move the work to another point",
+    ),
+    "main-only point in a function": (
+        lambda: [adjust],
+        errors.MainPointTaken,
+        "adjust.on_lr_adjust belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
+        "  derive    class adjust(MainCallback), or move the work to another point",
+    ),
+    "order cycle": (
+        lambda: [Saver(), Plotter()],
+        errors.OrderError,
+        "no order at on_epoch_end: Saver -> Plotter -> Saver each wait for the next.\n"
+        "  drop      one of their after, before or reads",
+    ),
+    "near-miss metric": (
+        lambda: [Reader(), Writer()],
+        errors.UnknownMetric,
+        "Reader reads 'val_los', which nobody writes; 'val_loss' is written.\n"
+        "  read      'val_loss'",
+    ),
+    "a class where an instance belongs": (
+        lambda: [Saver],
+        errors.NotACallback,
+        "Saver is a class where an instance belongs.\n"
+        "  write     Saver()",
+    ),
+    "a function without a point": (
+        lambda: [unmarked],
+        errors.NotACallback,
+        "the function unmarked does not say at which point it runs.\n"
+        '  write     @on("on_epoch_end") above def unmarked',
+    ),
+    "something else": (
+        lambda: [NotPrintable()],
+        errors.NotACallback,
+        "<a thing> is no callback: it has no method named after a point.\n"
+        "  write     a class with a method such as on_epoch_end(self, run)",
+    ),
+    "when without on_trigger": (
+        lambda: [Saver().when(Every(steps=10))],
+        errors.NoTrigger,
+        "Saver has no on_trigger that Every(steps=10) could move.\n"
+        "  define    on_trigger in Saver\n"
+        "  write     @on(point, when=Every(steps=10)) above the one method that is to run then",
+    ),
+    "unknown on_error": (
+        lambda: [Saver(on_error="ignore")],
+        errors.BadOption,
+        "Saver.on_error is 'ignore'.\n"
+        "  choose    'disable', 'raise', 'warn'",
+    ),
+    "unknown ranks": (
+        lambda: [Saver(ranks="master", name="mine")],
+        errors.BadOption,
+        "mine.ranks is 'master'.\n"
+        "  choose    'all', 'chief', 'local_chief'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_compiling_refuses_and_how_it_says_so(case):
+    callbacks, kind, message = REFUSED[case]
+    with pytest.raises(errors.CompileError) as caught:
+        Hooks(callbacks())
+    assert type(caught.value) is kind
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_is_a_value_error_and_of_ours(case):
+    callbacks, _, _ = REFUSED[case]
+    for kind in (ValueError, HookpointError):
+        with pytest.raises(kind):
+            Hooks(callbacks())
+
+
+@pytest.mark.parametrize("callbacks", [[Saver], [unmarked], [NotPrintable()], [Greedy()]])
+def test_what_is_wrong_with_a_type_is_a_type_error(callbacks):
+    with pytest.raises(TypeError):
+        Hooks(callbacks)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "attributes"),
+    [
+        ([EmaWeights()], {"owner": "EmaWeights", "name": "on_epoch_ends", "meant": "on_epoch_end"}),
+        ([Greedy()], {"owner": "Greedy", "handler": "on_epoch_end", "argument": "weather"}),
+        ([Twice()], {"owner": "Twice", "point": "on_epoch_end", "spellings": ("on_epoch_end", "_trigger_epoch")}),
+        ([Reader(), Writer()], {"owner": "Reader", "name": "val_los", "meant": "val_loss"}),
+    ],
+)
+def test_offending_objects_are_attributes(callbacks, attributes):
+    with pytest.raises(errors.CompileError) as caught:
+        Hooks(callbacks)
+    assert {name: getattr(caught.value, name) for name in attributes} == attributes
+
+
+def test_the_schedule_that_has_nothing_to_move_is_an_attribute():
+    schedule = Every(epochs=2)
+    with pytest.raises(errors.NoTrigger) as caught:
+        Hooks([Saver().when(schedule)])
+    assert caught.value.owner == "Saver"
+    assert caught.value.schedule is schedule
+
+
+def test_a_message_has_a_headline_and_a_column_of_cures():
+    assert text("it is wet.", wear="a coat", wait="for the sun") == (
+        "it is wet.\n"
+        "  wear      a coat\n"
+        "  wait      for the sun"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "words"), [([], "none"), (["b", "a"], "a, b"), (iter(["x"]), "x")])
+def test_names_are_listed_in_order(names, words):
+    assert listed(names) == words
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_an_error_is_also_the_builtin_that_a_caller_would_catch(error):
+    builtin = (ValueError, TypeError, KeyError, AttributeError, RuntimeError)
+    assert issubclass(error, builtin)
+    assert error.__doc__
+
+
+def test_the_tree_in_the_docstring_is_the_tree_there_is():
+    for one in CLASSES:
+        assert f"{one.__name__} " in errors.__doc__ or f"{one.__name__}\n" in errors.__doc__, one
+
+
+def test_a_missing_metric_shows_its_text_as_written_though_it_is_a_key_error():
+    error = errors.MissingMetric("acc", ["loss", "lr"], reader="MaxSaver", why="which never came")
+    assert str(error) == (
+        "MaxSaver reads 'acc', which never came.\n  known     loss, lr\n  log       run.log({\"acc\": value}) before it is read"
+    )
+    assert isinstance(error, KeyError)
+
+
+def test_stop_run_is_no_error_of_ours_and_has_a_reason():
+    assert not issubclass(StopRun, HookpointError)
+    assert StopRun().reason == "StopRun was raised"
+    assert StopRun("enough").reason == str(StopRun("enough")) == "enough"
+
+
+def test_a_warning_of_ours_can_be_filtered_as_a_user_warning():
+    assert issubclass(HookpointWarning, UserWarning)
+
+
+def test_an_error_without_words_has_an_empty_text():
+    assert str(HookpointError()) == ""
+
+
+def test_lambda_callbacks_are_refused_like_classes():
+    with pytest.raises(errors.UnknownPoint, match=r"LambdaCallback\.on_epoch_ends is no point; on_epoch_end is\."):
+        Hooks([LambdaCallback(on_epoch_ends=lambda run: None)])
+
+
+def test_a_stop_travels_between_processes():
+    assert pickle.loads(pickle.dumps(StopRun("enough"))).reason == "enough"

@@ -1,0 +1,694 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import operator
+import types
+
+import pytest
+
+from hookpoint import (
+    Callback,
+    CallbackPipeline,
+    Every,
+    Hooks,
+    LambdaCallback,
+    Loop,
+    Replace,
+    StopRun,
+    guard,
+    guarding,
+    install,
+    on,
+)
+from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument
+
+
+class Trace(Callback):
+    """Remember the points around the guarded call, with the result or the error."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_work_begin(self):
+        self.seen.append("begin")
+
+    def on_work_end(self, result):
+        self.seen.append(("end", result))
+
+    def on_work_error(self, error):
+        self.seen.append(("error", error))
+
+
+async def all_of(stream):
+    return [item async for item in stream]
+
+
+# Every kind of function
+
+
+@guard("on_work")
+def function(x, *, callbacks=None):
+    return 10 // x
+
+
+@guard("on_work")
+async def coroutine(x, *, callbacks=None):
+    await asyncio.sleep(0)
+    return 10 // x
+
+
+@guard("on_work")
+def generator(x, *, callbacks=None):
+    yield 1
+    return 10 // x
+
+
+@guard("on_work")
+async def async_generator(x, *, callbacks=None):
+    yield 10 // x
+
+
+class Worker:
+    @guard("on_work")
+    def method(self, x, *, callbacks=None):
+        return 10 // x
+
+    @classmethod
+    @guard("on_work")
+    def class_method(cls, x, *, callbacks=None):
+        return 10 // x
+
+    @staticmethod
+    @guard("on_work")
+    def static_method(x, *, callbacks=None):
+        return 10 // x
+
+
+def drained(stream):
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            return end.value
+
+
+WAYS = {
+    "function": function,
+    "method": Worker().method,
+    "class method": Worker.class_method,
+    "static method": Worker.static_method,
+    "coroutine": lambda x, callbacks: asyncio.run(coroutine(x, callbacks=callbacks)),
+    "generator": lambda x, callbacks: drained(generator(x, callbacks=callbacks)),
+    "async generator": lambda x, callbacks: asyncio.run(all_of(async_generator(x, callbacks=callbacks))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_fires_exactly_its_begin_and_its_end(way):
+    trace = Trace()
+    result = WAYS[way](2, callbacks=trace)
+    assert result == ([5] if way == "async generator" else 5)
+    assert trace.seen == ["begin", ("end", None if way == "async generator" else 5)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_fires_exactly_begin_and_error_and_goes_on_as_it_is(way):
+    trace = Trace()
+    with pytest.raises(ZeroDivisionError) as caught:
+        WAYS[way](0, callbacks=trace)
+    assert trace.seen == ["begin", ("error", caught.value)]
+    assert trace.seen[1][1] is caught.value
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_callbacks_the_call_is_as_it_was(way):
+    assert WAYS[way](2, callbacks=None) == ([5] if way == "async generator" else 5)
+    with pytest.raises(ZeroDivisionError):
+        WAYS[way](0, callbacks=None)
+
+
+@pytest.mark.parametrize(
+    "name", ["function", "method", "class_method", "static_method", "coroutine", "generator", "async_generator"]
+)
+def test_the_signature_and_the_kind_of_the_function_are_kept(name):
+    guarded = globals().get(name) or getattr(Worker, name)
+    original = guarded.__wrapped__
+    assert list(inspect.signature(guarded).parameters)[-2:] == ["x", "callbacks"]
+    assert guarded.__name__ == original.__name__ == name
+    for is_kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        assert is_kind(guarded) == is_kind(original)
+
+
+def test_names_doc_and_annotations_are_kept():
+    def tokenize(text: str, *, callbacks: object = None) -> list[str]:
+        """Split."""
+        return text.split()
+
+    guarded = guard("on_tokenize")(tokenize)
+    assert guarded.__doc__ == "Split."
+    assert guarded.__wrapped__ is tokenize
+    assert inspect.signature(guarded) == inspect.signature(tokenize)
+
+
+# What may be given as callbacks, and how
+
+
+@pytest.mark.parametrize(
+    "given",
+    [lambda one: one, lambda one: [one], lambda one: (one,), lambda one: CallbackPipeline([one]), lambda one: Hooks([one])],
+    ids=["one", "list", "tuple", "pipeline", "hooks"],
+)
+def test_callbacks_may_be_one_several_a_pipeline_or_hooks(given):
+    trace = Trace()
+    for _ in range(2):
+        function(2, callbacks=given(trace))
+    assert trace.seen == ["begin", ("end", 5)] * 2
+
+
+@guard("on_work")
+def positional(x, callbacks=None, y=1):
+    return x + y
+
+
+@guard("on_work")
+def positional_only(callbacks, x, /):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        (lambda trace: positional(1, trace), 2),
+        (lambda trace: positional(1, trace, 5), 6),
+        (lambda trace: positional(1, callbacks=trace), 2),
+        (lambda trace: positional(callbacks=trace, x=1), 2),
+        (lambda trace: positional_only(trace, 3), 3),
+    ],
+)
+def test_callbacks_are_found_by_position_and_by_keyword(call, result):
+    trace = Trace()
+    assert call(trace) == result
+    assert trace.seen == ["begin", ("end", result)]
+
+
+def test_a_default_is_used_when_no_callbacks_are_given():
+    trace = Trace()
+
+    @guard("on_work")
+    def work(x, callbacks=trace):
+        return x
+
+    work(1)
+    work(2, None)
+    assert trace.seen == ["begin", ("end", 1)]
+
+
+def test_the_point_is_named_after_the_function_where_no_name_is_given():
+    seen = []
+
+    @guard
+    def split_words(text, *, callbacks=None):
+        return text.split()
+
+    @guard()
+    def join_words(words, *, callbacks=None):
+        return " ".join(words)
+
+    def look(result):
+        seen.append(result)
+
+    see = LambdaCallback(on_split_words_end=look, on_join_words_end=look)
+    join_words(split_words("a b", callbacks=see), callbacks=see)
+    assert seen == [["a", "b"], "a b"]
+
+
+def test_handlers_take_the_functions_own_parameters_by_name_with_defaults_filled_in():
+    seen = {}
+
+    @guard("on_work")
+    def work(a, b=2, *rest, c=3, callbacks=None, **more):
+        return a
+
+    class See(Callback):
+        def on_work_begin(self, a, b, rest, c, more, args, run):
+            seen.update(a=a, b=b, rest=rest, c=c, args=args, run=run)
+
+        def on_work_end(self, kwargs, result, unknown="default"):
+            seen.update(kwargs=kwargs, result=result, unknown=unknown)
+
+    see = See()
+    work(1, callbacks=see, d=4)
+    assert seen == {
+        "a": 1,
+        "b": 2,
+        "rest": (),
+        "c": 3,
+        "args": (1,),
+        "run": None,
+        "kwargs": {"callbacks": see, "d": 4},
+        "result": 1,
+        "unknown": "default",
+    }
+
+
+def test_reserved_names_win_over_the_functions_own():
+    seen = []
+
+    @guard("on_work")
+    def work(args, result, callbacks=None):
+        return "the result"
+
+    work(1, 2, LambdaCallback(on_work_end=lambda args, result: seen.append((args[:2], result))))
+    assert seen == [((1, 2), "the result")]
+
+
+def test_an_argument_the_call_does_not_have_is_refused_at_the_first_fire():
+    with pytest.raises(UnknownArgument, match=r"LambdaCallback\.on_work_begin asks for 'colour'.*\n  offered .*\bx\b"):
+        function(1, callbacks=LambdaCallback(on_work_begin=lambda colour: None))
+
+
+def test_inside_a_run_handlers_get_it():
+    seen = []
+    with Loop() as run:
+        function(1, callbacks=LambdaCallback(on_work_begin=lambda run: seen.append(run)))
+    assert seen == [run]
+
+
+def test_a_handler_with_a_schedule_follows_the_clocks_of_the_run_and_wants_one():
+    seen = []
+
+    @on("on_work_end", when=Every(steps=2))
+    def look(x):
+        seen.append(x)
+
+    with Loop() as run:
+        for batch in run.batches([1, 2, 3, 4, 5]):
+            function(batch, callbacks=look)
+    assert seen == [3, 5]  # in these two and four steps are done
+    with pytest.raises(OutsideRun, match=r"look\.on_work_end has a schedule, and no run is going on whose clocks it could ask"):
+        function(1, callbacks=look)
+
+
+# Results and failures
+
+
+def test_only_replace_changes_the_result():
+    assert function(2, callbacks=LambdaCallback(on_work_end=lambda: 99)) == 5
+    assert function(2, callbacks=LambdaCallback(on_work_end=lambda: Replace(99))) == 99
+    assert function(2, callbacks=LambdaCallback(on_work_end=lambda: Replace(None))) is None
+
+
+def test_each_handler_sees_what_the_one_before_it_made_of_the_result():
+    add = LambdaCallback(on_work_end=lambda result: Replace(result + 1))
+    double = LambdaCallback(on_work_end=lambda result: Replace(result * 2))
+    look = Trace()
+    assert function(2, callbacks=[add, double, look]) == 12
+    assert look.seen == ["begin", ("end", 12)]
+
+
+@pytest.mark.parametrize("way", ["coroutine", "generator"])
+def test_results_of_coroutines_and_generators_can_be_replaced(way):
+    assert WAYS[way](2, callbacks=LambdaCallback(on_work_end=lambda result: Replace(result + 1))) == 6
+
+
+def test_a_replacement_at_begin_or_error_means_nothing():
+    replace = LambdaCallback(on_work_begin=lambda: Replace(1), on_work_error=lambda: Replace(1))
+    assert function(2, callbacks=replace) == 5
+    with pytest.raises(ZeroDivisionError):
+        function(0, callbacks=replace)
+
+
+def test_a_handler_that_fails_in_error_is_logged_and_the_first_error_goes_on(caplog):
+    def fail():
+        raise ValueError("second")
+
+    trace = Trace()
+    with caplog.at_level(logging.ERROR, "hookpoint"), pytest.raises(ZeroDivisionError):
+        function(0, callbacks=[LambdaCallback(on_work_error=fail), trace])
+    (record,) = caplog.records
+    assert record.getMessage() == "a handler of on_work_error failed"
+    assert str(record.exc_info[1]) == "second"
+
+
+@pytest.mark.parametrize("point", ["on_work_begin", "on_work_end"])
+def test_a_handler_that_fails_at_begin_or_end_fails_the_call_with_a_note_and_no_error_point(point):
+    def fail():
+        raise ValueError("no")
+
+    trace = Trace()
+    with pytest.raises(ValueError, match="no") as caught:
+        function(2, callbacks=[trace, LambdaCallback(name="bad", **{point: fail})])
+    assert caught.value.__notes__ == [f"in callback bad at {point}"]
+    assert trace.seen == (["begin"] if point == "on_work_begin" else ["begin", ("end", 5)])
+
+
+def test_a_callback_that_only_warns_never_fails_the_call(caplog):
+    def fail():
+        raise ValueError("no")
+
+    assert function(2, callbacks=LambdaCallback(name="bad", on_error="warn", on_work_end=fail)) == 5
+    assert "bad failed at on_work_end: ValueError: no; the run goes on" in caplog.messages
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StopRun, asyncio.CancelledError])
+def test_even_what_is_no_exception_fires_the_error_point(error):
+    @guard("on_work")
+    def work(callbacks=None):
+        raise error
+
+    trace = Trace()
+    with pytest.raises(error) as caught:
+        work(trace)
+    assert trace.seen == ["begin", ("error", caught.value)]
+
+
+def test_recursion_fires_once_per_call():
+    @guard("on_work")
+    def factorial(n, callbacks=None):
+        return 1 if n == 0 else n * factorial(n - 1, callbacks)
+
+    trace = Trace()
+    assert factorial(3, trace) == math.factorial(3)
+    assert trace.seen == ["begin"] * 4 + [("end", n) for n in (1, 1, 2, 6)]
+
+
+def test_wrong_arguments_fail_before_anything_fires():
+    trace = Trace()
+    with pytest.raises(TypeError, match="x"):
+        function(callbacks=trace)
+    assert trace.seen == []
+
+
+# Generators
+
+
+def test_a_generator_fires_when_it_starts_not_when_it_is_made():
+    trace = Trace()
+    stream = generator(2, callbacks=trace)
+    assert trace.seen == []
+    next(stream)
+    assert trace.seen == ["begin"]
+    stream.close()
+
+
+def test_a_generator_that_is_abandoned_fires_its_end():
+    trace = Trace()
+    for _ in generator(2, callbacks=trace):
+        break
+    assert trace.seen == ["begin", ("end", None)]
+
+
+def test_an_async_generator_that_is_abandoned_fires_its_end_and_is_closed_itself():
+    trace, closed = Trace(), []
+
+    @guard("on_work")
+    async def stream(callbacks=None):
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append(True)
+
+    async def take_one():
+        items = stream(trace)
+        await anext(items)
+        await items.aclose()
+
+    asyncio.run(take_one())
+    assert trace.seen == ["begin", ("end", None)]
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("callbacks", [None, Trace()], ids=["bare", "guarded"])
+def test_generators_still_take_what_is_sent_and_thrown_into_them(callbacks):
+    @guard("on_work")
+    def echo(callbacks=None):
+        got = "nothing"
+        while True:
+            try:
+                got = yield got
+            except ValueError as error:
+                got = str(error)
+
+    stream = echo(callbacks)
+    assert next(stream) == "nothing"
+    assert stream.send("hello") == "hello"
+    assert stream.throw(ValueError("thrown")) == "thrown"
+    stream.close()
+
+
+@pytest.mark.parametrize("callbacks", [None, Trace()], ids=["bare", "guarded"])
+def test_async_generators_still_take_what_is_sent_and_thrown_into_them(callbacks):
+    @guard("on_work")
+    async def echo(callbacks=None):
+        got = "nothing"
+        while got != "enough":
+            try:
+                got = yield got
+            except ValueError as error:
+                got = str(error)
+
+    async def talk():
+        stream = echo(callbacks)
+        said = [await anext(stream), await stream.asend("hello"), await stream.athrow(ValueError("thrown"))]
+        with pytest.raises(StopAsyncIteration):
+            await stream.athrow(ValueError("enough"))
+        return said
+
+    assert asyncio.run(talk()) == ["nothing", "hello", "thrown"]
+
+
+def test_an_error_thrown_into_an_async_generator_that_does_not_catch_it_fires_error():
+    trace = Trace()
+
+    async def throw():
+        stream = async_generator(2, callbacks=trace)
+        await anext(stream)
+        await stream.athrow(ValueError("thrown"))
+
+    with pytest.raises(ValueError, match="thrown") as caught:
+        asyncio.run(throw())
+    assert trace.seen == ["begin", ("error", caught.value)]
+
+
+# What a guard refuses
+
+
+def test_a_function_without_callbacks_cannot_be_guarded():
+    def tokenize(text):
+        return text.split()
+
+    with pytest.raises(BadGuard) as caught:
+        guard("on_tokenize")(tokenize)
+    assert str(caught.value) == (
+        f"{tokenize.__qualname__} has no parameter 'callbacks' for the guard to look at.\n"
+        "  add       def tokenize(..., *, callbacks=None)\n"
+        "  hook      code that is not yours: hookpoint.install(obj, method, point, callbacks)"
+    )
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("name", ["tokenize", "on-work", "on_work begin", ""])
+@pytest.mark.parametrize("use", [guard, lambda name: guarding(name).__enter__(), lambda name: install([], "append", name, [])])
+def test_what_cannot_name_a_point_is_refused(use, name):
+    with pytest.raises(BadGuard) as caught:
+        use(name)
+    assert str(caught.value) == f'{name!r} cannot name a point.\n  write     a name such as "on_tokenize"'
+
+
+# Blocks
+
+
+def test_a_block_fires_begin_and_end_with_its_payload_and_result():
+    seen = []
+    see = LambdaCallback(
+        on_read_begin=lambda path: seen.append(path), on_read_end=lambda path, result: seen.append((path, result))
+    )
+    with guarding("on_read", see, path="x.csv") as block:
+        seen.append("reading")
+        block.result = 3
+    assert seen == ["x.csv", "reading", ("x.csv", 3)]
+
+
+def test_the_result_of_a_block_can_be_replaced():
+    with guarding("on_work", LambdaCallback(on_work_end=lambda result: Replace(result + 1))) as block:
+        block.result = 1
+    assert block.result == 2
+
+
+def test_a_block_that_fails_fires_its_error():
+    trace = Trace()
+    with pytest.raises(ValueError, match="no") as caught, guarding("on_work", trace):
+        raise ValueError("no")
+    assert trace.seen == ["begin", ("error", caught.value)]
+
+
+def test_a_block_without_callbacks_just_runs():
+    with guarding("on_work") as block:
+        block.result = 1
+    assert block.result == 1
+
+
+def test_a_block_in_a_generator_that_is_abandoned_fires_its_end():
+    trace = Trace()
+
+    def stream():
+        with guarding("on_work", trace):
+            yield 1
+            yield 2
+
+    for _ in stream():
+        break
+    assert trace.seen == ["begin", ("end", None)]
+
+
+# Code one does not own
+
+
+class Reader:
+    def read(self, n=1):
+        return f"read {n}"
+
+    @staticmethod
+    def parse(text):
+        return f"parsed {text}"
+
+    @classmethod
+    def make(cls):
+        return cls.__name__
+
+
+class LoudReader(Reader):
+    pass
+
+
+def on_class(name):
+    return Reader, lambda: getattr(Reader(), name)
+
+
+def on_instance(name):
+    reader = Reader()
+    return reader, lambda: getattr(reader, name)
+
+
+def on_module(name):
+    module = types.ModuleType("reading")
+    setattr(module, name, getattr(Reader(), name))
+    return module, lambda: getattr(module, name)
+
+
+TARGETS = [on_class, on_instance, on_module]
+CALLS = {"read": ((2,), "read 2"), "parse": (("a",), "parsed a"), "make": ((), "Reader")}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CALLS)
+def test_install_puts_points_around_and_its_undo_takes_them_off(target, name):
+    obj, get = target(name)
+    args, result = CALLS[name]
+    trace = Trace()
+    before = dict(vars(obj))
+    undo = install(obj, name, "on_work", trace)
+    assert get()(*args) == result
+    assert trace.seen == ["begin", ("end", result)]
+    undo()
+    undo()
+    assert get()(*args) == result
+    assert len(trace.seen) == 2
+    assert dict(vars(obj)) == before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+def test_installations_are_undone_in_any_order(target, order):
+    obj, get = target("read")
+    before = vars(obj).get("read")
+    traces = [Trace(), Trace(), Trace()]
+    undos = [install(obj, "read", "on_work", trace) for trace in traces]
+    for count, number in enumerate(order, start=1):
+        undos[number]()
+        for trace in traces:
+            trace.seen.clear()
+        assert get()() == "read 1"
+        assert [bool(trace.seen) for trace in traces] == [one not in order[:count] for one in range(3)]
+    if before is not None:
+        obj.read = before
+
+
+def test_installing_on_a_subclass_leaves_its_base_alone():
+    trace = Trace()
+    undo = install(LoudReader, "make", "on_work", trace)
+    assert (Reader.make(), LoudReader.make()) == ("Reader", "LoudReader")
+    assert trace.seen == ["begin", ("end", "LoudReader")]
+    undo()
+    assert "make" not in vars(LoudReader)
+
+
+def test_handlers_of_an_installed_point_see_the_arguments_and_the_instance():
+    seen = []
+    reader = Reader()
+    undo = install(Reader, "read", "on_read", LambdaCallback(on_read_begin=lambda self, n: seen.append((self, n))))
+    reader.read(n=4)
+    undo()
+    assert seen == [(reader, 4)]
+
+
+def test_an_installed_result_can_be_replaced_and_an_error_goes_on():
+    reader = Reader()
+    undo = install(reader, "read", "on_work", LambdaCallback(on_work_end=lambda result: Replace(result.upper())))
+    assert reader.read() == "READ 1"
+    undo()
+    trace = Trace()
+    install(reader, "read", "on_work", trace)
+    with pytest.raises(TypeError) as caught:
+        reader.read("1", 2)
+    assert trace.seen == []
+    reader.parse = operator.itemgetter("missing")
+    install(reader, "parse", "on_work", trace)
+    with pytest.raises(KeyError) as caught:
+        reader.parse({})
+    assert trace.seen == ["begin", ("error", caught.value)]
+
+
+def test_a_function_written_in_c_that_tells_no_signature_offers_its_args():
+    seen = []
+    holder = types.SimpleNamespace(number=int)
+    install(
+        holder,
+        "number",
+        "on_work",
+        LambdaCallback(on_work_end=lambda args, kwargs, result: seen.append((args, kwargs, result))),
+    )
+    assert holder.number("12", base=3) == 5
+    assert seen == [(("12",), {"base": 3}, 5)]
+
+
+def test_an_object_with_slots_is_refused_with_the_way_out():
+    class Tight:
+        __slots__ = ()
+
+        def read(self):
+            return 1
+
+        def __repr__(self):
+            return "Tight()"
+
+    with pytest.raises(BadGuard) as caught:
+        install(Tight(), "read", "on_work", Trace())
+    assert str(caught.value) == "Tight() does not let 'read' be replaced.\n  install   it on the class instead"
+    trace = Trace()
+    install(Tight, "read", "on_work", trace)
+    Tight().read()
+    assert trace.seen == ["begin", ("end", 1)]
+
+
+@pytest.mark.parametrize("name", ["missing", "size"])
+def test_what_is_no_method_cannot_be_installed_on(name):
+    module = types.ModuleType("reading")
+    module.size = 3
+    with pytest.raises(BadGuard, match=rf"has no method '{name}'\.\n  name      a method or function that is there"):
+        install(module, name, "on_work", Trace())

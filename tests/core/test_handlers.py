@@ -1,0 +1,317 @@
+"""Methods are found by their names, and called with just the arguments they name."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from hookpoint import Callback, Hooks, LambdaCallback, errors, on
+from hookpoint.core.handlers import find_handlers
+
+
+def found(subject):
+    return [(handler.point, handler.spelling) for handler in find_handlers(subject)]
+
+
+# Which methods are handlers
+
+
+def test_handlers_come_in_table_order_and_points_of_ones_own_last():
+    class Mixed(Callback):
+        def on_zebra(self): ...
+        def on_run_end(self): ...
+        def on_apple(self): ...
+        def on_epoch_end(self): ...
+        def on_setup(self): ...
+
+    assert [point for point, _ in found(Mixed())] == ["on_setup", "on_epoch_end", "on_run_end", "on_apple", "on_zebra"]
+
+
+def test_what_is_only_declared_by_the_base_class_is_no_handler():
+    assert found(Callback()) == []
+
+
+def test_an_inherited_method_is_a_handler():
+    class Base(Callback):
+        def on_epoch_end(self): ...
+
+    class Derived(Base): ...
+
+    assert found(Derived()) == [("on_epoch_end", "on_epoch_end")]
+
+
+def test_an_override_may_call_the_base_class(train):
+    class Polite(Callback):
+        def on_epoch_end(self, run):
+            super().on_epoch_end(run)
+            run.store["polite"] = True
+
+    assert train([Polite()]).store == {"polite": True}
+
+
+def test_only_what_can_be_called_is_a_handler():
+    class Odd(Callback):
+        on_save = None
+        on_load = "a name"
+
+        @property
+        def on_epoch_end(self):
+            raise AssertionError("nobody is to read this while looking for handlers")
+
+        class on_run_end: ...  # noqa: N801
+
+        def epoch_end(self): ...
+        def after_lunch(self): ...
+        def _private(self): ...
+
+    assert found(Odd()) == []
+
+
+def test_static_methods_class_methods_and_instance_attributes_are_handlers():
+    class Ways(Callback):
+        def __init__(self):
+            self.on_run_end = functools.partial(print, "end")
+
+        @staticmethod
+        def on_epoch_begin(epoch): ...
+
+        @classmethod
+        def on_epoch_end(cls, epoch): ...
+
+    assert [point for point, _ in found(Ways())] == ["on_epoch_begin", "on_epoch_end", "on_run_end"]
+
+
+def test_a_plain_object_is_searched_like_a_callback():
+    class Plain:
+        __slots__ = ()
+
+        def after_run(self, runner): ...
+        def on_epoch_end(self): ...
+
+    assert found(Plain()) == [("on_epoch_end", "on_epoch_end"), ("on_run_end", "after_run")]
+
+
+def test_one_name_may_stand_for_several_points():
+    class Orca(Callback):
+        def before_epoch(self, runner): ...
+
+    assert [point for point, _ in found(Orca())] == ["on_train_epoch_begin", "on_val_epoch_begin", "on_pred_epoch_begin"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "point"),
+    [
+        ("before_epoch", "before_train_epoch", "on_train_epoch_begin"),
+        ("after_train_epoch", "after_epoch", "on_train_epoch_end"),
+        ("after_val_epoch", "after_epoch", "on_val_epoch_end"),
+        ("on_eval_begin", "on_eval_epoch_begin", "on_val_epoch_begin"),
+        ("on_eval_epoch_end", "on_eval_end", "on_val_epoch_end"),
+        ("_after_run", "_trigger_step", "on_train_iter_end"),
+    ],
+)
+def test_two_moments_of_one_system_are_both_called_in_table_order(first, second, point):
+    seen = []
+
+    def method(name):
+        return lambda self: seen.append(name)
+
+    both = type("Both", (Callback,), {second: method(second), first: method(first)})()
+    both.run(hookpoint=point)
+    assert seen == [first, second]
+
+
+def test_marks_are_not_counted_as_second_spellings():
+    class Marked(Callback):
+        def on_epoch_end(self): ...
+
+        @on("on_epoch_end")
+        def also(self): ...
+
+    assert len(Hooks([Marked()]).calls("on_epoch_end")) == 2
+
+
+# Names that are nearly points
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("on_epoch_ends", "on_epoch_end"),
+        ("on_end_epoch", "on_epoch_end"),
+        ("on_epoch_start", "on_epoch_begin"),
+        ("on_iteration_end", "on_iter_end"),
+        ("on_tests_begin", "on_test_begin"),
+        ("before_epochs", "before_epoch"),
+        ("after_train_epochs", "after_train_epoch"),
+    ],
+)
+def test_a_near_miss_is_refused_with_the_name_that_was_meant(name, meant):
+    slip = type("Slip", (Callback,), {name: lambda self: None})()
+    with pytest.raises(errors.UnknownPoint) as caught:
+        Hooks([slip])
+    assert caught.value.meant == meant
+
+
+@pytest.mark.parametrize("name", ["on_epoch_ends", "on_fit_start", "on_batch_end"])
+def test_a_name_in_points_is_meant_and_is_a_point_of_ones_own(name):
+    seen = []
+    meant = type("Meant", (Callback,), {"points": (name,), name: lambda self: seen.append(name)})()
+    assert found(meant) == [(name, name)]
+    Hooks([meant]).fire_payload(name, {})
+    assert seen == [name]
+
+
+def test_a_marked_method_is_checked_by_the_same_rules():
+    class Slip(Callback):
+        @on("on_epoch_ends")
+        def method(self): ...
+
+    class Meant(Slip):
+        points = ("on_epoch_ends",)
+
+    with pytest.raises(errors.UnknownPoint):
+        find_handlers(Slip())
+    assert found(Meant()) == [("on_epoch_ends", "on_epoch_ends")]
+
+
+def test_a_function_may_say_that_its_point_is_meant():
+    @on("on_epoch_ends")
+    def meant(): ...
+
+    meant.points = ("on_epoch_ends",)
+    assert found(meant) == [("on_epoch_ends", "on_epoch_ends")]
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (lambda: (), ()),
+        (lambda a: a, "A"),
+        (lambda b, a: (b, a), ("B", "A")),
+        (lambda a, missing=3: (a, missing), ("A", 3)),
+        (lambda missing=3, a=None: (missing, a), (3, "A")),
+        (lambda *, a, b=0: (a, b), ("A", "B")),
+        (lambda missing=3, *, b: (missing, b), (3, "B")),
+        (lambda *args, **kwargs: (args, kwargs), ((), {})),
+        (lambda a, *args, **kwargs: (a, args, kwargs), ("A", (), {})),
+    ],
+)
+def test_a_handler_gets_what_it_names_and_nothing_else(method, expected):
+    (handler,) = find_handlers(LambdaCallback(on_show=method))
+    assert handler.call({"a": "A", "b": "B"}) == expected
+
+
+@pytest.mark.parametrize("name", ["run", "runner", "run_context", "trainer"])
+def test_the_run_goes_by_four_names(train, name):
+    seen = []
+    source = {"on_epoch_end": eval(f"lambda {name}: seen.append({name})", {"seen": seen})}
+    run = train([LambdaCallback(**source)])
+    assert seen == [run]
+
+
+def test_arguments_of_a_run_are_the_values_of_that_moment(train):
+    seen = []
+
+    class Watch(Callback):
+        def on_train_iter_begin(self, batch, batch_idx, epoch):
+            seen.append((epoch, batch_idx, batch))
+
+        def on_train_iter_end(self, loss, outputs):
+            seen.append((outputs, loss))
+
+        def on_epoch_end(self, logs, run):
+            seen.append((dict(logs), logs is not run.metrics))
+
+    def body(run):
+        run.outputs, run.loss = run.batch * 10, run.batch / 10
+        run.log(loss=run.loss)
+
+    train([Watch()], batches=[1, 3], body=body)
+    assert seen == [(1, 0, 1), (10, 0.1), (1, 1, 3), (30, 0.3), ({"loss": pytest.approx(0.2)}, True)]
+
+
+def test_the_batch_of_a_keras_spelling_is_its_index(train):
+    seen = []
+
+    class Keras(Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            seen.append(batch)
+
+    train([Keras()], batches=["data", "data"])
+    assert seen == [0, 1]
+
+
+def test_logs_are_the_metrics_of_the_epoch_that_is_running(train):
+    seen = []
+    watch = LambdaCallback(
+        on_epoch_begin=lambda logs: seen.append(dict(logs)), on_epoch_end=lambda logs: seen.append(dict(logs))
+    )
+    train([watch], epochs=2, body=lambda run: run.log("loss", run.epoch))
+    assert seen == [{}, {"loss": 1.0}, {}, {"loss": 2.0}]
+
+
+def test_an_exception_and_a_path_are_offered_where_they_belong(train):
+    class Store:
+        def save(self, state, *, step, tags):
+            return f"step-{step}"
+
+    seen = []
+    watch = LambdaCallback(on_save=lambda path: seen.append(path), on_exception=lambda error: seen.append(error))
+    boom = ValueError("boom")
+
+    def body(run):
+        run.save()
+        if run.batch == 2:
+            raise boom
+
+    with pytest.raises(ValueError, match="boom"):
+        train([watch], batches=[1, 2], body=body, store=Store())
+    assert seen == ["step-1", boom]
+
+
+@pytest.mark.parametrize(
+    ("point", "argument", "offered"),
+    [
+        ("on_epoch_end", "batch", "epoch, logs, run"),
+        ("on_batch_fetch_begin", "batch", "batch_idx, epoch, logs, run"),
+        ("on_iter_begin", "loss", "batch, batch_idx, epoch, logs, run"),
+        ("on_iter_end", "error", "batch, batch_idx, epoch, logs, loss, outputs, run"),
+        ("on_exception", "path", "epoch, error, logs, run"),
+        ("on_save", "error", "epoch, logs, path, run"),
+    ],
+)
+def test_a_name_the_point_does_not_offer_is_refused_when_compiled(point, argument, offered):
+    handler = eval(f"lambda {argument}: None")
+    with pytest.raises(errors.UnknownArgument) as caught:
+        Hooks([LambdaCallback(**{point: handler})])
+    assert str(caught.value) == (
+        f"LambdaCallback.{point} asks for '{argument}', which this point does not offer.\n"
+        f"  offered   {offered}\n"
+        f"  default   give it one, '{argument}=None', if another trainer passes it"
+    )
+
+
+def test_a_default_stands_where_the_point_does_not_offer_the_name(train):
+    seen = []
+    train([LambdaCallback(on_epoch_end=lambda weather="fine", run=None: seen.append((weather, run.epoch)))])
+    assert seen == [("fine", 1)]
+
+
+def test_points_of_ones_own_are_checked_when_fired():
+    hooks = Hooks([LambdaCallback(on_show=lambda colour: None)])
+    with pytest.raises(errors.UnknownArgument) as caught:
+        hooks.fire_payload("on_show", {"size": 3})
+    assert str(caught.value) == (
+        "LambdaCallback.on_show asks for 'colour', which this point does not offer.\n"
+        "  offered   logs, size\n"
+        "  default   give it one, 'colour=None', if another trainer passes it"
+    )
+
+
+def test_a_function_without_a_signature_gets_the_run(train):
+    with pytest.raises(TypeError, match="'Run' object is not iterable"):
+        train([LambdaCallback(on_epoch_end={}.update)])

@@ -1,0 +1,120 @@
+"""The one callback that computes the step."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, CallbackPipeline, Hooks, Loop, MainCallBack, MainCallback, errors
+
+
+class Loss:
+    """A number that knows how to go backward."""
+
+    def __init__(self, value, said):
+        self.value, self._said = value, said
+
+    def backward(self):
+        self._said.append("backward")
+
+
+class Optimizer:
+    def __init__(self, said):
+        self._said = said
+
+    def zero_grad(self):
+        self._said.append("zero_grad")
+
+    def step(self):
+        self._said.append("step")
+
+
+class Scheduler:
+    def __init__(self, said):
+        self._said = said
+
+    def step(self):
+        self._said.append("adjust")
+
+
+def double(inputs):
+    return 2 * inputs
+
+
+def computed(main, batch, point, mode="train", **given):
+    """Return outputs and loss as one point of the main callback leaves them."""
+    with Loop([main], model=double, criterion=lambda outputs, targets: outputs - targets, **given) as run:
+        for _ in run.batches([batch], mode=mode):
+            run.fire(point)
+            return run.outputs, run.loss
+
+
+def test_both_spellings_are_one_class():
+    assert MainCallBack is MainCallback
+
+
+@pytest.mark.parametrize(
+    ("mode", "point"), [("train", "on_train_forward"), ("val", "on_val_forward"), ("train", "on_iter_forward")]
+)
+def test_a_forward_sets_outputs_and_loss(mode, point):
+    assert computed(MainCallback(), (3, 1), point, mode) == (6, 5)
+
+
+def test_a_prediction_has_outputs_only():
+    assert computed(MainCallback(), 3, "on_pred_forward", "pred") == (6, None)
+
+
+@pytest.mark.parametrize(("mode", "point"), [("train", "on_train_forward"), ("val", "on_val_forward")])
+def test_one_override_changes_the_forward_of_training_and_validation(mode, point):
+    class Detector(MainCallback):
+        def on_iter_forward(self, run):
+            run.outputs, run.loss = "boxes", "loss"
+
+    assert computed(Detector(), (3, 1), point, mode) == ("boxes", "loss")
+
+
+def test_the_backward_clears_computes_and_steps():
+    said = []
+    with Loop([MainCallback()], optimizer=Optimizer(said)) as run:
+        for _ in run.batches([1]):
+            run.loss = Loss(1.0, said)
+            run.fire("on_iter_backward")
+    assert said == ["zero_grad", "backward", "step"]
+
+
+def test_the_learning_rate_is_adjusted_where_there_is_a_scheduler():
+    said = []
+    with Loop([MainCallback()], lr_scheduler=Scheduler(said)) as run:
+        run.fire("on_lr_adjust")
+    with Loop([MainCallback()]) as run:
+        run.fire("on_lr_adjust")
+    assert said == ["adjust"]
+
+
+def test_hooks_know_their_main_callback():
+    main = MainCallback()
+    assert Hooks([Callback(), CallbackPipeline([main])]).main is main
+    assert Hooks([Callback()]).main is None
+
+
+def test_two_main_callbacks_are_refused_wherever_they_stand():
+    with pytest.raises(errors.MainPointTaken, match="two MainCallbacks: MainCallback and MainCallback#2"):
+        Hooks([CallbackPipeline([MainCallback()]), MainCallback()])
+
+
+def test_a_failure_ends_the_run_whatever_on_error_says(train):
+    class Fails(MainCallback):
+        on_error = "warn"
+
+        def on_train_forward(self, run):
+            raise ZeroDivisionError("boom")
+
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        train([Fails()], body=lambda run: run.fire("on_train_forward"))
+
+
+def test_it_has_ordinary_points_too(train):
+    class Main(MainCallback):
+        def on_epoch_end(self, run):
+            run.put("epoch", run.epoch)
+
+    assert train([Main()]).get("epoch") == 1

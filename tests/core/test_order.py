@@ -1,0 +1,336 @@
+"""The order is the list's, refined by what callbacks declare, per point and stably."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+
+from hookpoint import Callback, CallbackPipeline, Hooks, MainCallback, errors
+
+
+class Step(Callback):
+    """A callback with declarations, known by its name."""
+
+    def __init__(self, name, **declared):
+        self.name = name
+        for option, names in declared.items():
+            setattr(self, option, names)
+
+    def on_epoch_end(self): ...
+
+
+class Log(Step):
+    """The same as a monitor."""
+
+    def on_records(self, records): ...
+
+
+class Main(Step, MainCallback): ...
+
+
+def pipeline(name, *inside):
+    return CallbackPipeline(inside, name=name)
+
+
+def order(*callbacks, point="on_epoch_end"):
+    return " ".join(call.entry.name for call in Hooks(callbacks).calls(point))
+
+
+def plain(names):
+    return [Step(name) for name in names]
+
+
+# List order
+
+
+@pytest.mark.parametrize("names", ["abc", "cba", "bca"])
+def test_list_order_is_the_rule(names):
+    assert order(*plain(names)) == " ".join(names)
+
+
+def test_the_main_callback_comes_first_and_monitors_last():
+    assert order(Log("log"), Step("a"), Main("main"), Log("log2"), Step("b")) == "main a b log log2"
+
+
+def test_a_pipeline_stands_where_it_stands():
+    assert order(Step("a"), pipeline("p", Step("b"), pipeline("q", Step("c")), Step("d")), Step("e")) == "a b c d e"
+
+
+def test_a_pipeline_of_monitors_is_a_monitor():
+    assert order(pipeline("p", Log("x"), Log("y")), Step("a")) == "a x y"
+
+
+def test_a_monitor_does_not_leave_its_pipeline():
+    assert order(pipeline("p", Log("x"), Step("y")), Step("a")) == "y x a"
+
+
+# after and before
+
+
+def test_after_moves_down_to_just_behind():
+    assert order(Step("a", after=("c",)), *plain("bcd")) == "b c a d"
+
+
+def test_after_the_last_of_several():
+    assert order(Step("a", after=("b", "d")), *plain("bcde")) == "b c d a e"
+
+
+def test_before_moves_up_to_just_ahead():
+    assert order(*plain("abc"), Step("d", before=("b",))) == "a d b c"
+
+
+def test_before_the_first_of_several():
+    assert order(*plain("abcd"), Step("e", before=("d", "b"))) == "a e b c d"
+
+
+def test_what_is_in_order_already_stays():
+    assert order(Step("a", before=("c",)), Step("b"), Step("c", after=("a",)), Step("d", after=("b",))) == "a b c d"
+
+
+def test_one_name_needs_no_tuple():
+    assert order(Step("a", after="bc"), Step("bc"), Step("b")) == "bc a b"
+
+
+def test_unknown_names_are_nobodys():
+    assert order(Step("a", after=("nobody",)), Step("b")) == "a b"
+
+
+def test_a_class_or_a_base_class_names_all_its_instances():
+    class Saver(Step): ...
+
+    class Best(Saver): ...
+
+    assert order(Step("a", after=("Saver",)), Saver("s"), Step("b"), Best("t"), Step("c")) == "s b t a c"
+
+
+def test_waiting_for_oneself_is_no_cycle():
+    assert order(Step("a", after=("Step",)), Step("b")) == "b a"
+
+
+def test_chains_are_followed():
+    assert order(Step("a", after=("b",)), Step("b", after=("c",)), Step("c"), Step("d")) == "c b a d"
+
+
+def test_several_that_wait_for_one_keep_their_order():
+    assert order(Step("a", after=("d",)), Step("b", after=("d",)), *plain("cde")) == "c d a b e"
+
+
+def test_a_declared_wish_counts_more_than_the_kind():
+    assert order(Log("log"), Step("a", after=("log",)), Step("b")) == "b log a"
+    assert order(Step("a", before=("main",)), Main("main"), Step("b")) == "a main b"
+
+
+# reads and writes
+
+
+def test_a_reader_goes_just_behind_its_writer():
+    assert order(Step("r", reads=("loss",)), Step("a"), Step("w", writes=("loss",)), Step("b")) == "a w r b"
+
+
+def test_a_reader_goes_behind_its_last_writer():
+    writers = [Step("v", writes=("x",)), Step("a"), Step("w", writes=("y", "x")), Step("b")]
+    assert order(Step("r", reads=("x",)), *writers) == "v a w r b"
+
+
+def test_a_reader_behind_its_writer_stays():
+    assert order(Step("w", writes=("x",)), Step("a"), Step("r", reads=("x",))) == "w a r"
+
+
+def test_a_metric_that_nobody_writes_moves_nobody():
+    assert order(Step("r", reads=("acc",)), Step("w", writes=("loss",))) == "r w"
+
+
+def test_reading_what_one_writes_is_no_cycle():
+    assert order(Step("a", reads=("x",), writes=("x",)), Step("b")) == "a b"
+
+
+def test_order_is_made_per_point():
+    class Reader(Callback):
+        name = "r"
+        reads = ("x",)
+
+        def on_epoch_begin(self): ...
+        def on_epoch_end(self): ...
+
+    class Writer(Callback):
+        name = "w"
+        writes = ("x",)
+
+        def on_epoch_end(self): ...
+
+    class Other(Callback):
+        name = "o"
+
+        def on_epoch_begin(self): ...
+        def on_epoch_end(self): ...
+
+    callbacks = [Reader(), Other(), Writer()]
+    assert order(*callbacks, point="on_epoch_begin") == "r o"
+    assert order(*callbacks) == "o w r"
+
+
+def test_the_order_is_the_one_in_which_they_run(train):
+    ran = []
+
+    class Says(Step):
+        def on_epoch_end(self):
+            ran.append(self.name)
+
+    train([Says("r", reads=("x",), writes=("y",)), Says("a"), Says("w", writes=("x",))], body=lambda run: run.log(x=1, y=1))
+    assert ran == ["a", "w", "r"]
+
+
+def test_points_of_ones_own_are_ordered_too():
+    ran = []
+
+    class Says(Step):
+        def on_hello(self):
+            ran.append(self.name)
+
+    Hooks([Says("a", after=("b",)), Says("b")]).fire_payload("on_hello", {})
+    assert ran == ["b", "a"]
+
+
+def test_every_order_of_a_list_keeps_its_declarations_and_else_the_list():
+    def made():
+        return {"r": Step("r", reads=("x",)), "w": Step("w", writes=("x",)), "f": Step("f", before=("w",)), "a": Step("a")}
+
+    for names in itertools.permutations("rwfa"):
+        callbacks = made()
+        got = order(*(callbacks[name] for name in names)).split()
+        assert got.index("f") < got.index("w") < got.index("r"), names
+        if names.index("f") < names.index("w") < names.index("r"):
+            assert got == list(names)
+
+
+# Pipelines
+
+
+def test_inside_a_pipeline_callbacks_move():
+    assert order(Step("a"), pipeline("p", Step("r", reads=("x",)), Step("w", writes=("x",))), Step("b")) == "a w r b"
+
+
+def test_a_callback_waits_for_one_inside_a_pipeline_behind_the_whole_of_it():
+    assert order(Step("a", after=("b",)), pipeline("p", Step("b"), Step("c")), Step("d")) == "b c a d"
+
+
+def test_a_callback_goes_ahead_of_the_whole_pipeline():
+    assert order(pipeline("p", Step("a"), Step("b")), Step("c", before=("b",))) == "c a b"
+
+
+def test_others_make_room_for_a_pipeline_that_has_to_come_before():
+    assert order(Step("a"), Step("b"), pipeline("p", Step("c", before=("a",)))) == "b c a"
+
+
+def test_nobody_is_moved_out_of_a_pipeline():
+    with pytest.raises(errors.OrderError) as caught:
+        order(pipeline("p", Step("r", reads=("x",)), Step("a")), Step("w", writes=("x",)))
+    assert str(caught.value) == (
+        "r reads 'x' from w, but stands in p, which it cannot leave.\n"
+        "  move      p behind w in the list, or r out of p"
+    )  # fmt: skip
+
+
+def test_a_pipeline_without_a_name_goes_by_its_class():
+    with pytest.raises(errors.OrderError, match="a comes after b, but stands in CallbackPipeline, which it cannot leave"):
+        order(CallbackPipeline([Step("a", after=("b",))]), Step("b"))
+
+
+def test_the_one_who_waits_in_vain_is_named():
+    with pytest.raises(errors.OrderError) as caught:
+        order(Step("y"), pipeline("p", Step("a", after=("z",)), Step("b", after=("y",))), Step("z"))
+    assert str(caught.value) == (
+        "a comes after z, but stands in p, which it cannot leave.\n"
+        "  move      p behind z in the list, or a out of p"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wants_to_be_first",
+    [[pipeline("q", Step("b", before=("a",)))], [Step("z"), Step("b", before=("a",), after=("z",))]],
+)
+def test_a_pipeline_does_not_make_room(wants_to_be_first):
+    with pytest.raises(errors.OrderError) as caught:
+        order(pipeline("p", Step("a")), *wants_to_be_first)
+    stands_in = "q" if len(wants_to_be_first) == 1 else "b"
+    assert str(caught.value) == (
+        "a goes behind b, which comes before a, but stands in p, which it cannot leave.\n"
+        f"  move      p behind {stands_in} in the list, or a out of p"
+    )
+
+
+def test_an_inner_pipeline_is_not_left_either():
+    with pytest.raises(errors.OrderError, match="a comes after b, but stands in q, which it cannot leave"):
+        order(pipeline("p", pipeline("q", Step("a", after=("b",))), Step("b")))
+
+
+# Cycles
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "named"),
+    [
+        ([Step("a", after=("b",)), Step("b", after=("a",))], "a -> b -> a"),
+        ([Step("a", before=("b",)), Step("b", before=("a",))], "b -> a -> b"),
+        ([Step("a", reads=("x",), writes=("y",)), Step("b", reads=("y",), writes=("x",))], "a -> b -> a"),
+        ([Step("a", after=("b",)), Step("b", after=("c",)), Step("c", after=("a",))], "a -> b -> c -> a"),
+        ([Step("o"), Step("w", after=("a",)), Step("a", after=("b",)), Step("b", after=("a",))], "a -> b -> a"),
+        ([pipeline("p", Step("a", after=("b",))), Step("b", after=("a",))], "p -> b -> p"),
+    ],
+)
+def test_a_cycle_is_refused_and_shown(callbacks, named):
+    with pytest.raises(errors.OrderError) as caught:
+        Hooks(callbacks)
+    assert str(caught.value) == (
+        f"no order at on_epoch_end: {named} each wait for the next.\n"
+        "  drop      one of their after, before or reads"
+    )  # fmt: skip
+
+
+def test_a_cycle_at_one_point_is_named_with_that_point():
+    class Early(Step):
+        def on_epoch_begin(self): ...
+
+    with pytest.raises(errors.OrderError, match="no order at on_epoch_begin: a -> b -> a"):
+        Hooks([Early("a", after=("b",)), Early("b", after=("a",))])
+
+
+# What is said
+
+
+def moved(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "hookpoint"]
+
+
+def test_a_move_is_said_once_however_many_points_it_is_at(caplog):
+    class Both(Step):
+        def on_epoch_begin(self): ...
+        def on_hello(self): ...
+
+    caplog.set_level(logging.INFO, logger="hookpoint")
+    hooks = Hooks([Both("r", reads=("x",)), Both("w", writes=("x",))])
+    hooks.fire_payload("on_hello", {})
+    assert moved(caplog) == ["r was moved: it reads 'x' from w"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "line"),
+    [
+        ([Step("a", after=("b",)), Step("b")], "a was moved: it comes after b"),
+        ([Step("a"), Step("b", before=("a",))], "b was moved: it comes before a"),
+        ([Step("r", reads=("x",)), Step("v", writes=("x",)), Step("w", writes=("x",))], "r was moved: it reads 'x' from w"),
+        ([Step("a"), pipeline("p", Step("b", before=("a",)))], "a was moved: it goes behind b, which comes before a"),
+    ],
+)
+def test_a_move_is_said_with_its_reason(caplog, callbacks, line):
+    caplog.set_level(logging.INFO, logger="hookpoint")
+    Hooks(callbacks)
+    assert moved(caplog) == [line]
+
+
+def test_where_nothing_moves_nothing_is_said(caplog):
+    caplog.set_level(logging.INFO, logger="hookpoint")
+    Hooks([Log("log"), Main("main"), Step("w", writes=("x",)), Step("r", reads=("x",))])
+    assert moved(caplog) == []

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, EnableCallbackIf, Every, LambdaCallback, Loop, PeriodicCallback, PeriodicTrigger, guarding
+from hookpoint.core.errors import BadSchedule, OutsideRun
+
+
+class Busy(Callback):
+    """Remember (point, iteration) of everything it is called for."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_run_begin(self, run):
+        self.seen.append(("run_begin", run.iteration))
+
+    def on_iter_begin(self, run):
+        self.seen.append(("iter_begin", run.iteration))
+
+    def on_iter_end(self, run):
+        self.seen.append(("iter_end", run.iteration))
+
+    def on_epoch_end(self, run):
+        self.seen.append(("epoch_end", run.iteration))
+
+    def on_trigger(self, run):
+        self.seen.append(("trigger", run.iteration))
+
+    def on_run_end(self, run):
+        self.seen.append(("run_end", run.iteration))
+
+    def at(self, point):
+        return [iteration for name, iteration in self.seen if name == point]
+
+
+def two_epochs_of_three(callback):
+    with Loop([callback]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches("abc"):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("options", "triggered"),
+    [
+        ({"every_k_steps": 2}, [2, 4, 6]),
+        ({"every_k_epochs": 2}, [6]),
+        ({"every_k_steps": 4, "every_k_epochs": 1}, [3, 4, 6]),
+        ({"every_k_steps": 3, "before_train": True}, [0, 3, 6]),
+        ({"before_train": True}, [0]),
+    ],
+)
+def test_periodic_trigger_moves_the_trigger_and_leaves_the_other_points(options, triggered):
+    busy = Busy()
+    two_epochs_of_three(PeriodicTrigger(busy, **options))
+    assert busy.at("trigger") == triggered
+    assert busy.at("iter_end") == [1, 2, 3, 4, 5, 6]
+    assert busy.at("epoch_end") == [3, 6]
+
+
+def test_a_schedule_of_the_callback_itself_wins_over_the_wrapper():
+    busy = Busy()
+    two_epochs_of_three(PeriodicTrigger(busy.when(Every(steps=5)), every_k_steps=2))
+    assert busy.at("trigger") == [5]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: PeriodicTrigger(Busy()),
+            "PeriodicTrigger has nothing to do.\n  give      every_k_steps, every_k_epochs or before_train",
+        ),
+        (lambda: PeriodicCallback(Busy()), "PeriodicCallback has no period.\n  give      every_k_steps or every_k_epochs"),
+        (
+            lambda: PeriodicTrigger(Busy(), every_k_steps=0),
+            "Every(steps=0): steps must be an integer, 1 or more.\n  got       0",
+        ),
+        (
+            lambda: PeriodicCallback(Busy(), every_k_epochs=-1),
+            "Every(epochs=-1): epochs must be an integer, 1 or more.\n  got       -1",
+        ),
+    ],
+)
+def test_a_period_that_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(BadSchedule) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_periodic_callback_sees_whole_iterations_every_k_steps():
+    busy = Busy()
+    two_epochs_of_three(PeriodicCallback(busy, every_k_steps=2))
+    assert busy.at("iter_begin") == [1, 3, 5]
+    assert busy.at("iter_end") == [2, 4, 6]
+    assert busy.at("epoch_end") == [6]
+
+
+def test_periodic_callback_sees_whole_epochs_every_k_epochs():
+    busy = Busy()
+    two_epochs_of_three(PeriodicCallback(busy, every_k_epochs=2))
+    assert busy.at("iter_end") == [4, 5, 6]
+    assert busy.at("epoch_end") == busy.at("trigger") == [6]
+
+
+def test_periodic_callback_with_both_periods_runs_in_either():
+    busy = Busy()
+    two_epochs_of_three(PeriodicCallback(busy, every_k_steps=2, every_k_epochs=2))
+    assert busy.at("iter_end") == [2, 4, 5, 6]
+
+
+def test_a_callback_is_enabled_while_its_predicate_holds():
+    busy = Busy()
+    two_epochs_of_three(EnableCallbackIf(busy, lambda run: run.epoch_num == 2))
+    assert busy.at("iter_end") == [4, 5, 6]
+    assert busy.at("trigger") == [6]
+
+
+@pytest.mark.parametrize("wrap", [lambda one: EnableCallbackIf(one, lambda run: False), lambda one: PeriodicCallback(one, 99)])
+def test_the_begin_and_end_of_the_run_are_always_called(wrap):
+    busy = Busy()
+    two_epochs_of_three(wrap(busy))
+    assert busy.seen == [("run_begin", 0), ("run_end", 6)]
+
+
+def test_a_tick_that_passes_while_the_callback_is_off_is_gone():
+    busy = Busy()
+    two_epochs_of_three(EnableCallbackIf(busy.when(Every(steps=2)), lambda run: run.step != 4))
+    assert busy.at("trigger") == [2, 6]
+
+
+def test_wrappers_nest_and_each_can_only_make_it_rarer():
+    busy = Busy()
+    two_epochs_of_three(EnableCallbackIf(PeriodicCallback(busy, every_k_steps=2), lambda run: run.epoch == 1))
+    assert busy.at("iter_end") == [2]
+
+
+class Own(Callback):
+    def __init__(self):
+        self.calls = 0
+
+    def on_weigh(self):
+        self.calls += 1
+
+
+def test_points_of_ones_own_are_off_too():
+    own = Own()
+    with Loop([EnableCallbackIf(own, lambda run: run.step == 1)]) as run:
+        for _ in run.batches("ab"):
+            run.fire("on_weigh")
+    assert own.calls == 1
+
+
+def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
+    wrapped = EnableCallbackIf(LambdaCallback(on_weigh_begin=lambda: None), lambda run: True)
+    with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, and no run is going on"):
+        with guarding("on_weigh", wrapped):
+            pass

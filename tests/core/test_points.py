@@ -1,0 +1,132 @@
+"""The table of points is sound, and everything that is said to derive from it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, Hooks, declare, points
+from hookpoint.core.points import FOREIGN
+
+NAMES = [point.name for point in points()]
+SPELLED = [(point, spelling) for point in points() for spelling in point.spellings]
+ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "records"}
+
+
+def written_as(name, parameters, seen):
+    """Return a callback with one method, spelled and with parameters as another system has it."""
+    by_parameters = {
+        (): lambda self: seen.append(name),
+        ("run_context",): lambda self, run_context: seen.append(name),
+    }
+    return type("Theirs", (Callback,), {name: by_parameters[parameters or ()]})()
+
+
+def test_a_point_stands_in_the_table_once():
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_base_class_declares_the_points_of_the_table_and_no_other():
+    declared = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
+    assert declared == NAMES
+    assert {name for name in dir(Callback) if name.startswith("on_")} == {*NAMES, "on_error"}
+    assert Callback.on_error == "raise"
+
+
+@pytest.mark.parametrize("point", points(), ids=lambda point: point.name)
+class TestEachPoint:
+    def test_has_the_tables_words_as_docstring(self, point):
+        assert getattr(Callback, point.name).__doc__ == f"Called {point.fires}."
+
+    def test_does_nothing_in_the_base_class_whatever_it_is_given(self, point):
+        assert getattr(Callback(), point.name)(1, 2, anything=3) is None
+
+    def test_offers_the_run_and_nothing_unheard_of(self, point):
+        assert "run" in point.offers
+        assert set(point.offers) <= ARGUMENTS
+
+    def test_has_modes_that_a_loop_knows(self, point):
+        assert set(point.modes) <= {"train", "val", "pred"}
+
+
+def test_iteration_values_are_offered_in_iterations_only():
+    for point in points():
+        if "batch" in point.offers:
+            assert point.modes, point.name
+
+
+def test_forward_backward_and_learning_rate_belong_to_the_main_callback():
+    assert [point.name for point in points() if point.main_only] == [
+        "on_train_forward",
+        "on_iter_forward",
+        "on_iter_backward",
+        "on_val_forward",
+        "on_pred_forward",
+        "on_lr_adjust",
+    ]
+
+
+@pytest.mark.parametrize(("point", "spelling"), SPELLED, ids=lambda one: one.name)
+def test_a_spelling_is_called_at_its_point(point, spelling):
+    seen = []
+    theirs = written_as(spelling.name, spelling.only_with, seen)
+    theirs.run(hookpoint=point.name, logs={"run": None})
+    assert seen == [spelling.name]
+
+
+@pytest.mark.parametrize(
+    ("point", "spelling"), [(point, one) for point, one in SPELLED if one.only_with is not None], ids=lambda one: one.name
+)
+def test_a_common_name_counts_only_with_the_parameters_of_its_system(point, spelling):
+    seen = []
+    method = {spelling.name: lambda self, something_else: seen.append(something_else)}
+    ours = type("Ours", (Callback,), method)()
+    assert Hooks([ours]).calls(point.name) == ()
+    ours.run(hookpoint=point.name, logs={"something_else": 1, "run": None})
+    assert seen == []
+
+
+@pytest.mark.parametrize(("point", "spelling"), SPELLED, ids=lambda one: one.name)
+def test_a_name_of_ours_is_never_a_spelling_of_another_point(point, spelling):
+    assert spelling.name == point.name or spelling.name not in NAMES
+
+
+def test_foreign_names_lead_to_points_and_are_not_spoken_here():
+    spoken = {*NAMES, *(spelling.name for _, spelling in SPELLED)}
+    assert set(FOREIGN.values()) <= set(NAMES)
+    assert not set(FOREIGN) & spoken
+
+
+@pytest.mark.parametrize("name", ["epoch_end", "on epoch", "on_epoch-end", ""])
+def test_a_point_is_declared_by_a_name_that_could_be_a_method(name):
+    with pytest.raises(ValueError) as caught:
+        declare(name)
+    assert str(caught.value) == (f"a point's name begins with on_ and is an identifier, as in on_tokenize_begin; got {name!r}")
+
+
+def test_a_refused_declaration_declares_nothing():
+    with pytest.raises(ValueError):
+        declare("on_run_bgin", "no_point")
+
+    class Slip(Callback):
+        def on_run_bgin(self): ...
+
+    with pytest.raises(ValueError, match="on_run_bgin is no point"):
+        Hooks([Slip()])
+
+
+def test_a_declared_point_is_no_slip_of_the_pen():
+    class Meant(Callback):
+        def on_epochs_ends(self): ...
+
+    declare("on_epochs_ends")
+    assert [call.handler.point for call in Hooks([Meant()]).calls("on_epochs_ends")] == ["on_epochs_ends"]
+
+
+def test_a_near_miss_of_a_declared_point_is_refused():
+    class Slip(Callback):
+        def on_quux_bgin(self): ...
+
+    Hooks([Slip()])  # nothing is near it yet
+    declare("on_quux_begin")
+    with pytest.raises(ValueError, match="on_quux_bgin is no point; on_quux_begin is"):
+        Hooks([Slip()])

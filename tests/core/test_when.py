@@ -1,0 +1,545 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookpoint import After, At, Before, Between, Callback, Every, If, Loop, Once, on
+from hookpoint.core.errors import BadSchedule
+
+
+class Trigger(Callback):
+    """Remember where it was triggered: (epoch, iteration, "iter" or "epoch")."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_trigger(self, run):
+        self.seen.append((run.epoch, run.iteration, "iter" if run.mode == "train" else "epoch"))
+
+    @property
+    def steps(self):
+        return [iteration for _, iteration, _ in self.seen]
+
+
+@pytest.fixture
+def time(monkeypatch):
+    """A clock that moves only when told to: time[0] += 5."""
+    now = [100.0]
+    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
+    return now
+
+
+# What a schedule means, by example: four epochs of three batches of two samples
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (Every(steps=4), [4, 8, 12]),
+        (Every(iterations=5), [5, 10]),
+        (Every(samples=6), [3, 6, 9, 12]),
+        (Every(samples=5), [3, 5, 8, 10]),
+        (At(steps=[1, 7, 100]), [1, 7]),
+        (At(steps=[7, 1, 7]), [1, 7]),
+        (At(samples=9), [5]),
+        (At(steps=[]), []),
+        (Once(), [1]),
+        (Once(steps=8), [8]),
+        (After(steps=10), [10, 11, 12]),
+        (Before(steps=3), [1, 2]),
+        (Between(steps=(3, 6)), [3, 4, 5]),
+        (Every(steps=3) & After(steps=6), [6, 9, 12]),
+        (Every(steps=3) & ~After(steps=6), [3]),
+        (Every(steps=4) | At(steps=[1, 4]), [1, 4, 8, 12]),
+        (Every(steps=2) & Every(steps=3), [6, 12]),
+        (~Every(steps=2), [1, 3, 5, 7, 9, 11]),
+        (Every(steps=2) & ~Every(steps=4), [2, 6, 10]),
+        (Every(steps=4) & If(lambda run: run.step != 8), [4, 12]),
+        (Once(steps=4) & If(lambda run: run.step > 6), [7]),
+        (Every(steps=2) & After(epochs=1), [4, 6, 8, 10, 12]),
+        (Every(steps=2) & Before(epochs=1), [2]),
+        (Every(epochs=2), [6, 12]),
+        (At(epochs=[1, 3]), [3, 9]),
+        (Once(epochs=2), [6]),
+        (After(epochs=3), [9, 12]),
+        (Before(epochs=3), [3, 6]),
+        (If(lambda run: run.epoch == 2), [6]),
+        (If(lambda run: run.epoch == 2) & Every(steps=2), [4, 6]),
+        ((Every(steps=5) | Every(epochs=2)) & After(epochs=2), [6, 10, 12]),
+    ],
+    ids=repr,
+)
+def test_a_trigger_runs_at_the_steps_its_schedule_says(schedule, steps):
+    trigger = Trigger()
+    with Loop([trigger.when(schedule)]) as run:
+        for _ in run.epochs(4):
+            for _ in run.batches([["a", "b"]] * 3):
+                pass
+    assert trigger.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("schedule", "moments"),
+    [
+        (Every(steps=3), ["iter"]),
+        (Every(iterations=3), ["iter"]),
+        (Every(samples=3), ["iter"]),
+        (Every(seconds=3), ["iter"]),
+        (Every(epochs=1), ["epoch"]),
+        (If(lambda run: run.iteration == 3), ["epoch"]),
+        (Every(steps=3) | Every(epochs=1), ["iter", "epoch"]),
+    ],
+    ids=repr,
+)
+def test_epochs_trigger_at_the_end_of_the_epoch_and_other_clocks_at_the_end_of_the_iteration(schedule, moments, time):
+    trigger = Trigger()
+    with Loop([trigger.when(schedule)]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("abc"):
+                time[0] += 1
+    assert trigger.seen == [(1, 3, moment) for moment in moments]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epochs"),
+    [
+        (None, [1, 3, 4]),
+        (Every(epochs=1), [1, 3, 4]),
+        (Every(epochs=2), [4]),
+        (At(epochs=[2, 4]), [4]),
+        (Once(epochs=2), [3]),
+    ],
+    ids=repr,
+)
+def test_a_cut_short_epoch_triggers_nothing_and_only_once_waits_for_the_next(schedule, epochs):
+    trigger = Trigger() if schedule is None else Trigger().when(schedule)
+    with Loop([trigger]) as run:
+        for epoch in run.epochs(4):
+            for _ in run.batches("abc"):
+                if epoch == 2:
+                    break
+    assert [epoch for epoch, _, _ in trigger.seen] == epochs
+
+
+def test_triggers_are_not_asked_in_validation():
+    trigger = Trigger()
+    with Loop([trigger.when(~Every(steps=2))]) as run:
+        for _ in run.batches("abc"):
+            for _ in run.batches("de", mode="val"):
+                pass
+    assert trigger.steps == [1, 3]
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("schedule", "unit"),
+    [(Every(seconds=10), 1), (Every(minutes=0.5), 3), (Every(hours=1), 360), (At(seconds=[10, 20, 90]), 1)],
+)
+def test_time_fires_at_the_first_iteration_from_there_on_and_not_once_for_each_that_passed(schedule, unit, time):
+    trigger = Trigger()
+    with Loop([trigger.when(schedule)]) as run:
+        for seconds in run.batches([4, 4, 4, 30, 1, 7, 1]):  # the clock then shows 4, 8, 12, 42, 43, 50, 51
+            time[0] += seconds * unit
+    assert trigger.steps == ([3, 4] if isinstance(schedule, At) else [3, 4, 6])
+
+
+def test_a_tick_of_time_stays_due_until_it_fires_and_a_tick_of_steps_does_not(time):
+    odd = If(lambda run: run.step % 2)
+    by_time, by_step = Trigger(), Trigger()
+    with Loop([by_time.when(Every(seconds=4) & odd), by_step.when(Every(steps=4) & odd)]) as run:
+        for _ in run.batches(range(9)):
+            time[0] += 1
+    assert by_time.steps == [5, 9]
+    assert by_step.steps == []
+
+
+@pytest.mark.parametrize("period", [0.1, 0.3, 0.7, 1 / 3])
+def test_a_tick_of_time_never_fires_twice_whatever_the_rounding(period, time):
+    time[0] = 0.0
+    trigger = Trigger()
+    with Loop([trigger.when(Every(seconds=period))]) as run:
+        for number in run.batches(range(400)):
+            time[0] = number // 2 * period  # each multiple in two iterations
+    multiples = [(step - 1) // 2 for step in trigger.steps]
+    assert multiples == sorted(set(multiples))
+    assert len(multiples) > 100
+
+
+def test_time_before_training_counts_for_nothing(time):
+    trigger = Trigger()
+    loop = Loop([trigger.when(Every(seconds=10))])
+    time[0] += 1000
+    with loop as run:
+        for _ in run.batches("abc"):
+            time[0] += 4
+    assert trigger.steps == [3]
+
+
+# Handlers with a schedule, sharing, starting anew
+
+
+def test_a_tick_fires_once_where_its_clock_stands_still():
+    seen = []
+
+    @on("on_iter_end", when=Every(steps=2))
+    def look(run):
+        seen.append((run.step, run.mode))
+
+    with Loop([look]) as run:
+        for _ in run.batches("abcd"):
+            pass
+        for _ in run.batches("xyz", mode="val"):
+            pass
+    assert seen == [(2, "train"), (4, "train")]
+
+
+def test_a_method_may_have_a_schedule_of_its_own():
+    class Mixed(Callback):
+        def __init__(self):
+            self.rare, self.often = [], []
+
+        @on("on_train_iter_end", when=Every(steps=3) | At(steps=1))
+        def look(self, run):
+            self.rare.append(run.step)
+
+        def on_train_iter_end(self, run):
+            self.often.append(run.step)
+
+    mixed = Mixed()
+    with Loop([mixed]) as run:
+        for _ in run.batches("abcdef"):
+            pass
+    assert (mixed.rare, mixed.often) == ([1, 3, 6], [1, 2, 3, 4, 5, 6])
+
+
+def test_two_callbacks_may_share_one_schedule():
+    shared = Every(steps=2)
+    first, second = Trigger().when(shared), Trigger().when(shared)
+    with Loop([first, second]) as run:
+        for _ in run.batches("abcd"):
+            pass
+    assert first.steps == second.steps == [2, 4]
+
+
+def test_a_fresh_run_of_the_same_loop_counts_from_the_start():
+    trigger = Trigger().when(Once(steps=2))
+    loop = Loop([trigger])
+    for _ in range(2):
+        with loop as run:
+            for _ in run.batches("abc"):
+                pass
+    assert trigger.steps == [2, 2]
+
+
+# Against a model that keeps all moments and looks through them
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An end of an iteration or of an epoch, and what the clocks show there."""
+
+    kind: str
+    iterations: int
+    samples: int
+    seconds: int
+    epochs: int
+    epochs_done: int
+    complete: bool = True
+
+    @property
+    def steps(self):
+        return self.iterations
+
+
+@dataclass(frozen=True)
+class Batch:
+    samples: int
+    seconds: int
+
+
+def moments_of(plan):
+    """A plan is a list of epochs: their batches, and whether the last one ends with a break."""
+    iterations = samples = seconds = 0
+    for epoch, (batches, is_cut) in enumerate(plan, start=1):
+        for batch in batches:
+            iterations, samples, seconds = iterations + 1, samples + batch.samples, seconds + batch.seconds
+            yield Moment("iter", iterations, samples, seconds, epoch, epoch - 1)
+        yield Moment("epoch", iterations, samples, seconds, epoch, epoch, complete=not (is_cut and batches))
+
+
+class Model:
+    """Say by brute force at which moments a schedule, given as nested tuples, is due."""
+
+    def __init__(self, schedule):
+        self.schedule = schedule
+        self.last = {}  # of each tick: what its clock showed when it was asked last, or, of those that stay, when it fired
+
+    def fires(self, moments):
+        asked_at = kinds(self.schedule)
+        for moment in moments:
+            if moment.kind in asked_at:
+                due = moment.complete and self.is_due(self.schedule, moment)
+                self.move_on(self.schedule, moment, due)
+                if due:
+                    yield (moment.epochs, moment.iterations, moment.kind)
+
+    def is_due(self, part, moment):
+        match part:
+            case ("and", *parts):
+                return all(self.is_due(one, moment) for one in parts)
+            case ("or", *parts):
+                return any(self.is_due(one, moment) for one in parts)
+            case ("not", one):
+                return not self.is_due(one, moment)
+            case ("If", number):
+                return moment.iterations % number == 0
+            case ("After" | "Before" | "Between" as level, clock, *bounds):
+                shows = getattr(moment, "epochs_done" if clock == "epochs" else clock)
+                low, high = {"After": (bounds[0], 1e9), "Before": (-1, bounds[0]), "Between": tuple(bounds)}[level]
+                return low <= shows < high
+            case (tick, clock, value):
+                if (clock == "epochs") != (moment.kind == "epoch"):
+                    return False
+                shows, last = getattr(moment, clock), self.last.get(id(part), -1)
+                if tick == "Once":
+                    return shows >= value and last == -1
+                values = range(value, shows + 1, value) if tick == "Every" else value
+                return any(last < one <= shows for one in values)
+
+    def move_on(self, part, moment, fired):
+        match part:
+            case ("and", *parts):
+                for one in parts:
+                    self.move_on(one, moment, fired)
+            case ("or", *parts):
+                for one in parts:
+                    self.move_on(one, moment, fired and self.is_due(one, moment))
+            case ("not", one):
+                self.move_on(one, moment, True)
+            case ("Every" | "At" | "Once" as tick, clock, _):
+                stays = tick == "Once" or clock == "seconds"
+                if (clock == "epochs") == (moment.kind == "epoch") and (not stays or (fired and self.is_due(part, moment))):
+                    self.last[id(part)] = getattr(moment, clock)
+
+
+def clocks_of(part, *, ticks):
+    match part:
+        case ("and" | "or", *parts):
+            return set().union(*(clocks_of(one, ticks=ticks) for one in parts))
+        case ("not", one):
+            return set() if ticks else clocks_of(one, ticks=True) | clocks_of(one, ticks=False)
+        case ("Every" | "At" | "Once", clock, *_):
+            return {clock} if ticks else set()
+        case ("If", _):
+            return set()
+        case (_, clock, *_):
+            return set() if ticks else {clock}
+
+
+def kinds(part):
+    if part[0] == "or":
+        return set().union(*map(kinds, part[1:]))
+    clocks = clocks_of(part, ticks=True) or clocks_of(part, ticks=False) or {"epochs"}
+    return {"epoch" if clock == "epochs" else "iter" for clock in clocks}
+
+
+def has_ticks_that_hardly_meet(part):
+    match part:
+        case ("and", *parts):
+            ticking = [clocks for one in parts if (clocks := clocks_of(one, ticks=True))]
+            apart = len(ticking) > 1 and len(set().union(*ticking)) > 1
+            return apart or any(map(has_ticks_that_hardly_meet, parts))
+        case ("or" | "not", *parts):
+            return any(map(has_ticks_that_hardly_meet, parts))
+    return False
+
+
+def built(part):
+    match part:
+        case ("and", first, second):
+            return built(first) & built(second)
+        case ("or", first, second):
+            return built(first) | built(second)
+        case ("not", one):
+            return ~built(one)
+        case ("If", number):
+            return If(lambda run: run.iteration % number == 0)
+        case (name, clock, *values):
+            kind = {"Every": Every, "At": At, "Once": Once, "After": After, "Before": Before, "Between": Between}[name]
+            return kind(**{clock: values[0] if len(values) == 1 else tuple(values)})
+
+
+clocks = st.sampled_from(["steps", "iterations", "samples", "epochs", "seconds"])
+ticks = st.one_of(
+    st.tuples(st.just("Every"), clocks, st.integers(1, 7)),
+    st.tuples(st.just("Once"), clocks, st.integers(0, 9)),
+    st.tuples(st.just("At"), clocks, st.lists(st.integers(0, 12), max_size=4).map(tuple)),
+)
+levels = st.one_of(
+    st.tuples(st.sampled_from(["After", "Before"]), clocks, st.integers(0, 9)),
+    st.tuples(st.just("Between"), clocks, st.integers(0, 4), st.integers(5, 12)),
+    st.tuples(st.just("If"), st.integers(1, 4)),
+)
+everything = st.recursive(
+    ticks | levels,
+    lambda parts: st.one_of(
+        st.tuples(st.just("and"), parts, levels),
+        st.tuples(st.just("and"), parts, parts),
+        st.tuples(st.just("or"), parts, parts),
+        st.tuples(st.just("not"), parts),
+    ),
+    max_leaves=5,
+)
+schedules = everything.filter(lambda part: not has_ticks_that_hardly_meet(part))
+batches = st.lists(st.builds(Batch, st.integers(1, 3), st.integers(0, 9)), max_size=5)
+plans = st.lists(st.tuples(batches, st.booleans()), min_size=1, max_size=5)
+
+
+def run_plan(trigger, plan, *, state=None):
+    """Run the epochs of a plan from where the state says, and return the state at the end."""
+    time = [0.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hookpoint.core.clocks.perf_counter", lambda: time[0])
+        with Loop([trigger]) as run:
+            if state is not None:
+                run._clocks.load_state_dict(state["clocks"])
+                run.hooks.load_state_dict(state["callbacks"])
+            for epoch in run.epochs(len(plan)):
+                rest, is_cut = plan[epoch - 1]
+                for _ in run.batches([["sample"] * one.samples for one in rest]):
+                    time[0] += rest[run.batch_idx].seconds
+                    if is_cut and run.batch_idx == len(rest) - 1:
+                        break
+            return {"clocks": run._clocks.state_dict(), "callbacks": run.hooks.state_dict()}
+
+
+@settings(deadline=None, max_examples=300)
+@given(schedules, plans)
+def test_a_schedule_fires_just_when_the_model_says(schedule, plan):
+    trigger = Trigger().when(built(schedule))
+    run_plan(trigger, plan)
+    assert trigger.seen == list(Model(schedule).fires(moments_of(plan)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(schedules, plans, st.data())
+def test_a_schedule_goes_on_counting_after_its_state_was_written_and_read(schedule, plan, data):
+    first, second = Trigger().when(built(schedule)), Trigger().when(built(schedule))
+    stop = data.draw(st.integers(1, len(plan)))
+    state = json.loads(json.dumps(run_plan(first, plan[:stop])))
+    run_plan(second, plan, state=state)
+    assert first.seen + second.seen == list(Model(schedule).fires(moments_of(plan)))
+
+
+@settings(deadline=None)
+@given(everything)
+def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
+    if has_ticks_that_hardly_meet(schedule):
+        with pytest.raises(BadSchedule, match="hardly ever fall together"):
+            built(schedule)
+    else:
+        built(schedule)
+
+
+# What is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Every(steps=-5), "Every(steps=-5): steps must be an integer, 1 or more.\n  got       -5"),
+        (lambda: Every(steps=0), "Every(steps=0): steps must be an integer, 1 or more.\n  got       0"),
+        (lambda: Every(steps=True), "Every(steps=True): steps must be an integer, 1 or more.\n  got       True"),
+        (lambda: Every(steps=2.0), "Every(steps=2.0): steps must be an integer, 1 or more.\n  got       2.0"),
+        (lambda: Every(epochs="2"), "Every(epochs='2'): epochs must be an integer, 1 or more.\n  got       '2'"),
+        (lambda: Every(minutes=0), "Every(minutes=0): minutes must be a number above 0.\n  got       0"),
+        (lambda: Every(hours=float("nan")), "Every(hours=nan): hours must be a number above 0.\n  got       nan"),
+        (lambda: At(epochs=[1, -1]), "At(epochs=[1, -1]): epochs must be an integer, 0 or more.\n  got       -1"),
+        (lambda: At(steps="12"), "At(steps='12'): steps must be an integer, 0 or more.\n  got       '12'"),
+        (lambda: Once(steps=-1), "Once(steps=-1): steps must be an integer, 0 or more.\n  got       -1"),
+        (lambda: After(seconds=-1), "After(seconds=-1): seconds must be a number, 0 or more.\n  got       -1"),
+        (lambda: Before(steps=False), "Before(steps=False): steps must be an integer, 0 or more.\n  got       False"),
+        (lambda: Between(steps=5), "Between(steps=5): takes two values.\n  write     Between(steps=(100, 200))"),
+        (
+            lambda: Between(steps=(5, 5)),
+            "Between(steps=(5, 5)): the first value must be below the second.\n  got       (5, 5)",
+        ),
+        (
+            lambda: Every(step=5),
+            (
+                "Every(step=5): there is no clock 'step'.\n"
+                "  clocks    steps, iterations, epochs, samples, seconds, minutes, hours\n"
+                "  write     Every(steps=5)"
+            ),
+        ),
+        (
+            lambda: Every(days=1),
+            "Every(days=1): there is no clock 'days'.\n  clocks    steps, iterations, epochs, samples, seconds, minutes, hours",
+        ),
+        (
+            lambda: Every(),
+            (
+                "Every takes one clock, got none.\n"
+                "  clocks    steps, iterations, epochs, samples, seconds, minutes, hours\n"
+                "  combine   several with |, as in Every(steps=100) | Every(epochs=1)"
+            ),
+        ),
+        (
+            lambda: Once(steps=1, epochs=2),
+            (
+                "Once takes one clock, got epochs, steps.\n"
+                "  clocks    steps, iterations, epochs, samples, seconds, minutes, hours\n"
+                "  combine   several with |, as in Once(steps=100) | Once(epochs=1)"
+            ),
+        ),
+        (
+            lambda: Every(steps=5) & At(epochs=1),
+            (
+                "(Every(steps=5) & At(epochs=1)): ticks on epochs, steps hardly ever fall together.\n"
+                "  either    combine them with |\n"
+                "  level     or make one a level, as in Every(steps=100) & After(epochs=1)"
+            ),
+        ),
+        (
+            lambda: bool(Every(steps=5)),
+            "a schedule is neither true nor false.\n  combine   with &, | and ~ instead of and, or, not",
+        ),
+        (
+            lambda: Every(steps=5) | 3,
+            "3 is no schedule.\n  combine   schedules with schedules; If(...) wraps a function",
+        ),
+        (lambda: If(True), "If takes a function of the run, not True.\n  write     If(lambda run: ...)"),
+    ],
+)
+def test_a_schedule_that_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(BadSchedule) as caught:
+        make()
+    assert str(caught.value) == message
+    assert isinstance(caught.value, ValueError)
+
+
+def test_times_of_different_units_are_one_clock(time):
+    trigger = Trigger()
+    with Loop([trigger.when(Every(minutes=1) & Every(seconds=90))]) as run:
+        for _ in run.batches(range(5)):
+            time[0] += 30
+    assert trigger.steps == [3]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shown"),
+    [
+        (Every(steps=5), "Every(steps=5)"),
+        (Once(), "Once()"),
+        (At(epochs=[1, 5]) | ~After(minutes=2), "(At(epochs=[1, 5]) | ~After(minutes=2))"),
+        (If(len), "If(len)"),
+    ],
+)
+def test_a_schedule_is_shown_as_it_is_written(schedule, shown):
+    assert repr(schedule) == shown

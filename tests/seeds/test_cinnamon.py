@@ -1,0 +1,299 @@
+"""cinnamon's callbacks run as its documentation shows them: guard pairs, manual hookpoints, pipelines, outer routines."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hookpoint
+from hookpoint import Callback, Loop, guard, run_each
+
+
+class GuardPair(Callback):
+    """A guard hookpoint, and what becomes of it when the wrapped function fails."""
+
+    def __init__(self, seen: list[str], label: str = "") -> None:
+        self.seen = seen
+        self.label = label
+
+    def on_hookpoint_begin(self) -> None:
+        self.seen.append(f"{self.label}begin")
+
+    def on_hookpoint_end(self) -> None:
+        self.seen.append(f"{self.label}end")
+
+    def on_hookpoint_error(self, error: BaseException) -> None:
+        self.seen.append(f"{self.label}error {error}")
+
+
+class Everything(Callback):
+    """Write down the name of every hookpoint that comes by."""
+
+    def __init__(self) -> None:
+        self.hookpoints: list[str] = []
+
+    def run(self, hookpoint: str | None = None, logs: Any = None) -> None:
+        assert hookpoint is not None
+        self.hookpoints.append(hookpoint)
+
+
+@guard("on_hookpoint")
+def my_function(*args, callbacks, **kwargs):
+    return args, kwargs
+
+
+@guard("on_hookpoint")
+def failing(error, callbacks=None):
+    raise error
+
+
+# Guard hookpoints
+
+
+def test_guard_fires_exactly_begin_and_end():
+    everything = Everything()
+    assert my_function(1, 2, callbacks=everything, key=3) == ((1, 2), {"key": 3})
+    assert everything.hookpoints == ["on_hookpoint_begin", "on_hookpoint_end"]
+
+
+def test_guard_fires_exactly_begin_and_error_and_the_error_is_the_same():
+    everything, error = Everything(), ValueError("no")
+    with pytest.raises(ValueError, match=r"^no$") as raised:
+        failing(error, callbacks=everything)
+    assert raised.value is error
+    assert not hasattr(error, "__notes__")
+    assert everything.hookpoints == ["on_hookpoint_begin", "on_hookpoint_error"]
+
+
+def test_guard_pair_wraps_the_function():
+    seen: list[str] = []
+    my_function(callbacks=GuardPair(seen))
+    with pytest.raises(KeyError):
+        failing(KeyError("lost"), GuardPair(seen))
+    assert seen == ["begin", "end", "begin", "error 'lost'"]
+
+
+def test_callbacks_are_found_by_position_too():
+    seen: list[str] = []
+
+    @guard("on_hookpoint")
+    def by_position(x, callbacks=None):
+        return x
+
+    assert by_position(1, GuardPair(seen)) == 1
+    assert seen == ["begin", "end"]
+
+
+def test_without_callbacks_the_function_is_just_called():
+    assert my_function(1, callbacks=None) == ((1,), {})
+
+
+def test_the_decorated_function_keeps_its_name_and_signature():
+    assert my_function.__name__ == "my_function"
+    assert str(inspect.signature(my_function)) == "(*args, callbacks, **kwargs)"
+
+
+def test_handlers_may_take_logs_as_in_cinnamon():
+    seen = []
+
+    class Look(Callback):
+        def on_hookpoint_begin(self, logs=None):
+            seen.append(sorted(logs))
+
+        def on_hookpoint_end(self, logs=None):
+            seen.append(logs["result"])
+
+    my_function(7, callbacks=Look())
+    assert seen == [["args", "callbacks", "kwargs", "run"], ((7,), {})]
+
+
+def test_guard_without_a_name_is_named_after_the_function():
+    everything = Everything()
+
+    @guard
+    def tokenize(text, *, callbacks=None):
+        return text.split()
+
+    tokenize("a b", callbacks=everything)
+    assert everything.hookpoints == ["on_tokenize_begin", "on_tokenize_end"]
+
+
+def test_hookpoints_are_free():
+    everything = Everything()
+
+    class Odd(Callback):
+        def on_the_seventh_day(self, logs):
+            everything.hookpoints.append(f"rested {logs['hours']}")
+
+    Odd().run(hookpoint="on_the_seventh_day", logs={"hours": 24})
+    assert everything.hookpoints == ["rested 24"]
+
+
+# Manual hookpoints
+
+
+def test_manual_hookpoint():
+    seen = []
+
+    class Mine(Callback):
+        def on_hookpoint(self):
+            seen.append("called")
+
+        def on_other(self, words, logs):
+            seen.append((words, logs))
+
+    callback = Mine()
+    callback.run(hookpoint="on_hookpoint")
+    callback.run(hookpoint="on_other", logs={"words": 3})
+    callback.run(hookpoint="on_nothing_of_mine")
+    assert seen == ["called", (3, {"words": 3})]
+
+
+def test_manual_hookpoint_needs_its_name():
+    with pytest.raises(TypeError, match="takes the name of a point"):
+        Callback().run()
+
+
+# Pipelines: the class as the documentation prints it, on a Pipeline of the user's own
+
+
+class Pipeline:
+    def __init__(self, components):
+        self.components = components
+
+    def get_pipeline(self):
+        return self.components
+
+
+class CallbackPipeline(Pipeline, Callback):
+    def setup(self, component: Any, save_path: Path):
+        callbacks = self.get_pipeline()
+        for callback in callbacks:
+            callback.setup(component=component, save_path=save_path)
+
+    def run(self, hookpoint: str | None = None, logs: dict[str, Any] | None = None):
+        components = self.get_pipeline()
+        for component in components:
+            component.run(hookpoint=hookpoint, logs=logs)
+
+
+class OnOurs(hookpoint.CallbackPipeline):
+    """The same two methods, over our own get_pipeline()."""
+
+    def setup(self, component: Any, save_path: Path):
+        callbacks = self.get_pipeline()
+        for callback in callbacks:
+            callback.setup(component=component, save_path=save_path)
+
+    def run(self, hookpoint: str | None = None, logs: Any = None):
+        components = self.get_pipeline()
+        for component in components:
+            component.run(hookpoint=hookpoint, logs=logs)
+
+
+pipelines = pytest.mark.parametrize("pipeline", [hookpoint.CallbackPipeline, CallbackPipeline, OnOurs])
+
+
+@pipelines
+def test_pipeline_in_a_guard_runs_in_order(pipeline):
+    seen: list[str] = []
+    callbacks = pipeline([GuardPair(seen, "first "), GuardPair(seen, "second ")])
+    my_function(callbacks=callbacks)
+    assert seen == ["first begin", "second begin", "first end", "second end"]
+
+
+@pipelines
+def test_pipeline_error(pipeline):
+    seen: list[str] = []
+    with pytest.raises(ValueError, match="no"):
+        failing(ValueError("no"), callbacks=pipeline([GuardPair(seen, "1 "), GuardPair(seen, "2 ")]))
+    assert seen == ["1 begin", "2 begin", "1 error no", "2 error no"]
+
+
+@pipelines
+def test_pipeline_manual_hookpoint(pipeline):
+    seen: list[str] = []
+    pipeline([GuardPair(seen, "1 "), GuardPair(seen, "2 ")]).run(hookpoint="on_hookpoint_begin")
+    assert seen == ["1 begin", "2 begin"]
+
+
+@pipelines
+def test_pipeline_setup_reaches_every_callback(pipeline):
+    children = [Callback(), Callback()]
+    pipeline(children).setup(component="model", save_path=Path("runs"))
+    assert [(child.component, child.save_path) for child in children] == [("model", Path("runs"))] * 2
+
+
+@pipelines
+def test_pipelines_nest(pipeline):
+    seen: list[str] = []
+    inner = pipeline([GuardPair(seen, "2 "), GuardPair(seen, "3 ")])
+    outer = pipeline([GuardPair(seen, "1 "), pipeline([inner]), GuardPair(seen, "4 ")])
+    my_function(callbacks=outer)
+    assert seen == [f"{number} {what}" for what in ("begin", "end") for number in (1, 2, 3, 4)]
+
+
+@pipelines
+def test_pipeline_in_a_loop(pipeline):
+    class Watch(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_run_begin(self, run):
+            self.seen.append(("begin", self.component, self.save_path, run.name))
+
+        def on_iter_end(self, batch, loss):
+            self.seen.append((batch, loss))
+
+        def on_epoch_end(self, epoch, logs):
+            self.seen.append((epoch, dict(logs)))
+
+        def on_told(self, words):
+            self.seen.append(words)
+
+    callbacks = [Watch(), Watch()]
+    with Loop([pipeline(callbacks)], model="model", workdir="runs", name="mine") as run:
+        for _ in run.epochs(1):
+            for batch in run.batches([1.0, 2.0]):
+                run.loss = batch * 10
+                run.log(loss=run.loss)
+        run.fire("on_told", words="so")
+    expected = [("begin", "model", "runs", "mine"), (1.0, 10.0), (2.0, 20.0), (1, {"loss": 15.0}), "so"]
+    assert [callback.seen for callback in callbacks] == [expected, expected]
+
+
+# Outer routines: hookpoints around seeds and folds
+
+
+def test_routine_hookpoints_around_seeds_and_folds():
+    seen = []
+
+    class Routine(Callback):
+        def on_seeds_begin(self, items):
+            seen.append(("seeds", items))
+
+        def on_seed_begin(self, seed):
+            seen.append(("seed", seed))
+
+        def on_fold_end(self, fold, index):
+            seen.append(("fold", fold, index))
+
+        def on_seeds_end(self):
+            seen.append("done")
+
+    callback = Routine()
+    for _ in run_each("seed", [7, 8], callback):
+        for _ in run_each("fold", "ab", callback):
+            pass
+    folds = [("fold", "a", 0), ("fold", "b", 1)]
+    assert seen == [("seeds", [7, 8]), ("seed", 7), *folds, ("seed", 8), *folds, "done"]
+
+
+def test_routine_that_is_broken_off_ends():
+    everything = Everything()
+    for _ in run_each("seed", [7, 8], everything):
+        break
+    assert everything.hookpoints == ["on_seeds_begin", "on_seed_begin", "on_seed_end", "on_seeds_end"]
