@@ -22,7 +22,7 @@ from rounds import Effort, Group, Sample, Spread, Timing
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback, Loop, Run, guard, on
 
-THOROUGH = Effort(rounds=300, nanoseconds=1_500_000, interpreters=60)
+THOROUGH = Effort(rounds=1000, nanoseconds=400_000, interpreters=60)
 QUICK = Effort(rounds=15, nanoseconds=150_000, interpreters=3)
 
 COUNTS = (0, 1, 3, 10)
@@ -137,10 +137,9 @@ PEERS: dict[str, Callable[[list[Any]], tuple[str, dict[str, Any]]]] = {
 def of_unheard(effort: Effort) -> Group:
     group = Group("a point nobody listens to")
     hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
-    in_the_loop = "end = one._timed_end if one._is_sampled else one._end\nif end is not None: end(run)"  # as Pass has it
     with iteration() as run:
         group.add(EMPTY, "empty.on_iter_end(run)", empty=Empty(), run=run)
-        group.add("in the loop", in_the_loop, one=run._loop.passes[-1], run=run)
+        group.add("in the loop", "if one._end is not None: one._end(run)", one=run._loop.passes[-1], run=run)  # as Pass does
         group.add("hooks.fire(name, run)", "hooks.fire('on_iter_end', run)", hooks=hooks, run=run)
         group.add("run.fire(name)", "run.fire('on_iter_end')", run=run)
         return group.measure(effort)
@@ -186,7 +185,6 @@ def of_guard(effort: Effort) -> Group:
 
 
 def of_iteration(effort: Effort) -> Group:
-    """Time iterations that do nothing, from the second of a pass to its end; there are enough for the end not to matter."""
     group = Group("a whole iteration")
     group.add_sample("bare for", bare_for)
     group.add_sample("Loop, no callbacks", own_loop(0))
@@ -194,29 +192,45 @@ def of_iteration(effort: Effort) -> Group:
     if find_spec("ignite"):
         group.add_sample("ignite, no handlers", ignite_run(0))
         group.add_sample("ignite, 10 no-op handlers", ignite_run(10))
-    return group.measure(effort.in_fewer_rounds(6))
+    return group.measure(effort.in_fewer_rounds(2))
+
+
+class Batches:
+    """Time the iterations of whoever iterates over it, but for the first and the last, where passes open and close."""
+
+    taken = 0.0
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def __len__(self) -> int:
+        return self._times + 2
+
+    def __iter__(self) -> Iterator[Any]:
+        yield PAIR
+        began = perf_counter_ns()
+        for _ in range(self._times):
+            yield PAIR
+        self.taken = perf_counter_ns() - began
+        yield PAIR
 
 
 def bare_for(times: int) -> float:
-    batches = [PAIR] * times
-    began = perf_counter_ns()
+    batches = Batches(times)
     for _ in batches:
         pass
-    return perf_counter_ns() - began
+    return batches.taken
 
 
 def own_loop(count: int) -> Sample:
     listeners = [Listener() for _ in range(count)]
 
     def sample(times: int) -> float:
+        batches = Batches(times)
         with Loop(listeners) as run:
-            batches = run.batches([PAIR] * (times + 1))
-            next(batches)
-            began = perf_counter_ns()
-            for _ in batches:
+            for _ in run.batches(batches):
                 pass
-            taken = perf_counter_ns() - began
-        return taken
+        return batches.taken
 
     return sample
 
@@ -225,10 +239,9 @@ def ignite_run(count: int) -> Sample:
     engine = ignite_engine([Listener().on_iter_end for _ in range(count)])
 
     def sample(times: int) -> float:
-        batches = [PAIR] * times
-        began = perf_counter_ns()
+        batches = Batches(times)
         engine.run(batches, max_epochs=1)
-        return perf_counter_ns() - began
+        return batches.taken
 
     return sample
 
@@ -261,7 +274,7 @@ def of_import(effort: Effort) -> Group:
                 subprocess.run([sys.executable, "-c", program], env=environment, check=True)
                 taken = perf_counter_ns() - began
                 if number:
-                    group[name].whole.append(taken)
+                    group[name].rounds.append(taken)
     return group
 
 

@@ -39,18 +39,13 @@ class Spread:
 
 @dataclass(slots=True)
 class Timing:
-    """Nanoseconds per repetition of one candidate, one value per round; `off` is what each round's repeating itself took."""
+    """Nanoseconds per repetition of one candidate, one value per round."""
 
-    whole: list[float] = field(default_factory=list)
-    off: list[float] = field(default_factory=list)
-
-    @property
-    def rounds(self) -> list[float]:
-        return [whole - off for whole, off in zip(self.whole, self.off, strict=True)] if self.off else self.whole
+    rounds: list[float] = field(default_factory=list)
 
     @property
     def minimum(self) -> float:
-        return min(self.whole) - min(self.off, default=0.0)
+        return min(self.rounds)
 
     @property
     def spread(self) -> Spread:
@@ -110,8 +105,9 @@ class Group:
                     taken[name].append(samples[name](times[name]) / times[name])
         finally:
             gc.enable()
+        repeating = min(taken[NOTHING])  # not each round's own: a disturbance in it would tilt the whole round
         for name in self._samples:
-            self.timings[name] = Timing(taken[name], taken[NOTHING] if name in self._is_net else [])
+            self.timings[name] = Timing([one - repeating * (name in self._is_net) for one in taken[name]])
         return self
 
     def __getitem__(self, name: str) -> Timing:

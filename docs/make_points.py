@@ -16,7 +16,7 @@ INTRODUCTION = """\
 <!-- Made by docs/make_points.py from the table in src/hookpoint/core/points.py. Do not edit: run `make docs`. -->
 
 A point is a named moment. A callback is called at the points its methods are named after, and gets the arguments it names.
-This page is made from the table that the library itself works by; a program gets the same from `hookpoint.points()`:
+This page is made from the table that the library itself works by; a program gets it from `hookpoint.points()`, a `Point` each:
 
 ```python
 import hookpoint
@@ -105,8 +105,8 @@ Handlers with `run_context` run as they are; `run_context` is the run. `on_train
 Underscore methods count where they take no parameters. They find the run in `self.trainer`, and its clocks in `self.epoch_num`,
 `self.global_step` and `self.local_step`.
 
-- `_after_run` and `_trigger_step` are one moment here; both are called, in this order. `_before_run(self, ctx)`, with a context
-  of the session, is not called: there is no session.
+- `_after_run` and `_trigger_step` are one moment here; both are called, in this order. `_before_run(self, ctx)`, which is about
+  a run of TensorFlow's graph, is not called.
 - `_trigger_epoch` and `_after_epoch` are called after a stop, too.
 - `chief_only` is `ranks = "chief"`, and not the default. `raise StopTraining` is `raise StopRun("why")`.
 - `PeriodicTrigger`, `PeriodicCallback`, `EnableCallbackIf` and `CallbackFactory` are here. `PeriodicTrigger` leaves all but

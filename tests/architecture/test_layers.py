@@ -1,4 +1,4 @@
-"""Lower layers never import higher ones, modules never import each other in a circle, the core has the standard library alone."""
+"""Lower layers never import higher ones, modules never import each other in a circle, the core imports no package at all."""
 
 from __future__ import annotations
 

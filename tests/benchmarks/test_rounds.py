@@ -26,10 +26,16 @@ def test_a_difference_is_taken_round_by_round(rounds: Any) -> None:
     assert rounds.Timing([5.0, 6.0, 17.0]).beyond(rounds.Timing([1.0, 2.0, 3.0])).median == 4.0
 
 
-def test_repeating_is_taken_off(rounds: Any) -> None:
-    timing = rounds.Timing([5.0, 9.0], [1.0, 2.0])
-    assert timing.rounds == [4.0, 7.0]
-    assert timing.minimum == 4.0
+def test_what_repeating_takes_at_least_is_taken_off_statements(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {"pass": iter([2.0, 9.0]), "work()": iter([12.0, 19.0])}
+    monkeypatch.setattr(rounds, "repeated", lambda statement, names: lambda times: next(taken[statement]))
+    monkeypatch.setattr(rounds, "_times", lambda sample, nanoseconds: 1)
+    group = rounds.Group("two")
+    group.add("statement", "work()")
+    group.add_sample("sample", lambda times: 3.0)
+    group.measure(rounds.Effort(rounds=2, nanoseconds=1000, interpreters=1))
+    assert group["statement"].rounds == [10.0, 17.0]
+    assert group["sample"].rounds == [3.0, 3.0]
 
 
 def test_the_interval_of_a_median_is_by_order_statistics(rounds: Any) -> None:

@@ -120,6 +120,28 @@ def test_tensorpacks_trigger_is_not_called_at_the_end_of_an_epoch_where_its_othe
     assert said == ["epoch", "trigger", "epoch"]
 
 
+def test_our_trigger_is_called_beside_tensorpacks_name_for_the_end_of_an_epoch(train):
+    said = []
+
+    class Both(Callback):
+        def _trigger_epoch(self):
+            said.append("epoch")
+
+        def on_trigger(self):
+            said.append("trigger")
+
+    train([Both()])
+    assert sorted(said) == ["epoch", "trigger"]
+
+
+def test_a_trigger_may_also_run_before_training_and_by_hand(train):
+    before, by_hand = Trigger(), Trigger().when(Every(steps=100))
+    train([PeriodicTrigger(before, every_k_epochs=1, before_train=True)], batches=[1, 2])
+    assert before.seen == [(0, 0), (1, 2)]
+    train([by_hand], batches=[1, 2], body=lambda run: run.fire("on_trigger"))
+    assert by_hand.seen == [(1, 0), (1, 1)]
+
+
 def test_a_gate_is_asked_at_every_point_but_those_of_the_run(train):
     said = []
 
@@ -160,7 +182,7 @@ class Reader(Callback):
         self.seen = []
 
     def on_epoch_end(self, run):
-        self.seen.append(run.metrics["acc"] if "acc" in run.metrics else None)
+        self.seen.append(run.metrics.get("acc"))
 
 
 def test_a_reader_finds_what_its_writer_wrote(train):

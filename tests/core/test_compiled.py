@@ -58,6 +58,14 @@ def test_what_was_compiled_is_kept(given):
     assert compiled([given]) is compiled((given,)) is compiled(given)
 
 
+def test_a_callback_that_can_be_iterated_over_is_one_callback():
+    class Notes(Callback):
+        def __iter__(self):
+            raise AssertionError("nobody is to look inside")
+
+    assert names(compiled(Notes())) == ["Notes"]
+
+
 def test_another_list_of_the_same_callbacks_is_the_same():
     first, second = Callback(), Callback()
     assert compiled([first, second]) is compiled([first, second])
@@ -74,9 +82,7 @@ def test_a_list_that_has_grown_is_compiled_anew():
 
 def test_many_combinations_do_not_pile_up():
     first = LambdaCallback()
-    weakly = []
-    for _ in range(100):
-        weakly.append(weakref.ref(compiled([first, Callback()])))
+    weakly = [weakref.ref(compiled([first, Callback()])) for _ in range(100)]
     gc.collect()
     assert sum(one() is not None for one in weakly) < 20
 

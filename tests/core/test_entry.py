@@ -294,6 +294,18 @@ def test_one_callback_needs_no_list(train):
     assert only.calls == 1
 
 
+def test_one_plain_object_or_one_that_can_be_iterated_over_needs_no_list_either():
+    class Plain:
+        def on_epoch_end(self): ...
+
+    class Notes(Callback):
+        def __iter__(self):
+            raise AssertionError("nobody is to look inside")
+
+    assert names(Plain()) == ["Plain"]
+    assert names(Notes()) == ["Notes"]
+
+
 @pytest.mark.parametrize("thing", [3, "on_epoch_end", None, [Saver()], object(), Saver().on_epoch_end])
 def test_what_has_no_handler_is_no_callback(thing):
     with pytest.raises(errors.NotACallback):

@@ -105,116 +105,152 @@ REFUSED = {
     "near-miss point": (
         lambda: [EmaWeights()],
         errors.UnknownPoint,
-        "EmaWeights.on_epoch_ends is no point; on_epoch_end is.\n"
-        "  rename    on_epoch_ends -> on_epoch_end\n"
-        '  declare   EmaWeights.points = ("on_epoch_ends",) if it is yours',
+        (
+            "EmaWeights.on_epoch_ends is no point; on_epoch_end is.\n"
+            "  rename    on_epoch_ends -> on_epoch_end\n"
+            '  declare   EmaWeights.points = ("on_epoch_ends",) if it is yours'
+        ),
     ),
     "near-miss point of a function": (
         lambda: [slip],
         errors.UnknownPoint,
-        "slip.on_epoch_ends is no point; on_epoch_end is.\n"
-        "  rename    on_epoch_ends -> on_epoch_end\n"
-        '  declare   slip.points = ("on_epoch_ends",) if it is yours',
+        (
+            "slip.on_epoch_ends is no point; on_epoch_end is.\n"
+            "  rename    on_epoch_ends -> on_epoch_end\n"
+            '  declare   slip.points = ("on_epoch_ends",) if it is yours'
+        ),
     ),
     "foreign name": (
         lambda: [Lightning()],
         errors.UnknownPoint,
-        "Lightning.on_train_batch_start is another trainer's name; on_train_iter_begin is ours.\n"
-        "  rename    on_train_batch_start -> on_train_iter_begin\n"
-        '  declare   Lightning.points = ("on_train_batch_start",) if it is yours',
+        (
+            "Lightning.on_train_batch_start is another trainer's name; on_train_iter_begin is ours.\n"
+            "  rename    on_train_batch_start -> on_train_iter_begin\n"
+            '  declare   Lightning.points = ("on_train_batch_start",) if it is yours'
+        ),
     ),
     "foreign name without on_": (
         lambda: [MmEngine()],
         errors.UnknownPoint,
-        "MmEngine.before_train is another trainer's name; on_run_begin is ours.\n"
-        "  rename    before_train -> on_run_begin\n"
-        '  declare   MmEngine.points = ("before_train",) if it is yours',
+        (
+            "MmEngine.before_train is another trainer's name; on_run_begin is ours.\n"
+            "  rename    before_train -> on_run_begin\n"
+            '  declare   MmEngine.points = ("before_train",) if it is yours'
+        ),
     ),
     "unknown argument": (
         lambda: [Greedy()],
         errors.UnknownArgument,
-        "Greedy.on_epoch_end asks for 'weather', which this point does not offer.\n"
-        "  offered   epoch, logs, run\n"
-        "  default   give it one, 'weather=None', if another trainer passes it",
+        (
+            "Greedy.on_epoch_end asks for 'weather', which this point does not offer.\n"
+            "  offered   epoch, logs, run\n"
+            "  default   give it one, 'weather=None', if another trainer passes it"
+        ),
     ),
     "two spellings": (
         lambda: [Twice()],
         errors.TwoSpellings,
-        "Twice spells on_epoch_end twice: on_epoch_end and _trigger_epoch.\n"
-        "  keep      one of them; on_epoch_end is our name for it",
+        (
+            "Twice spells on_epoch_end twice: on_epoch_end and _trigger_epoch.\n"
+            "  keep      one of them; on_epoch_end is our name for it"
+        ),
     ),
     "two spellings of two systems": (
         lambda: [TwoSystems()],
         errors.TwoSpellings,
-        "TwoSystems spells on_run_begin twice: before_run and on_train_begin.\n"
-        "  keep      one of them; on_run_begin is our name for it",
+        (
+            "TwoSystems spells on_run_begin twice: before_run and on_train_begin.\n"
+            "  keep      one of them; on_run_begin is our name for it"
+        ),
     ),
     "second MainCallback": (
         lambda: [Detector(), Segmenter()],
         errors.MainPointTaken,
-        "two MainCallbacks: Detector and Segmenter; a step is computed once.\n"
-        "  keep      one of them, or make one of the two an ordinary Callback",
+        (
+            "two MainCallbacks: Detector and Segmenter; a step is computed once.\n"
+            "  keep      one of them, or make one of the two an ordinary Callback"
+        ),
     ),
     "main-only point in an ordinary callback": (
         lambda: [Meddler()],
         errors.MainPointTaken,
-        "Meddler.on_iter_backward belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
-        "  derive    class Meddler(MainCallback), or move the work to another point",
+        (
+            "Meddler.on_iter_backward belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
+            "  derive    class Meddler(MainCallback), or move the work to another point"
+        ),
     ),
     "main-only point in a function": (
         lambda: [adjust],
         errors.MainPointTaken,
-        "adjust.on_lr_adjust belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
-        "  derive    class adjust(MainCallback), or move the work to another point",
+        (
+            "adjust.on_lr_adjust belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
+            "  derive    class adjust(MainCallback), or move the work to another point"
+        ),
     ),
     "order cycle": (
         lambda: [Saver(), Plotter()],
         errors.OrderError,
-        "no order at on_epoch_end: Saver -> Plotter -> Saver each wait for the next.\n"
-        "  drop      one of their after, before or reads",
+        (
+            "no order at on_epoch_end: Saver -> Plotter -> Saver each wait for the next.\n"
+            "  drop      one of their after, before or reads"
+        ),
     ),
     "near-miss metric": (
         lambda: [Reader(), Writer()],
         errors.UnknownMetric,
-        "Reader reads 'val_los', which nobody writes; 'val_loss' is written.\n"
-        "  read      'val_loss'",
+        (
+            "Reader reads 'val_los', which nobody writes; 'val_loss' is written.\n"
+            "  read      'val_loss'"
+        ),
     ),
     "a class where an instance belongs": (
         lambda: [Saver],
         errors.NotACallback,
-        "Saver is a class where an instance belongs.\n"
-        "  write     Saver()",
+        (
+            "Saver is a class where an instance belongs.\n"
+            "  write     Saver()"
+        ),
     ),
     "a function without a point": (
         lambda: [unmarked],
         errors.NotACallback,
-        "the function unmarked does not say at which point it runs.\n"
-        '  write     @on("on_epoch_end") above def unmarked',
+        (
+            "the function unmarked does not say at which point it runs.\n"
+            '  write     @on("on_epoch_end") above def unmarked'
+        ),
     ),
     "something else": (
         lambda: [NotPrintable()],
         errors.NotACallback,
-        "<a thing> is no callback: it has no method named after a point.\n"
-        "  write     a class with a method such as on_epoch_end(self, run)",
+        (
+            "<a thing> is no callback: it has no method named after a point.\n"
+            "  write     a class with a method such as on_epoch_end(self, run)"
+        ),
     ),
     "when without on_trigger": (
         lambda: [Saver().when(Every(steps=10))],
         errors.NoTrigger,
-        "Saver has no on_trigger that Every(steps=10) could move.\n"
-        "  define    on_trigger in Saver\n"
-        "  write     @on(point, when=Every(steps=10)) above the one method that is to run then",
+        (
+            "Saver has no on_trigger that Every(steps=10) could move.\n"
+            "  define    on_trigger in Saver\n"
+            "  write     @on(point, when=Every(steps=10)) above the one method that is to run then"
+        ),
     ),
     "unknown on_error": (
         lambda: [Saver(on_error="ignore")],
         errors.BadOption,
-        "Saver.on_error is 'ignore'.\n"
-        "  choose    'disable', 'raise', 'warn'",
+        (
+            "Saver.on_error is 'ignore'.\n"
+            "  choose    'disable', 'raise', 'warn'"
+        ),
     ),
     "unknown ranks": (
         lambda: [Saver(ranks="master", name="mine")],
         errors.BadOption,
-        "mine.ranks is 'master'.\n"
-        "  choose    'all', 'chief', 'local_chief'",
+        (
+            "mine.ranks is 'master'.\n"
+            "  choose    'all', 'chief', 'local_chief'"
+        ),
     ),
 }  # fmt: skip
 

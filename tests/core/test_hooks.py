@@ -106,6 +106,12 @@ def test_a_result_is_replaced_for_those_behind_and_for_the_caller():
     assert said == [1, 2, 2]
 
 
+@pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
+def test_a_result_is_replaced_under_every_policy(policy):
+    hooks = Hooks([LambdaCallback(on_sum_end=lambda result: Replace(result * 2), on_error=policy)])
+    assert hooks.fire_payload("on_sum_end", {"result": 1}) == 2
+
+
 def test_none_is_a_result_like_any_other():
     hooks = Hooks([LambdaCallback(on_sum_end=lambda: Replace(None))])
     assert hooks.fire_payload("on_sum_end", {"result": 1}) is None

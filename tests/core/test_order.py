@@ -321,6 +321,7 @@ def test_a_move_is_said_once_however_many_points_it_is_at(caplog):
         ([Step("a", after=("b",)), Step("b")], "a was moved: it comes after b"),
         ([Step("a"), Step("b", before=("a",))], "b was moved: it comes before a"),
         ([Step("r", reads=("x",)), Step("v", writes=("x",)), Step("w", writes=("x",))], "r was moved: it reads 'x' from w"),
+        ([Step("r", reads=("y", "x")), Step("w", writes=("y", "x"))], "r was moved: it reads 'x' from w"),
         ([Step("a"), pipeline("p", Step("b", before=("a",)))], "a was moved: it goes behind b, which comes before a"),
     ],
 )

@@ -154,6 +154,6 @@ def test_points_of_ones_own_are_off_too():
 
 def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
     wrapped = EnableCallbackIf(LambdaCallback(on_weigh_begin=lambda: None), lambda run: True)
+    block = guarding("on_weigh", wrapped)
     with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, and no run is going on"):
-        with guarding("on_weigh", wrapped):
-            pass
+        block.__enter__()

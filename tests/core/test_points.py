@@ -98,13 +98,13 @@ def test_foreign_names_lead_to_points_and_are_not_spoken_here():
 
 @pytest.mark.parametrize("name", ["epoch_end", "on epoch", "on_epoch-end", ""])
 def test_a_point_is_declared_by_a_name_that_could_be_a_method(name):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="a point's name") as caught:
         declare(name)
-    assert str(caught.value) == (f"a point's name begins with on_ and is an identifier, as in on_tokenize_begin; got {name!r}")
+    assert str(caught.value) == f"a point's name begins with on_ and is an identifier, as in on_tokenize_begin; got {name!r}"
 
 
 def test_a_refused_declaration_declares_nothing():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no_point"):
         declare("on_run_bgin", "no_point")
 
     class Slip(Callback):

@@ -18,7 +18,16 @@ def test_one_slip(a, b):
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("loss", "loss"), ("loss", "lossss"), ("loss", "lessy"), ("loss", "slos"), ("abcd", "badc"), ("", ""), ("abc", "acbd")],
+    [
+        ("loss", "loss"),
+        ("loss", "lossss"),
+        ("loss", "lessy"),
+        ("loss", "slos"),
+        ("abcd", "badc"),
+        ("", ""),
+        ("abc", "acbd"),
+        ("loss", "mass"),
+    ],
 )
 def test_none_or_several_slips(a, b):
     assert not one_slip_apart(a, b)

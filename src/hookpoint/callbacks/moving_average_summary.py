@@ -98,7 +98,8 @@ class Average:
         return self._sums
 
     def _settle(self) -> None:
-        total, weight = self._previous._sums or (0.0, 0.0) if self._previous is not None else (0.0, 0.0)
+        before = self._previous
+        total, weight = (0.0, 0.0) if before is None or before._sums is None else before._sums
         value = float(self._mean)
         if math.isfinite(value):
             total, weight = (self._decay * old + (1 - self._decay) * new for old, new in ((total, value), (weight, 1.0)))

@@ -127,7 +127,7 @@ class Drawing:
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar
         self._run = run
-        self._lock = Lock()
+        self._measuring, self._showing = Lock(), Lock()
         self._meter = Meter()
         self._shown: View | None = None
         self._last: Progress | None = None
@@ -135,7 +135,10 @@ class Drawing:
         self._ticker = Ticker(self._display.seconds, self._tick)
 
     def begin_pass(self) -> None:
-        view = self._view(self._run.progress)
+        progress = self._run.progress
+        view = self._view(progress)
+        if progress is not None and progress.mode == "train":
+            self._last = None
         if self._display.shows_at_once and self._shown is None and view is not None:
             self._show(view)
 
@@ -146,8 +149,8 @@ class Drawing:
             self._last_rate = self._rate(progress)
 
     def end_epoch(self, seconds: float) -> None:
-        if self._last is not None:
-            self._display.end_epoch(self._view_of(self._last, self._last_rate), seconds)
+        if self._last is not None and self._display.shows_epoch_end(seconds):
+            self._show(self._view_of(self._last, self._last_rate))
 
     def close(self) -> None:
         """Leave the end of the training on the screen, or, where an exception cut it off, how far it came."""
@@ -155,24 +158,26 @@ class Drawing:
         try:
             view = self._shown if self._last is None else self._view_of(self._last, self._last_rate)
             if self._display.shows_at_once and view is not None:
-                self._display.show(view)
+                self._show(view)
         finally:
             self._display.close()
 
     def _tick(self) -> None:
         view = self._view(self._run.progress)
-        if view is not None and view != self._shown:  # nothing is drawn over a debugger's prompt
+        if view is not None:
             self._show(view)
 
     def _show(self, view: View) -> None:
-        self._shown = view
-        self._display.show(view)
+        with self._showing:
+            if view != self._shown:  # while nothing moves nothing is drawn, as over a debugger's prompt
+                self._shown = view
+                self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
         return None if progress is None else self._view_of(progress, self._rate(progress))
 
     def _rate(self, progress: Progress) -> float | None:
-        with self._lock:
+        with self._measuring:
             return self._meter.add((self._run.epoch, progress.mode, progress.total), progress.done, monotonic())
 
     def _view_of(self, progress: Progress, rate: float | None) -> View:

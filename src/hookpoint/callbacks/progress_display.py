@@ -11,15 +11,15 @@ from hookpoint.core import terminal
 
 
 class Display(Protocol):
-    """Show views, from any thread. `seconds` is the time between two of them; an `open` display shows one at once."""
+    """Show views, from any thread. `seconds` is the time between two of them; the first may have to be shown at once."""
 
     seconds: float
     shows_at_once: bool
 
     def show(self, view: View) -> None: ...
 
-    def end_epoch(self, view: View, seconds: float) -> None:
-        """Hear that an epoch is over, and how long it took."""
+    def shows_epoch_end(self, seconds: float) -> bool:
+        """Say whether the end of an epoch that took so long is to be shown, however soon it is after the last view."""
 
     def close(self) -> None: ...
 
@@ -56,12 +56,13 @@ class TerminalDisplay:
         terminal.claim(self._say)
 
     def show(self, view: View) -> None:
-        ascii_only = self._console.options.ascii_only
-        line = as_line(view, self._console.width - 1, ascii_only=ascii_only)  # a full line would wrap on some terminals
-        self._live.update(self._text.assemble(*line), refresh=True)
+        width = self._console.width - 1  # a full line wraps on some terminals
+        line = self._text.assemble(*as_line(view, width, ascii_only=self._console.options.ascii_only))
+        line.truncate(width)  # names may have characters that are two columns wide
+        self._live.update(line, refresh=True)
 
-    def end_epoch(self, view: View, seconds: float) -> None:
-        pass
+    def shows_epoch_end(self, seconds: float) -> bool:
+        return False
 
     def close(self) -> None:
         terminal.release(self._say)
@@ -82,15 +83,16 @@ class NotebookDisplay:
         terminal.claim(self._say)
 
     def show(self, view: View) -> None:
-        from IPython.display import HTML, display
+        from IPython.display import display
 
+        output = {"text/html": as_html(view), "text/plain": as_text(view)}
         if self._handle is None:
-            self._handle = display(HTML(as_html(view)), display_id=True)
+            self._handle = display(output, raw=True, display_id=True)
         else:
-            self._handle.update(HTML(as_html(view)))
+            self._handle.update(output, raw=True)
 
-    def end_epoch(self, view: View, seconds: float) -> None:
-        pass
+    def shows_epoch_end(self, seconds: float) -> bool:
+        return False
 
     def close(self) -> None:
         terminal.release(self._say)
@@ -110,9 +112,8 @@ class PlainDisplay:
     def show(self, view: View) -> None:
         terminal.say(as_text(view))
 
-    def end_epoch(self, view: View, seconds: float) -> None:
-        if seconds > self.seconds:
-            self.show(view)
+    def shows_epoch_end(self, seconds: float) -> bool:
+        return seconds > self.seconds
 
     def close(self) -> None:
         pass

@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hookpoint.core.terminal import printable
+
 GAP = "  "
 LEAST_BAR, MOST_BAR = 8, 40
 LINES = ("━", "╸", "─")  # done, half of one, to do: different characters, as colours may be off
@@ -30,7 +32,7 @@ class View:
     def label(self) -> str:
         of = "" if self.max_epochs is None else f"/{self.max_epochs}"
         epoch = [f"epoch {self.epoch}{of}"] if self.epoch else []
-        return " ".join(epoch + ([self.mode] if self.mode != "train" else []))
+        return " ".join(epoch + ([self.mode] if self.mode != "train" or not epoch else []))
 
     @property
     def counts(self) -> str:
@@ -55,25 +57,24 @@ class View:
 
     @property
     def numbers(self) -> list[str]:
-        return [f"{name} {value:.4g}" for name, value in self.values]
+        return [f"{printable(name)} {value:.4g}" for name, value in self.values]
 
 
 def as_line(view: View, width: int, *, ascii_only: bool = False) -> list[Styled]:
-    """Return one line, as (text, style) pieces, that is at most `width` wide: what does not fit is left out."""
-    kept = _fitting(view, width)
-    pieces: list[Styled] = [(view.label, "bold")] if view.label else []
-    pieces += [(view.counts, ""), (view.pace, "bright_black"), (view.left, "bright_black")]
-    pieces += [(number, "") for number in view.numbers]
-    pieces = [piece for piece in pieces if piece[0] in kept]
-    taken = len(GAP.join(text for text, _ in pieces))
-    line = [one for piece in pieces for one in ((GAP, ""), piece)][1:]
-    if view.total:
-        length = min(MOST_BAR, width - taken - len(GAP))
-        if length >= LEAST_BAR:
-            position = 1 if view.label else 0
-            bar = _bar(view.done / view.total, length, ASCII if ascii_only else LINES)
-            line[position:position] = [(GAP, ""), *bar] if position else [*bar, (GAP, "")]
-    return line if taken <= width else [("".join(text for text, _ in line)[:width], "")]
+    """Return one line, as (text, style) pieces, that is at most `width` wide: what does not fit is left out.
+
+    Numbers get the room that longer ones will need, so that the bar does not change its length all the time.
+    """
+    parts = _parts(view, width)
+    taken = len(GAP.join(text for text, _ in parts))
+    if taken > width:
+        return [(GAP.join(text for text, _ in parts)[:width], "")]
+    line = [one for part in parts for one in ((GAP, ""), part)][1:]
+    length = min(MOST_BAR, width - taken - len(GAP))
+    if view.total and length >= LEAST_BAR:
+        bar = _bar(view.done / view.total, length, ASCII if ascii_only else LINES)
+        line[1:1] = [(GAP, ""), *bar]
+    return line
 
 
 def as_text(view: View) -> str:
@@ -103,14 +104,21 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def _fitting(view: View, width: int) -> list[str]:
-    """Return the parts that fit beside a short bar, those that matter most first: label, counts, loss, pace, time, the rest."""
+def _parts(view: View, width: int) -> list[Styled]:
+    """Return what fits beside a short bar; the label, counts, first number, pace and time matter more than other numbers."""
+    counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
+    numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
+    by_weight = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]
     bar = LEAST_BAR + len(GAP) if view.total else 0
-    kept: list[str] = []
-    for part in [view.label, view.counts, *view.numbers[:1], view.pace, view.left, *view.numbers[1:]]:
-        if len(kept) < 2 or len(GAP.join([*kept, part])) + bar <= width:
+    kept: list[Styled] = []
+    for part in by_weight:
+        if part[0].strip() and (len(kept) < 2 or len(GAP.join(text for text, _ in [*kept, part])) + bar <= width):
             kept.append(part)
-    return [part for part in kept if part]
+    return [part for part in [*by_weight[:2], *_times(view), *numbers] if part in kept]
+
+
+def _times(view: View) -> list[Styled]:
+    return [(text.ljust(room) if text else "", "bright_black") for text, room in ((view.pace, 9), (view.left, 10))]
 
 
 def _bar(share: float, length: int, characters: Sequence[str]) -> list[Styled]:

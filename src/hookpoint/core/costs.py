@@ -27,11 +27,6 @@ class Cost:
         return self.seconds / self.calls * 1e6 if self.calls else 0.0
 
 
-def is_sampled(iteration: int) -> bool:
-    """Say whether this iteration of a pass, from 0, is one that is timed."""
-    return iteration % SAMPLE_EVERY == FIRST_SAMPLE
-
-
 class StepShare:
     """Find callbacks that take more than a tenth of the step, and name each of them once."""
 

@@ -25,8 +25,8 @@ class Iteration:
     )
 
     def __init__(self) -> None:
-        self.clear()
         self.begin_asking()
+        self.clear()
 
     def clear(self) -> None:
         self.batch: Any = None
@@ -35,10 +35,13 @@ class Iteration:
         self.loss: Any = None
         self.targets: Any = None
         self.samples = 1
+        self.has_ended = False
+        if self.asked or self.skips_were_read:
+            self.begin_asking()
 
     def begin_asking(self) -> None:
         """Forget what was asked of the last iteration."""
-        self.asked = self.retry = self.skips_were_read = self.has_ended = False
+        self.asked = self.retry = self.skips_were_read = False
         self.skipped: frozenset[str] = frozenset()
 
     def ask_skip(self, what: str) -> None:

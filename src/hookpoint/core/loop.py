@@ -138,7 +138,7 @@ class Loop:
             run._stepper = self._stepper
         self.passes: list[Pass] = []
         self.tags: list[str] = []
-        self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = False
+        self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = self.saved_on_signal = False
         self.share = StepShare()
         self.signals = Signals(run._verdicts.ask_stop)
         self.step_hooks = StepHooks(run)
@@ -248,9 +248,9 @@ class Loop:
     def stop_epoch(self) -> None:
         self.settle()
         if self.passes and self.passes[-1].mode != "train":
-            self.passes[-1].wants_end = True
+            self.passes[-1].wants_end = self.running()._verdicts.asked = True
         else:
-            self.running()._verdicts.stop_epoch = True
+            self.running()._verdicts.ask_stop_epoch()
 
     def request_save(self, tag: str) -> None:
         self.settle()
@@ -266,28 +266,31 @@ class Loop:
         if self.abandoned:
             self.abandoned = False
             left_behind = next((number for number, one in enumerate(self.passes) if one.abandoned), len(self.passes))
-            while len(self.passes) > left_behind:
-                self.passes[-1].close(complete=False)
-            if self.epochs_abandoned:
+            self._close_passes_from(left_behind)
+            if self.epochs_abandoned and not any(one.is_closing for one in self.passes):
                 self.close_open_epoch(cut_short=True)
+            self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed at this moment
 
     def is_in_epoch(self, run: Run, epoch: int) -> bool:
         return self._run is run and self.epoch_is_open and self.clocks.epoch == epoch
 
     def close_passes_above(self, kept: Pass) -> None:
-        while self.passes[-1] is not kept:
-            self.passes[-1].close(complete=False)
+        self._close_passes_from(self.passes.index(kept) + 1)
 
     def close_passes(self) -> None:
         """Close every pass that is still open."""
-        while self.passes:
+        self._close_passes_from(0)
+
+    def _close_passes_from(self, number: int) -> None:
+        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its last points asks for this
             self.passes[-1].close(complete=False)
 
     def open_epoch(self) -> None:
         run = self.running()
         self.clocks.epoch += 1
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
-        run.epoch_complete = run._verdicts.stop_epoch = False
+        run.epoch_complete = False
+        run._verdicts.begin_epoch()
         self.hooks.fire("on_epoch_begin", run)
 
     def close_open_epoch(self, *, cut_short: bool) -> None:
@@ -300,6 +303,7 @@ class Loop:
     def close_epoch(self) -> None:
         run = self.running()
         self.epoch_is_open = self.epochs_abandoned = False
+        self.save_on_signal()
         run.epoch_complete = not self.cut_short
         self.clocks.epochs_done = self.clocks.epoch
         self.hooks.fire("on_epoch_end", run)
@@ -315,7 +319,8 @@ class Loop:
 
     def save_on_signal(self) -> None:
         """When a signal stops the run, save before the end points run."""
-        if self.signals.received is not None and self._store is not None:
+        if self.signals.received is not None and self._store is not None and not self.saved_on_signal:
+            self.saved_on_signal = True
             self.request_save("signal")
             self.write_checkpoint()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hookpoint.core.costs import is_sampled
+from hookpoint.core.costs import FIRST_SAMPLE, SAMPLE_EVERY
 from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Mode, set_now
@@ -41,6 +41,7 @@ class Pass:
         self._aside = aside
         self.abandoned = False
         self.is_open = False
+        self.is_closing = False
         self.wants_end = False
         self.now = Iteration()
         self._loop = loop
@@ -59,45 +60,55 @@ class Pass:
         """End the iteration that is running, begin the next one, and return its batch."""
         if not self.is_open:
             self._open()
-        elif self._loop.passes[-1] is not self:
-            self._loop.close_passes_above(self)
+        loop, run, now, verdicts = self._loop, self._run, self.now, self._verdicts
+        if loop.passes[-1] is not self:
+            loop.close_passes_above(self)
         if self._in_iteration:
             self._end_iteration()
-        run, now = self._run, self.now
-        while not self._must_end():
+        while not (verdicts.asked and self._must_end()):
             batch = self._fetch() if self._again is END else self._again
             if batch is END:
                 if self._is_train:
                     run._stepper.finish(run)
                 self.close(complete=True)
                 raise StopIteration
-            if self._must_end():  # asked while the batch was fetched: it is not begun, and not seen
+            if verdicts.asked and self._must_end():  # while the batch was fetched: it is not begun, and not seen
                 self._batches_seen -= self._again is END
                 break
             self._again = END
-            now.begin_asking()
+            self._count += 1
+            self._is_sampled = self._is_train and self._count % SAMPLE_EVERY == FIRST_SAMPLE
+            self._in_iteration = True
             now.batch, now.batch_idx, now.samples = batch, self._batches_seen - 1, count_samples(batch)
             set_now(run, now)
-            self._in_iteration = True
-            self._begin_iteration()
-            if not now.asked or not (now.retry or "batch" in now.skipped):
-                return now.batch
-            self._end_iteration()
+            if self._begin is not None or self._is_sampled:
+                self._begin_iteration()
+                if now.asked and (now.retry or "batch" in now.skipped):
+                    self._end_iteration()
+                    continue
+            return now.batch
         self.close(complete=self._saw_everything())
         raise StopIteration
 
     def close(self, *, complete: bool) -> None:
         """End the iteration that is running, then the pass."""
-        if not self.is_open:
+        if not self.is_open or self.is_closing:
             return
-        if self._in_iteration:
-            self._end_iteration()
-        self.is_open, self._is_done = False, True
+        self.is_closing = True
+        try:
+            if self._in_iteration:
+                self._end_iteration()
+        except BaseException:
+            self.is_closing = False
+            raise
+        self.is_open = self.abandoned = False
+        self._is_done = True
         loop, run = self._loop, self._run
         self.results = loop.logbook.finish_page()
         try:
-            if self._is_train:
-                loop.cut_short |= not complete
+            # A user may end validation early; one that a stop has cut off leaves the epoch incomplete, as its metrics are.
+            loop.cut_short |= not complete and (self._is_train or self._verdicts.stop)
+            if loop.passes[0] is self:
                 loop.save_on_signal()
             loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
             loop.close_passes_above(self)
@@ -121,6 +132,8 @@ class Pass:
     def _open(self) -> None:
         loop = self._loop
         self._run = run = loop.running()
+        self._verdicts, self._clocks = run._verdicts, run._clocks
+        self._counts_steps, self._steps_before = loop.step_hooks.count, run._clocks.step
         if self._is_done:
             raise StopIteration
         if self._must_end():
@@ -160,7 +173,7 @@ class Pass:
         )
 
     def _must_end(self) -> bool:
-        verdicts = self._run._verdicts
+        verdicts = self._verdicts
         return verdicts.stop or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
@@ -168,36 +181,34 @@ class Pass:
         return length is not None and self._batches_seen >= length
 
     def _fetch(self) -> Any:
+        if self._fetch_begin is None and self._fetch_end is None:
+            batch = next(self._source, END)
+            if batch is not END:
+                self._batches_seen += 1
+                if self._loop.prepare is not None:
+                    batch = self._loop.prepare(batch)
+            return batch
         run, now = self._run, self.now
         now.batch_idx = self._batches_seen
-        if self._fetch_begin is None and self._fetch_end is None:
-            batch = self._next()
-        else:
-            set_now(run, now)
-            if self._fetch_begin is not None:
-                self._fetch_begin(run)
-            batch = self._next()
-            now.batch = None if batch is END else batch
-            if self._fetch_end is not None:
-                self._fetch_end(run)
-            set_now(run, NO_ITERATION)
-            if batch is not END:
-                batch = now.batch
-        if batch is not END:
-            self._batches_seen += 1
-        return batch
-
-    def _next(self) -> Any:
+        set_now(run, now)
+        if self._fetch_begin is not None:
+            self._fetch_begin(run)
         batch = next(self._source, END)
-        return batch if batch is END or self._loop.prepare is None else self._loop.prepare(batch)
+        if batch is not END and self._loop.prepare is not None:
+            batch = self._loop.prepare(batch)
+        now.batch = None if batch is END else batch
+        if self._fetch_end is not None:
+            self._fetch_end(run)
+        set_now(run, NO_ITERATION)
+        if batch is END:
+            return END
+        self._batches_seen += 1
+        return now.batch
 
     def _begin_iteration(self) -> None:
-        self._steps_before = self._run._clocks.step
-        self._is_sampled = self._is_train and is_sampled(self._count)
-        self._count += 1
+        begin = self._begin
         if self._is_sampled:
-            self._began = perf_counter()
-        begin = self._timed_begin if self._is_sampled else self._begin
+            self._began, begin = perf_counter(), self._timed_begin
         if begin is not None:
             begin(self._run)
             if self._loop.passes[-1] is not self:  # a handler broke off a pass of its own
@@ -207,30 +218,35 @@ class Pass:
         self._in_iteration = False
         loop, run, now = self._loop, self._run, self.now
         if not (now.asked and self._was_skipped()):
-            clocks = loop.clocks
-            self._retries = 0
             now.has_ended = True
+            self._retries = 0
             if self._is_train:
-                clocks.iteration += 1
-                clocks.samples += now.samples
-                if not loop.step_hooks.count:
-                    clocks.step += 1
-            end = self._timed_end if self._is_sampled else self._end
-            if end is not None:
-                end(run)
+                self._count_iteration(now)
+            if self._end is not None:
+                (self._timed_end or self._end if self._is_sampled else self._end)(run)
                 if loop.passes[-1] is not self:
                     loop.close_passes_above(self)
             if self._is_sampled:
                 loop.share.add_step(perf_counter() - self._began)
-            if self._is_train and loop.log_every and clocks.step >= loop.logbook.next_log_step:
-                loop.logbook.end_window(send=True)
-                run.monitors.raise_errors()
-            elif self._count % FOLD_EVERY == 0 and not (self._is_train and loop.log_every):
+            if self._is_train and loop.log_every:
+                if self._clocks.step >= loop.logbook.next_log_step:
+                    loop.logbook.end_window(send=True)
+                    run.monitors.raise_errors()
+            elif self._count % FOLD_EVERY == 0:
                 loop.logbook.end_window(send=False)
-            if loop.tags and self._is_train and (not loop.step_hooks.count or clocks.step != self._steps_before):
-                loop.write_checkpoint()
+            if self._is_train:
+                if loop.tags and (not self._counts_steps or self._clocks.step != self._steps_before):
+                    loop.write_checkpoint()
+                self._steps_before = self._clocks.step
         set_now(run, NO_ITERATION)
         now.clear()
+
+    def _count_iteration(self, now: Iteration) -> None:
+        clocks = self._clocks
+        clocks.iteration += 1
+        clocks.samples += now.samples
+        if not self._counts_steps:
+            clocks.step += 1
 
     def _was_skipped(self) -> bool:
         """Do what was asked of the iteration instead of ending it; say whether it was skipped as a whole."""

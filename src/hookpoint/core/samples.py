@@ -7,24 +7,28 @@ from typing import Any
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first dimension of the first array in a batch, or 1 where there is none to be seen.
+    """Return the length of the first dimension of the first array in a batch; where there is none, its number of items.
 
-    Tuples, lists and mappings are opened; a list of anything but arrays counts by its length.
+    Tuples, lists and mappings are opened as columns of a batch, unless they hold no array: a list of tuples is a list of
+    samples, and a list of anything else that is no container counts by its length. What cannot be opened counts as one.
 
     >>> count_samples([["a", "b", "c"], [0, 1, 0]])
     3
     """
-    while True:
-        shape = getattr(batch, "shape", None)
-        if shape is not None:
-            return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
-        elif isinstance(batch, tuple) and batch:
-            batch = batch[0]
-        elif isinstance(batch, list) and batch:
-            if not hasattr(batch[0], "shape") and not isinstance(batch[0], list | tuple | Mapping):
-                return len(batch)
-            batch = batch[0]
-        else:
-            return 1
+    if isinstance(batch, (list, tuple)):  # first what nearly every batch is
+        for part in batch:
+            shape = getattr(part, "shape", None)
+            if shape is not None:
+                return int(shape[0]) if len(shape) else 1
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if isinstance(batch, Mapping):
+        return count_samples(list(batch.values()))
+    if isinstance(batch, list | tuple) and batch:
+        first = batch[0]
+        is_samples = isinstance(batch, list) and isinstance(first, tuple)
+        if is_samples or not isinstance(first, list | tuple | Mapping):
+            return len(batch)
+        return count_samples(first)
+    return 1

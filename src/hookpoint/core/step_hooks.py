@@ -38,6 +38,7 @@ class StepHooks:
         self._handles.append(self._optimizer.register_step_post_hook(self._after))
 
     def remove(self) -> None:
+        """Stop watching: at the end, or because a stepper makes every step itself, and counts them."""
         while self._handles:
             self._handles.pop().remove()
 

@@ -18,6 +18,11 @@ def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def printable(name: str) -> str:
+    """Return a name without characters that would move the cursor or change colours."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
 def claim(show: Show) -> None:
     """Have lines printed by this function, until `release`: whoever draws on the terminal knows how not to be in the way."""
     _drawing.append(show)

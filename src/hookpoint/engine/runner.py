@@ -34,14 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Runner:
-    """Train, validate and predict with a PyTorch model; everything else is callbacks.
-
-    The step is a bare loop's, bit for bit: `main` or a MainCallback in the list changes forward, backward or the
-    learning-rate step. `metrics` maps names to functions of (outputs, targets) or objects with update, compute and reset.
-    `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
-    state dict. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads `lr_metric`,
-    by default val_loss or else loss. `strict_sync` makes any wait for the GPU between log steps an error.
-    """
+    """The runner without the default callbacks; `hookpoint.Runner` adds them, and its docstring says what the options do."""
 
     def __init__(
         self,
@@ -54,6 +47,8 @@ class Runner:
         lr_scheduler_on: Literal["epoch", "step"] = "epoch",
         lr_metric: str | None = None,
         callbacks: Iterable[Any] = (),
+        extra_callbacks: Iterable[Any] | None = None,
+        monitors: Iterable[Any] | None = None,
         main: MainCallback | Callable[[Run], Any] | None = None,
         workdir: Any = None,
         name: str | None = None,
@@ -86,7 +81,7 @@ class Runner:
         }
         self._needs_own_backward = precision == "fp16" or accumulate > 1 or clip_grad_norm is not None
         self._seed, self._deterministic = seed, deterministic
-        self._callbacks = list(callbacks)
+        self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
         self._internal: list[Callback] = [MetricSet(metrics)] if metrics else []
         self._internal += [StrictSync()] if strict_sync else []
@@ -98,6 +93,12 @@ class Runner:
         }
         self._run: Run | None = None
         self._make_loop([])  # finds the mistakes in the callbacks now, not in fit
+
+    def _completed(
+        self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
+    ) -> list[Any]:
+        """Return all callbacks of a run; here None stands for none, in the public Runner for the defaults."""
+        return [*callbacks, *(extra_callbacks or ()), *(monitors or ())]
 
     def on(self, point: str, **options: Any) -> Callable[[Function], Function]:
         """Add a function as a callback for a point: `@runner.on("on_epoch_end")`."""
@@ -187,7 +188,8 @@ class Runner:
         except Exception as error:
             if not self._recovered(run, now, error):
                 raise
-        now.skips_were_read = True
+        if now.asked:
+            now.skips_were_read = True
 
     def _evaluate(self, run: Run, loader: Iterable[Any], *, aside: bool = False) -> Mapping[str, Any]:
         forward = run.hooks.dispatch("on_val_forward", mode="val")
@@ -258,7 +260,9 @@ class Runner:
         run._stepper = self._stepper
         self._forward = self._owned(hooks, "on_train_forward", ("on_train_forward", "on_iter_forward"), self._stepper.forward)
         self._backward = self._owned(hooks, "on_iter_backward", ("on_iter_backward",), self._stepper.backward_and_step)
-        if self._needs_own_backward and self._backward != self._stepper.backward_and_step:
+        if self._backward == self._stepper.backward_and_step:
+            self._stepper.count_steps(run)
+        elif self._needs_own_backward:
             self._backward = partial(self._checked, self._backward)
         run.at_log_step(lambda values: self._rates())
 

@@ -1,0 +1,37 @@
+"""Monitors: what receives everything that is logged. Names are loaded when they are first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.monitors.json_writer import JSONWriter, read_scalars
+    from hookpoint.monitors.scalar_printer import ScalarPrinter
+    from hookpoint.monitors.tf_event_writer import TFEventWriter
+
+_WHERE = {
+    "JSONWriter": "monitors.json_writer",
+    "ScalarPrinter": "monitors.scalar_printer",
+    "TFEventWriter": "monitors.tf_event_writer",
+    "read_scalars": "monitors.json_writer",
+}
+
+__all__ = [
+    "JSONWriter",
+    "ScalarPrinter",
+    "TFEventWriter",
+    "read_scalars",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"hookpoint.monitors has no '{name}'")
+    value = getattr(import_module(f"hookpoint.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

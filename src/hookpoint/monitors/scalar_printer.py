@@ -1,0 +1,95 @@
+"""ScalarPrinter: the epoch's values, in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.terminal import printable, say
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.records import Record
+    from hookpoint.core.run import Run
+
+
+class ScalarPrinter(Callback):
+    """Print scalars to stderr at the end of each epoch: training means, validation results and what was logged beside them.
+
+    Names are sorted; on a terminal too narrow for one line each value gets a line of its own. `enable_step` prints the means
+    of each log step too, as they come. `whitelist` and `blacklist` are regular expressions that are searched for in a name:
+    one that a whitelist does not hold, or a blacklist does, is not printed.
+
+    Listens to on_records and on_run_end. Keeps nothing in the checkpoint. Runs on the chief, and never ends a run. A step
+    pays nothing.
+
+    >>> ScalarPrinter(blacklist=["^learning_rate", "/ema$"])  # doctest: +ELLIPSIS
+    <...ScalarPrinter object at ...>
+    """
+
+    ranks = "chief"
+    on_error = "warn"
+
+    def __init__(
+        self,
+        enable_step: bool = False,
+        enable_epoch: bool = True,
+        whitelist: Iterable[str] | None = None,
+        blacklist: Iterable[str] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        self.enable_step = enable_step
+        self.enable_epoch = enable_epoch
+        self._whitelist = None if whitelist is None else _patterns(whitelist)
+        self._blacklist = _patterns(blacklist or ())
+        self._gathered: dict[str, float] = {}
+
+    def on_run_begin(self) -> None:
+        self._gathered = {}
+
+    def on_records(self, records: list[Record], run: Run) -> None:
+        for record in records:
+            if record.kind == "scalars" and record.at == "step":
+                if self.enable_step:
+                    self._print(f"step {record.step}", record.scalars())
+            elif record.kind == "scalars" and self.enable_epoch:
+                self._gathered.update(record.scalars())
+            elif "epoch_end" in record.values and record.kind == "event":
+                of = "" if run.max_epochs is None else f"/{run.max_epochs}"
+                cut = "" if record.values["epoch_end"]["complete"] else " (cut short)"
+                self._print_gathered(f"epoch {record.epoch}{of}{cut}")
+
+    def on_run_end(self) -> None:
+        self._print_gathered("after the last epoch")
+
+    def _print_gathered(self, title: str) -> None:
+        gathered, self._gathered = self._gathered, {}
+        self._print(title, gathered)
+
+    def _print(self, title: str, values: Mapping[str, float]) -> None:
+        shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]
+        if shown:
+            line = "  ".join([title, *shown])
+            say(line if len(line) < _width() else "\n    ".join([title, *shown]))
+
+    def _is_wanted(self, name: str) -> bool:
+        listed = self._whitelist is None or any(pattern.search(name) for pattern in self._whitelist)
+        return listed and not any(pattern.search(name) for pattern in self._blacklist)
+
+
+def _patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
+    return [re.compile(pattern) for pattern in ([given] if isinstance(given, str) else given)]
+
+
+def _width() -> float:
+    """The columns of the terminal; a file takes lines of any length, and one per epoch is easier to search."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return float("inf")
+    return os.get_terminal_size(sys.stderr.fileno()).columns or 80

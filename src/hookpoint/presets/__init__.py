@@ -1,0 +1,1 @@
+"""The public Runner and Loop: where engine, callbacks and monitors meet."""

@@ -1,0 +1,73 @@
+"""The public Loop: the core's, with the default callbacks and monitors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from os import PathLike
+from typing import Any
+
+from hookpoint.core import loop as core
+from hookpoint.core.metrics import Floats, floats_one_by_one
+from hookpoint.core.store import Store
+from hookpoint.presets.defaults import with_defaults
+
+
+class Loop(core.Loop):
+    """Run callbacks around loops of one's own: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
+
+    A progress bar, moving averages and the printing of each epoch's metrics come with it, and with a `workdir` JSON lines and
+    TensorBoard files; `extra_callbacks=` and `monitors=` replace them, `[]` leaves them out.
+
+    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C and
+    SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
+    the second at once. A loop may be entered again after it was left: that is a fresh run.
+
+    >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
+    ...     for epoch in run.epochs(2):
+    ...         for batch in run.batches([1.0, 3.0]):
+    ...             run.log(loss=batch / epoch)
+    1 2.0
+    2 1.0
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any] = (),
+        *,
+        extra_callbacks: Iterable[Any] | None = None,
+        monitors: Iterable[Any] | None = None,
+        model: Any = None,
+        optimizer: Any = None,
+        criterion: Any = None,
+        lr_scheduler: Any = None,
+        device: Any = None,
+        workdir: str | PathLike[str] | None = None,
+        name: str = "run",
+        log_every: int = 50,
+        max_retries: int = 3,
+        store: Store | None = None,
+    ) -> None:
+        super().__init__(
+            with_defaults(callbacks, extra_callbacks, monitors),
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            lr_scheduler=lr_scheduler,
+            device=device,
+            workdir=workdir,
+            name=name,
+            log_every=log_every,
+            max_retries=max_retries,
+            store=store,
+            floats=_floats(),
+        )
+
+
+def _floats() -> Floats:
+    """Return the way to turn logged values into floats: torch's where torch is in use already."""
+    if "torch" not in sys.modules:
+        return floats_one_by_one
+    from hookpoint.engine.values import device_floats
+
+    return device_floats

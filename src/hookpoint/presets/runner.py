@@ -1,0 +1,35 @@
+"""The public Runner: the engine's, with the default callbacks and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hookpoint.engine import runner as engine
+from hookpoint.presets.defaults import with_defaults
+
+
+class Runner(engine.Runner):
+    """Train, validate and predict with a PyTorch model; everything else is callbacks.
+
+    A progress bar, moving averages and the printing of each epoch's metrics come with it, and with a `workdir` JSON lines and
+    TensorBoard files; `extra_callbacks=` and `monitors=` replace them, `[]` leaves them out.
+
+    The step is a bare loop's, bit for bit: `main` or a MainCallback in the list changes forward, backward or the
+    learning-rate step. `metrics` maps names to functions of (outputs, targets) or objects with update, compute and reset.
+    `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
+    state dict. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads `lr_metric`,
+    by default val_loss or else loss. `strict_sync` makes any wait for the GPU between log steps an error.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 1)
+    >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss())
+    >>> run = runner.fit((torch.randn(64, 4), torch.randn(64, 1)), epochs=2, batch_size=16)
+    >>> run.step, run.epoch
+    (8, 2)
+    """
+
+    def _completed(
+        self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
+    ) -> list[Any]:
+        return with_defaults(callbacks, extra_callbacks, monitors)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookpoint import Callback, Every
+from hookpoint.callbacks import MergeAllSummaries
+from hookpoint.core.errors import BadValue
+from hookpoint.core.loop import Loop
+
+
+class Monitor(Callback):
+    def __init__(self):
+        self.rows = []
+
+    def on_records(self, records):
+        self.rows += [(record.at, record.step, record.scalars()) for record in records if record.kind == "scalars"]
+
+
+def train(callback, *, epochs=2, batches=4, **summaries):
+    monitor = Monitor()
+    with Loop([callback, monitor], log_every=2) as run:
+        for name, function in summaries.items():
+            run.summary(name, function)
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(batches)):
+                pass
+    return run, monitor.rows
+
+
+def test_each_function_is_called_at_the_end_of_each_epoch():
+    numbers = iter(range(100))
+    run, rows = train(MergeAllSummaries(), count=lambda: next(numbers), fixed=lambda: 0.5)
+    assert rows == [("value", 4, {"count": 0.0, "fixed": 0.5}), ("value", 8, {"count": 1.0, "fixed": 0.5})]
+    assert run.monitors.get_history("count") == [(4, 0.0), (8, 1.0)]
+
+
+def test_a_period_adds_steps():
+    called = []
+    _, rows = train(MergeAllSummaries(period=3), epochs=1, batches=7, count=lambda: called.append(1) or len(called))
+    assert len(called) == 3
+    assert rows == [
+        ("step", 4, {"count": 1.0}),
+        ("step", 6, {"count": 2.0}),
+        ("epoch", 7, {"count": 1.5}),
+        ("value", 7, {"count": 3.0}),
+    ]
+
+
+def test_a_schedule_replaces_both():
+    called = []
+    train(MergeAllSummaries(period=3).when(Every(epochs=2)), epochs=4, count=lambda: called.append(1) or 1)
+    assert len(called) == 2
+
+
+def test_an_epoch_cut_short_has_no_summaries():
+    with Loop([MergeAllSummaries()]) as run:
+        run.summary("x", lambda: 1.0)
+        for _ in run.epochs(1):
+            for _ in run.batches(range(4)):
+                break
+    assert "x" not in run.metrics
+
+
+def test_a_value_may_be_a_tensor():
+    run, _ = train(MergeAllSummaries(), norm=lambda: torch.ones(4).norm())
+    assert run.metrics["norm"] == 2.0
+
+
+def test_a_function_may_send_something_else_instead():
+    run, rows = train(MergeAllSummaries(), weights=lambda: None)
+    assert rows == []
+    assert "weights" not in run.metrics
+
+
+def test_a_value_that_is_no_scalar_is_refused_by_its_name():
+    with pytest.raises(BadValue, match=r"'weights' has shape \(3,\)"):
+        train(MergeAllSummaries(), weights=lambda: torch.ones(3))
+
+
+def test_without_functions_nothing_is_logged():
+    assert train(MergeAllSummaries(period=1))[1] == []
+
+
+def test_a_function_may_register_another():
+    with Loop([MergeAllSummaries()]) as run:
+        run.summary("first", lambda: run.summary("second", lambda: 2.0) or 1.0)
+        for _ in run.epochs(2):
+            for _ in run.batches(range(2)):
+                pass
+    assert dict(run.metrics) == {"first": 1.0, "second": 2.0}
+
+
+@pytest.mark.parametrize("period", [-1, 1.5, "3"])
+def test_a_period_that_means_nothing_is_refused(period):
+    with pytest.raises(ValueError, match="takes an integer, 0 or more; got"):
+        MergeAllSummaries(period=period)
+
+
+def test_a_step_without_a_period_does_not_call_it():
+    assert Loop([MergeAllSummaries()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hookpoint import Callback, callbacks, monitors
+
+
+@pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
+def test_names_are_listed_once_and_sorted(package):
+    assert package.__all__ == sorted(set(package.__all__)) == sorted(package._WHERE) == dir(package)
+
+
+@pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
+def test_every_name_is_there_and_lives_in_a_file_of_its_name(package):
+    for name in package.__all__:
+        thing = getattr(package, name)
+        if isinstance(thing, type):
+            assert issubclass(thing, Callback)
+            assert thing.__module__.rpartition(".")[2].replace("_", "") == name.lower()
+
+
+def test_monitors_are_found_among_callbacks_too():
+    classes = [name for name in monitors.__all__ if isinstance(getattr(monitors, name), type)]
+    assert len(classes) == 3
+    assert all(getattr(callbacks, name) is getattr(monitors, name) for name in classes)
+
+
+@pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
+def test_another_name_is_not_there(package):
+    with pytest.raises(AttributeError, match=f"{package.__name__} has no 'Nothing'"):
+        package.Nothing  # noqa: B018
+
+
+def test_using_every_name_imports_no_other_package():
+    program = """
+import sys
+before = set(sys.modules)
+from hookpoint import callbacks, monitors
+for package in (callbacks, monitors):
+    for name in package.__all__:
+        getattr(package, name)
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(loaded - set(sys.stdlib_module_names) - {"hookpoint"}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from time import monotonic, sleep
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint.callbacks import ProgressBar
+from hookpoint.core.loop import Loop
+
+# What the programs below share: `drawn()` waits until the bar shows how far the run is.
+PROGRAM = """
+import sys, time
+from hookpoint.core.loop import Loop
+from hookpoint.callbacks import ProgressBar, ScalarPrinter
+
+bar = ProgressBar(["accuracy"], refresh_seconds=0.01)
+
+class Unsized:
+    def __iter__(self):
+        return iter(range(3))
+
+def drawn(run):
+    while run.progress != (bar._drawing._shown.mode, bar._drawing._shown.done, bar._drawing._shown.total):
+        time.sleep(0.001)
+"""
+
+
+def waits_for_the_plain_line(capsys):
+    """Return what waits until something was printed, and keeps all that was."""
+    kept = []
+
+    def wait():
+        deadline = monotonic() + 60
+        while monotonic() < deadline:
+            kept.append(capsys.readouterr().err)
+            if kept[-1]:
+                return
+            sleep(0.001)
+        raise AssertionError("no line came")
+
+    wait.kept = kept
+    return wait
+
+
+def test_a_run_is_shown_on_one_line_that_never_wraps(in_terminal):
+    shown = in_terminal(
+        PROGRAM
+        + """
+with Loop([bar, ScalarPrinter()], log_every=2) as run:
+    for epoch in run.epochs(2):
+        for batch in run.batches(range(8)):
+            run.log(loss=1 / (1 + run.iteration), accuracy=batch / 8)
+            drawn(run)
+        for batch in run.batches(range(4), mode="val"):
+            run.log(loss=0.5)
+            drawn(run)
+    for batch in run.batches(Unsized(), mode="pred"):
+        drawn(run)
+"""
+    )
+    assert shown.returncode == 0, shown.written
+    assert shown.wrapped == []
+    assert max(map(len, shown.frames)) <= 79
+    assert shown.lines[0].startswith("epoch 1/2  accuracy: 0.4375  loss: ")
+    assert shown.lines[1].startswith("epoch 2/2  accuracy: 0.4375  loss: ")
+    assert shown.lines[2].startswith("epoch 2/2  ━━━━━━━━")
+    assert " 8/8  " in shown.lines[2]
+    assert "it/s" in shown.lines[2]
+    assert "loss 0." in shown.lines[2]
+    assert shown.lines[3:] == [""]
+    assert shown.cursor_is_shown
+    for done in range(8):
+        assert any(f" {done}/8 " in frame for frame in shown.frames)
+    assert any("epoch 1/2 val" in frame and " 3/4 " in frame for frame in shown.frames)
+    assert any("epoch 2/2 pred  2 batches" in frame for frame in shown.frames)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
+def test_a_terminal_of_any_width_gets_one_line(in_terminal, columns):
+    shown = in_terminal(
+        PROGRAM
+        + """
+with Loop([bar], log_every=1) as run:
+    for epoch in run.epochs(1):
+        for batch in run.batches(range(100)):
+            run.log(loss=1234.5678, accuracy=0.00012345)
+            if batch % 10 == 0:
+                drawn(run)
+""",
+        columns=columns,
+    )
+    assert len([line for line in shown.lines if line]) == 1
+    assert shown.wrapped == []
+    assert max(map(len, shown.frames)) < columns
+
+
+def test_a_validation_of_its_own_is_shown_and_left(in_terminal):
+    shown = in_terminal(
+        PROGRAM
+        + """
+for attempt in range(2):
+    with Loop([bar], run_points=False) as run:
+        for batch in run.batches(range(5), mode="val"):
+            run.log(loss=0.5)
+print("streams are back:", sys.stdout is sys.__stdout__)
+"""
+    )
+    assert [line.split()[0] for line in shown.lines[:2]] == ["val", "val"]
+    assert all(" 5/5 " in line for line in shown.lines[:2])
+    assert shown.lines[2] == "streams are back: True"
+
+
+def test_a_validation_of_its_own_that_fails_leaves_a_clean_terminal(in_terminal):
+    shown = in_terminal(
+        PROGRAM
+        + """
+try:
+    with Loop([bar], run_points=False) as run:
+        for batch in run.batches(range(5), mode="val"):
+            raise RuntimeError("boom")
+except RuntimeError:
+    print("streams are back:", sys.stdout is sys.__stdout__)
+"""
+    )
+    assert "streams are back: True" in shown.lines
+    assert shown.cursor_is_shown
+
+
+def test_an_exception_leaves_a_clean_terminal_that_says_how_far_it_came(in_terminal):
+    shown = in_terminal(
+        PROGRAM
+        + """
+with Loop([bar]) as run:
+    for epoch in run.epochs(3):
+        for batch in run.batches(range(8)):
+            if epoch == 2 and batch == 5:
+                drawn(run)
+                raise RuntimeError("boom")
+"""
+    )
+    assert shown.returncode == 1
+    assert shown.cursor_is_shown
+    assert shown.lines[0].startswith("epoch 2/3  ━━━")
+    assert " 5/8 " in shown.lines[0]
+    assert shown.lines[1] == "Traceback (most recent call last):"
+    assert shown.lines[-2] == "RuntimeError: boom"
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_leaves_a_clean_terminal(in_terminal, signals):
+    shown = in_terminal(
+        PROGRAM
+        + """
+with Loop([bar]) as run:
+    for epoch in run.epochs(3):
+        for batch in run.batches(range(1_000_000)):
+            if batch == 5:
+                print("ready")
+            time.sleep(0.01)
+""",
+        signals=signals,
+    )
+    assert shown.returncode == -2
+    assert shown.cursor_is_shown
+    assert shown.lines[0] == "ready"
+    assert shown.lines[1].startswith("epoch 1/3  ")
+    assert shown.lines[2] == "Traceback (most recent call last):"
+    assert shown.lines[-2] == "KeyboardInterrupt"
+
+
+def test_a_short_run_leaves_nothing_in_a_file(capsys):
+    with Loop([ProgressBar()]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches(range(10)):
+                run.log(loss=1.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_long_run_leaves_a_line_now_and_then_in_a_file(capsys):
+    wait = waits_for_the_plain_line(capsys)
+    with Loop([ProgressBar(plain_every_seconds=0.001)], log_every=1) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches(range(4)):
+                run.log(loss=0.25)
+                if batch == 2:
+                    run.monitors.drain()
+                    capsys.readouterr()
+                    wait()
+    written = "".join(wait.kept).splitlines()
+    assert written[0].startswith("epoch 1/1  2/4  (50%)  ")
+    assert written[0].endswith("loss 0.25")
+
+
+def test_the_end_of_a_long_epoch_is_a_line_in_a_file(capsys):
+    class Slow(Callback):
+        def on_train_epoch_end(self):
+            sleep(0.002)
+
+    with Loop([Slow(), ProgressBar(plain_every_seconds=0.001)]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(range(4)):
+                pass
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ")[:2] for line in lines if "4/4" in line] == [["epoch 1/2", "4/4"], ["epoch 2/2", "4/4"]]
+
+
+def test_a_step_does_not_call_it():
+    hooks = Loop([ProgressBar()]).hooks
+    assert hooks.dispatch("on_iter_begin", "on_train_iter_begin", mode="train") is None
+    assert hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
+
+
+def test_values_are_those_of_records():
+    bar = ProgressBar(["accuracy"])
+    with Loop([bar], log_every=2) as run:
+        for batch in run.batches([1, 2, 3]):
+            run.log(loss=batch, accuracy=batch / 10, other=1)
+            if batch == 3:
+                run.monitors.drain()
+                assert bar._values == {"loss": 1.5, "accuracy": pytest.approx(0.15)}
+    assert bar._values == {"loss": 2.0, "accuracy": pytest.approx(0.2)}
+
+
+def test_a_second_run_begins_without_the_values_of_the_first(capsys):
+    bar = ProgressBar(plain_every_seconds=0.001)
+    with Loop([bar]) as run:
+        run.log(loss=1.0)
+    assert bar._values == {"loss": 1.0}
+    with Loop([bar]) as run:
+        assert bar._values == {}
+
+
+def test_only_the_chief_has_one(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert Loop([ProgressBar()]).hooks.entries == []
+
+
+def test_a_display_that_fails_does_not_end_the_run(monkeypatch, caplog):
+    monkeypatch.setattr("hookpoint.callbacks.progress_bar.choose_display", lambda *seconds: 1 / 0)
+    with Loop([ProgressBar()]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(range(3)):
+                pass
+    assert run.iteration == 6
+    assert "ProgressBar failed at on_train_epoch_begin: ZeroDivisionError" in caplog.text
+
+
+def test_it_can_be_pickled_before_and_after_a_run():
+    bar = ProgressBar(["accuracy"])
+    with Loop([bar]) as run:
+        for _ in run.batches(range(3)):
+            pass
+    assert pickle.loads(pickle.dumps(bar)).names == ("loss", "accuracy")
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_times_that_mean_nothing_are_refused(seconds):
+    with pytest.raises(ValueError, match=f"refresh_seconds={seconds}"):
+        ProgressBar(refresh_seconds=seconds)
+    with pytest.raises(ValueError, match=f"plain_every_seconds={seconds}"):
+        ProgressBar(plain_every_seconds=seconds)
+
+
+def test_a_file_needs_no_rich(tmp_path):
+    program = """
+import sys
+from hookpoint.core.loop import Loop
+from hookpoint.callbacks import ProgressBar, ScalarPrinter
+with Loop([ProgressBar(), ScalarPrinter()]) as run:
+    for _ in run.batches(range(3)):
+        run.log(loss=1.0)
+sys.exit("rich" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "epoch 1  loss: 1\n")

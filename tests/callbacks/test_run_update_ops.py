@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookpoint.callbacks import RunUpdateOps
+from hookpoint.core.loop import Loop
+
+
+class PlainOptimizer:
+    """An optimizer without hooks: the loop counts batches as steps."""
+
+    def step(self):
+        pass
+
+
+def sgd():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    return torch.optim.SGD([weight], lr=1.0)
+
+
+def train(optimizer, *, accumulate=1, batches=6, callback=None):
+    """Train with a step every `accumulate` batches; return the steps and batches at which the function was called."""
+    called = []
+    with Loop([callback or RunUpdateOps()], optimizer=optimizer) as run:
+        run.update_op(lambda: called.append((run.step, run.iteration)))
+        for _ in run.epochs(1):
+            for batch in run.batches(range(batches)):
+                if (batch + 1) % accumulate == 0 and optimizer is not None:
+                    optimizer.step()
+    return called
+
+
+def test_after_each_step_of_an_optimizer_with_hooks():
+    assert train(sgd()) == [(step, step - 1) for step in range(1, 7)]
+
+
+def test_once_per_window_where_gradients_are_gathered():
+    assert train(sgd(), accumulate=3) == [(1, 2), (2, 5)]
+
+
+@pytest.mark.parametrize("optimizer", [None, PlainOptimizer()])
+def test_after_each_batch_where_steps_are_batches(optimizer):
+    assert train(optimizer) == [(step, step) for step in range(1, 7)]
+
+
+def test_the_weights_have_changed_by_then():
+    optimizer, seen = sgd(), []
+    (weight,) = optimizer.param_groups[0]["params"]
+    with Loop([RunUpdateOps()], optimizer=optimizer) as run:
+        run.update_op(lambda: seen.append(weight.item()))
+        for _ in run.batches(range(3)):
+            optimizer.step()
+    assert seen == [-1.0, -2.0, -3.0]
+
+
+def test_in_the_order_they_came():
+    called = []
+    with Loop([RunUpdateOps()]) as run:
+        run.update_op(lambda: called.append("a"))
+        run.update_op(lambda: called.append("b"))
+        for _ in run.batches(range(2)):
+            pass
+    assert called == ["a", "b", "a", "b"]
+
+
+def test_one_that_is_registered_late_is_called_from_then_on():
+    called = []
+    with Loop([RunUpdateOps()]) as run:
+        for batch in run.batches(range(4)):
+            if batch == 2:
+                run.update_op(lambda: called.append(run.step))
+    assert called == [3, 4]
+
+
+def test_not_in_validation():
+    called = []
+    with Loop([RunUpdateOps()]) as run:
+        run.update_op(lambda: called.append(1))
+        for _ in run.batches(range(3), mode="val"):
+            pass
+    assert called == []
+
+
+def test_the_same_callback_serves_one_kind_of_loop_after_another():
+    callback = RunUpdateOps()
+    assert len(train(sgd(), callback=callback)) == 6
+    assert len(train(None, callback=callback)) == 6
+    assert len(train(sgd(), callback=callback)) == 6
+
+
+def test_a_function_that_fails_ends_the_run():
+    with pytest.raises(ZeroDivisionError) as caught, Loop([RunUpdateOps()]) as run:
+        run.update_op(lambda: 1 / 0)
+        for _ in run.batches(range(3)):
+            pass
+    assert caught.value.__notes__ == ["in callback RunUpdateOps at on_train_iter_end (step 1, rank 0)"]

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Loop, ObjAttrParam
+from hookpoint.core.errors import BadValue, UnknownSetting
+
+
+class Optimizer:
+    def __init__(self, *groups):
+        self.param_groups = list(groups)
+
+
+class Scalar:
+    """A learning rate as a tensor, which compiled steps need: it is changed in place."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+    def fill_(self, value):
+        self.value = value
+
+
+class Model:
+    dropout = 0.5
+    frozen = False
+    name = "net"
+
+
+@pytest.fixture
+def optimizer():
+    return Optimizer({"lr": 0.1, "momentum": 0.9, "nesterov": False}, {"lr": 0.01, "weight_decay": 0.0, "betas": (0.9, 0.99)})
+
+
+@pytest.fixture
+def hyper(optimizer):
+    with Loop(optimizer=optimizer) as run:
+        yield run.hyper
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "lr"])
+def test_the_learning_rate_is_set_in_all_groups_under_either_name(hyper, optimizer, name):
+    assert hyper[name] == 0.1
+    hyper[name] = 0.5
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("name", "value", "groups"), [("lr@1", 0.5, [0.1, 0.5]), ("learning_rate@0", 0.5, [0.5, 0.01])])
+def test_one_group_is_set_by_its_number(hyper, optimizer, name, value, groups):
+    hyper[name] = value
+    assert hyper[name] == value
+    assert [group["lr"] for group in optimizer.param_groups] == groups
+
+
+def test_a_setting_is_changed_only_in_the_groups_that_have_it(hyper, optimizer):
+    hyper["momentum"] = 0.5
+    hyper["weight_decay"] = 1
+    assert "momentum" not in optimizer.param_groups[1]
+    assert (optimizer.param_groups[0]["momentum"], optimizer.param_groups[1]["weight_decay"]) == (0.5, 1)
+
+
+def test_several_values_stay_several(hyper):
+    hyper["betas"] = [0.8, 0.9]
+    assert hyper["betas"] == (0.8, 0.9)
+
+
+def test_a_tensor_learning_rate_is_changed_in_place():
+    rate = Scalar(0.1)
+    with Loop(optimizer=Optimizer({"lr": rate})) as run:
+        run.hyper["lr"] = 0.5
+        assert run.hyper["lr"] is rate
+        assert rate.value == 0.5
+        with pytest.raises(BadValue, match="lr takes a finite number"):
+            run.hyper["lr"] = float("nan")
+    assert rate.value == 0.5
+
+
+def test_the_settings_there_are_can_be_listed(hyper):
+    assert list(hyper) == ["lr", "momentum", "weight_decay", "betas"]
+    assert len(hyper) == 4
+    assert "lr" in hyper
+    assert "dropout" not in hyper
+
+
+def test_anything_can_be_registered_and_its_name_wins(hyper, optimizer):
+    model = Model()
+    hyper.register(ObjAttrParam(model, "dropout"))
+    hyper.register(ObjAttrParam(model, "dropout", name="lr"))
+    hyper["dropout"] = 0.25
+    assert model.dropout == hyper["lr"] == 0.25
+    hyper["lr"] = 0.125
+    assert model.dropout == 0.125
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert list(hyper) == ["dropout", "lr", "momentum", "weight_decay", "betas"]
+    del hyper["lr"]
+    assert hyper["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", float("nan"), "lr takes a finite number.\n  got       nan\n  now       0.1"),
+        ("lr", float("inf"), "lr takes a finite number.\n  got       inf\n  now       0.1"),
+        ("lr", "0.1", "lr takes a finite number.\n  got       '0.1'\n  now       0.1"),
+        ("lr", True, "lr takes a finite number.\n  got       True\n  now       0.1"),
+        ("lr", None, "lr takes a finite number.\n  got       None\n  now       0.1"),
+        ("betas", 0.5, "betas takes 2 values.\n  got       0.5\n  now       (0.9, 0.99)"),
+        ("betas", (0.5,), "betas takes 2 values.\n  got       (0.5,)\n  now       (0.9, 0.99)"),
+        ("betas", (0.5, "x"), "betas takes a finite number.\n  got       'x'\n  now       0.99"),
+        ("nesterov", 1, "nesterov takes True or False.\n  got       1\n  now       False"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(hyper, optimizer, name, value, message):
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(BadValue) as caught:
+        hyper[name] = value
+    assert str(caught.value) == message
+    assert optimizer.param_groups == before
+
+
+def test_an_attribute_keeps_its_type():
+    model = Model()
+    ObjAttrParam(model, "name").set_value("other")
+    ObjAttrParam(model, "frozen").set_value(True)
+    assert (model.name, model.frozen) == ("other", True)
+    with pytest.raises(BadValue, match=r"name takes a str\.\n  got       3\n  now       'other'"):
+        ObjAttrParam(model, "name").set_value(3)
+
+
+@pytest.mark.parametrize("name", ["learning_rte", "lr@2", "lr@x", "betas@0"])
+def test_an_unknown_setting_names_those_there_are(hyper, name):
+    for use in (lambda: hyper[name], lambda: hyper.__setitem__(name, 1)):
+        with pytest.raises(UnknownSetting) as caught:
+            use()
+        assert str(caught.value) == (
+            f"there is no setting '{name}'.\n"
+            "  known     betas, lr, momentum, weight_decay\n"
+            f'  register  run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'
+        )
+        assert isinstance(caught.value, KeyError)
+
+
+def test_without_an_optimizer_there_are_no_settings():
+    with Loop() as run:
+        assert list(run.hyper) == []
+        with pytest.raises(UnknownSetting, match=r"there is no setting 'lr'.\n  known     none"):
+            run.hyper["lr"] = 1
+
+
+def test_only_what_was_registered_can_be_deleted(hyper):
+    with pytest.raises(UnknownSetting):
+        del hyper["lr"]
+
+
+def test_an_attribute_that_is_not_there_cannot_be_a_setting():
+    with pytest.raises(UnknownSetting, match=r"there is no setting 'drop_out'.\n  known     dropout, frozen, name"):
+        ObjAttrParam(Model(), "drop_out")

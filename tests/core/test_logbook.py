@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop
+
+
+class Monitor(Callback):
+    def __init__(self):
+        self.records = []
+
+    def on_records(self, records):
+        self.records += [record for record in records if record.kind == "scalars"]
+
+    def scalars(self, at=None):
+        return [(record.step, record.scalars()) for record in self.records if at in (None, record.at)]
+
+
+@pytest.fixture
+def monitor():
+    return Monitor()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda run: (run.log("loss", 2.0), run.log("acc", 0.5)),
+        lambda run: run.log(loss=2.0, acc=0.5),
+        lambda run: run.log({"loss": 2.0, "acc": 0.5}),
+    ],
+    ids=["name and value", "keywords", "mapping"],
+)
+def test_values_are_logged_in_any_of_three_forms(log, monitor):
+    with Loop([monitor]) as run:
+        log(run)
+    assert dict(run.metrics) == {"loss": 2.0, "acc": 0.5}
+    assert monitor.scalars() == [(0, {"loss": 2.0, "acc": 0.5})]
+
+
+def test_a_name_of_a_metric_may_be_any_string():
+    with Loop() as run:
+        run.log({"val/top-1 error": 0.25})
+        run.log("name", 1)
+        run.log(value=2)
+    assert dict(run.metrics) == {"val/top-1 error": 0.25, "name": 1.0, "value": 2.0}
+
+
+# The means of passes
+
+
+def test_the_value_of_an_epoch_is_the_mean_over_its_samples(monitor):
+    with Loop([monitor], log_every=0) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches([["a", "b", "c"], ["d"]]):
+                run.log(loss=epoch * len(batch))
+    assert run.monitors.get_history("loss") == [(2, 2.5), (4, 5.0)]
+    assert monitor.scalars() == [(2, {"loss": 2.5}), (4, {"loss": 5.0})]
+
+
+def test_during_a_pass_the_latest_value_is_the_one_of_this_iteration():
+    seen = []
+    with Loop() as run:
+        for batch in run.batches([1, 2, 3]):
+            run.log(loss=batch)
+            seen.append(run.metrics["loss"])
+    assert seen == [1.0, 2.0, 3.0]
+    assert run.metrics["loss"] == 2.0
+
+
+def test_training_metrics_are_final_at_the_end_of_the_training_pass():
+    seen = []
+    with Loop([LambdaCallback(on_train_epoch_end=lambda logs: seen.append(dict(logs)))]) as run:
+        for batch in run.batches([1, 2, 6]):
+            run.log(loss=batch)
+    assert seen == [{"loss": 3.0}]
+
+
+def test_a_value_logged_in_some_iterations_is_the_mean_of_those():
+    with Loop() as run:
+        for batch in run.batches([1, 2, 3, 4]):
+            if batch % 2 == 0:
+                run.log(even=batch)
+    assert run.metrics["even"] == 3.0
+
+
+def test_the_mean_of_a_long_pass_is_right_however_it_is_folded():
+    numbers = list(range(1000))
+    with Loop(log_every=7) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches(numbers):
+                run.log(x=batch)
+            for batch in run.batches(numbers, mode="val"):
+                run.log(x=batch)
+    assert run.metrics["x"] == run.metrics["val_x"] == 499.5
+
+
+# Names in validation and prediction
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "kept_as"),
+    [
+        ("train", "loss", "loss"),
+        ("val", "loss", "val_loss"),
+        ("val", "val_loss", "val_loss"),
+        ("val", "val-error-top1", "val-error-top1"),
+        ("val", "val/loss", "val/loss"),
+        ("val", "validation_loss", "validation_loss"),
+        ("val", "value", "val_value"),
+        ("pred", "loss", "pred_loss"),
+    ],
+)
+def test_plain_names_get_the_mode_in_front_outside_of_training(mode, name, kept_as):
+    with Loop() as run:
+        for _ in run.batches("ab", mode=mode):
+            run.log({name: 1})
+    assert list(run.metrics) == [kept_as]
+
+
+@pytest.mark.parametrize("put", [lambda run: run.put_scalar, lambda run: run.monitors.put_scalar])
+def test_put_scalar_keeps_the_name_as_given(put):
+    with Loop() as run:
+        for batch in run.batches([1, 3], mode="val"):
+            put(run)("loss", batch)
+    assert dict(run.metrics) == {"loss": 2.0}
+
+
+def test_what_is_logged_when_validation_ends_is_its_result_under_its_names():
+    class Score(Callback):
+        def on_val_epoch_end(self, run, logs):
+            run.log("score", 10 * logs["val_loss"])
+
+    with Loop([Score()]) as run:
+        for batch in run.batches([1, 2]):
+            run.log(loss=100)
+            for value in run.batches([batch, batch], mode="val"):
+                run.log(loss=value)
+            assert run.metrics["val_score"] == 10 * batch
+            assert run.metrics.observations("val_score") == batch
+    assert run.monitors.get_history("val_score") == [(0, 10.0), (1, 20.0)]
+    assert "score" not in run.metrics
+
+
+def test_validation_inside_an_iteration_leaves_the_training_means_alone(monitor):
+    with Loop([monitor], log_every=0) as run:
+        for batch in run.batches([1, 3]):
+            run.log(loss=batch)
+            for value in run.batches([10, 30], mode="val"):
+                run.log(loss=value)
+            run.log(after=batch)
+    assert monitor.scalars("epoch") == [
+        (0, {"val_loss": 20.0}),
+        (1, {"val_loss": 20.0}),
+        (2, {"loss": 2.0, "after": 2.0}),
+    ]
+
+
+# Log steps
+
+
+def test_a_log_step_sends_the_mean_since_the_last_one(monitor):
+    with Loop([monitor], log_every=2) as run:
+        for batch in run.batches([1, 3, 5, 7, 9]):
+            run.log(loss=batch)
+    assert monitor.scalars("step") == [(2, {"loss": 2.0}), (4, {"loss": 6.0})]
+    assert monitor.scalars("epoch") == [(5, {"loss": 5.0})]
+
+
+def test_log_steps_are_multiples_across_epochs(monitor):
+    with Loop([monitor], log_every=4) as run:
+        for _ in run.epochs(3):
+            for batch in run.batches([1, 2, 3]):
+                run.log(loss=batch)
+    assert [step for step, _ in monitor.scalars("step")] == [4, 8]
+
+
+def test_without_log_steps_only_epochs_are_sent(monitor):
+    with Loop([monitor], log_every=0) as run:
+        for batch in run.batches(range(200)):
+            run.log(loss=batch)
+    assert [(record.at, record.step) for record in monitor.records] == [("epoch", 200)]
+
+
+def test_validation_sends_its_means_once_and_no_log_steps(monitor):
+    with Loop([monitor], log_every=1) as run:
+        for batch in run.batches([1, 2, 3], mode="val"):
+            run.log(loss=batch)
+    assert [(record.at, dict(record.scalars())) for record in monitor.records] == [("epoch", {"val_loss": 2.0})]
+
+
+def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor):
+    log = LambdaCallback(on_epoch_end=lambda run: run.log(total=run.epoch))
+    with Loop([log, monitor]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches("ab"):
+                pass
+    assert [(one.epoch, one.step, one.at, one.scalars()) for one in monitor.records] == [
+        (1, 2, "value", {"total": 1.0}),
+        (2, 4, "value", {"total": 2.0}),
+    ]
+
+
+def test_what_an_exception_cut_off_is_not_sent_as_a_mean(monitor):
+    loop = Loop([monitor], log_every=2)
+    with pytest.raises(ValueError, match="stop"), loop as run:
+        for batch in run.batches([1, 3, 5, 7]):
+            run.log(loss=batch)
+            if batch == 5:
+                raise ValueError("stop")
+    assert monitor.scalars() == [(2, {"loss": 2.0})]
+
+
+# Logs, the metrics of this moment
+
+
+def test_logs_hold_the_metrics_of_the_running_epoch_only():
+    seen = []
+    see = LambdaCallback(on_epoch_end=lambda logs: seen.append(dict(logs)))
+    with Loop([see]) as run:
+        for epoch in run.epochs(3):
+            for _ in run.batches("a"):
+                run.log(loss=epoch)
+                if epoch == 1:
+                    run.log(once=1)
+    assert seen == [{"loss": 1.0, "once": 1.0}, {"loss": 2.0}, {"loss": 3.0}]
+    assert run.metrics["once"] == 1.0

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop
+from hookpoint.core.errors import BadValue, MissingMetric
+
+
+class Tensor:
+    """A value on a device: reading it as a float takes a wait, so it matters on which thread that happens."""
+
+    read_on: set[str]
+
+    def __init__(self, value, shape=(), *, read_on=None, wait=lambda: None):
+        self.value, self.shape = value, shape
+        self.read_on = set() if read_on is None else read_on
+        self.wait = wait
+        self.has_graph = True
+
+    def detach(self):
+        bare = Tensor(self.value, self.shape, read_on=self.read_on, wait=self.wait)
+        bare.has_graph = False
+        return bare
+
+    def __float__(self):
+        assert not self.has_graph
+        self.read_on.add(threading.current_thread().name)
+        self.wait()
+        return float(self.value)
+
+
+class Monitor(Callback):
+    def __init__(self):
+        self.scalars = []
+
+    def on_records(self, records):
+        self.scalars += [(record.at, record.scalars()) for record in records if record.kind == "scalars"]
+
+
+# What can be logged
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (2, 2.0),
+        (2.5, 2.5),
+        (True, 1.0),
+        (Fraction(1, 2), 0.5),
+        (Decimal("0.5"), 0.5),
+        (Tensor(3), 3.0),
+        (Tensor(3, (1, 1)), 3.0),
+    ],
+)
+def test_numbers_and_tensors_of_one_element_are_logged(value, kept):
+    with Loop() as run:
+        run.log("x", value)
+        for _ in run.batches("ab"):
+            run.log("in_pass", value)
+    assert dict(run.metrics) == {"x": kept, "in_pass": kept}
+    assert type(run.metrics["x"]) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("high", "'x' is 'high'; only numbers are logged.\n  write     run.put_text('x', ...)"),
+        (b"high", "'x' is b'high'; only numbers are logged.\n  write     run.put_text('x', ...)"),
+        (None, "'x' is None; only numbers are logged.\n  write     run.put_text('x', ...)"),
+        ([1.0], "'x' is [1.0]; only numbers are logged.\n  log       a number or a tensor of one element"),
+        (1j, "'x' is 1j; only numbers are logged.\n  log       a number or a tensor of one element"),
+        (
+            Tensor(0, (2, 3)),
+            (
+                "'x' has shape (2, 3); only scalars are logged.\n"
+                "  log       its mean, or each part under a name of its own\n"
+                "  write     run.put_histogram('x', ...) to see how it is spread"
+            ),
+        ),
+        (
+            Tensor(0, (0,)),
+            (
+                "'x' has shape (0,); only scalars are logged.\n"
+                "  log       its mean, or each part under a name of its own\n"
+                "  write     run.put_histogram('x', ...) to see how it is spread"
+            ),
+        ),
+    ],
+)
+def test_what_is_no_scalar_is_refused_where_it_is_logged(value, message):
+    with Loop() as run, pytest.raises(BadValue) as caught:
+        run.log(x=value)
+    assert str(caught.value) == message
+    assert isinstance(caught.value, TypeError)
+
+
+# Without waiting for the device
+
+
+@pytest.mark.parametrize("monitors", [0, 1, 2])
+def test_tensors_become_floats_off_the_training_thread_only(monitors):
+    read_on = set()
+    watching = [Monitor() for _ in range(monitors)]
+    with Loop(watching, log_every=2) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(range(150)):
+                run.log(loss=Tensor(batch, read_on=read_on), plain=batch)
+            for batch in run.batches(range(150), mode="val"):
+                run.log(loss=Tensor(batch, read_on=read_on))
+            run.log(last=Tensor(epoch, read_on=read_on))
+        run.monitors.drain()
+        assert read_on
+        assert threading.current_thread().name not in read_on
+    assert run.monitors.get_history("loss") == [(150, 74.5), (300, 74.5)]
+    assert run.metrics["val_loss"] == 74.5
+    for monitor in watching:
+        assert ("step", {"loss": 0.5, "plain": 0.5}) in monitor.scalars
+        assert monitor.scalars.count(("epoch", {"loss": 74.5, "plain": 74.5})) == 2
+
+
+def test_a_device_that_does_not_answer_holds_up_no_log_step():
+    asked, answer, answers_in_time = threading.Event(), threading.Event(), []
+
+    def wait():
+        asked.set()
+        answers_in_time.append(answer.wait(10))
+
+    with Loop([Monitor()], log_every=1) as run:
+        for batch in run.batches(range(200)):
+            run.log(loss=Tensor(batch, wait=wait))
+            if batch == 1:
+                asked.wait(10)  # from here on the monitor is in the middle of reading the first value
+        answer.set()
+    assert run.metrics["loss"] == 99.5
+    assert all(answers_in_time)
+
+
+def test_reading_a_metric_reads_it_once():
+    reads = []
+    with Loop() as run:
+        run.log("x", Tensor(1, wait=lambda: reads.append("read")))
+        assert (run.metrics["x"], run.metrics["x"]) == (1.0, 1.0)
+        assert reads == ["read"]
+
+
+def test_a_failed_read_loses_nothing():
+    is_lost = True
+
+    def wait():
+        if is_lost:
+            raise RuntimeError("the device is lost")
+
+    with Loop([LambdaCallback(on_records=lambda records: None)]) as run:
+        for batch in run.batches([1, 3]):
+            run.log(loss=Tensor(batch, wait=wait))
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            run.metrics["loss"]
+        is_lost = False
+        assert run.metrics["loss"] == 2.0
+
+
+# Looking values up
+
+
+def test_a_missing_metric_names_those_there_are():
+    with Loop() as run:
+        run.log(loss=1, acc=1)
+        with pytest.raises(MissingMetric) as caught:
+            run.monitors.get_latest("val_loss")
+    assert str(caught.value) == (
+        "there is no metric 'val_loss'.\n  known     acc, loss\n  log       run.log({\"val_loss\": value}) before it is read"
+    )
+    assert isinstance(caught.value, KeyError)
+    assert run.metrics.get("val_loss") is None
+
+
+def test_the_latest_value_and_the_history_of_final_ones():
+    with Loop() as run:
+        assert run.monitors.get_history("loss") == []
+        for epoch in run.epochs(2):
+            for batch in run.batches([0, 2]):
+                run.log(loss=batch + epoch)
+                assert run.monitors.get_latest("loss") == batch + epoch
+            assert run.monitors.get_latest("loss") == epoch + 1
+    assert run.monitors.get_history("loss") == [(2, 2.0), (4, 3.0)]
+
+
+def test_the_history_keeps_the_last_ten_thousand():
+    with Loop() as run:
+        for number in range(10_001):
+            run.log("x", number)
+    history = run.monitors.get_history("x")
+    assert (len(history), history[0], history[-1]) == (10_000, (0, 1.0), (0, 10_000.0))
+
+
+def test_observations_count_final_values_only():
+    with Loop() as run:
+        for _ in run.epochs(2):
+            for batch in run.batches([1, 2, 3]):
+                run.log(loss=batch)
+                assert run.metrics.observations("loss") == run.epoch - 1
+        assert run.metrics.observations("loss") == 2
+        assert run.metrics.observations("nobody") == 0
+
+
+def test_metrics_read_like_a_mapping():
+    with Loop() as run:
+        run.log(a=1, b=2)
+        assert ("a" in run.metrics, "c" in run.metrics, len(run.metrics), list(run.metrics)) == (True, False, 2, ["a", "b"])
+        assert repr(run.metrics) == "Metrics(a, b)"
+        for name in run.metrics:
+            run.log({name + name: 1})  # logging while reading is fine
+        assert repr(run.logs) == "Logs(a, b, aa, bb)"
+        assert len(run.logs) == 4
+
+
+def test_logs_say_what_they_lack():
+    with Loop() as run:
+        run.log(loss=1)
+        with pytest.raises(MissingMetric, match="there is no metric 'acc'"):
+            run.logs["acc"]

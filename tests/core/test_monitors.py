@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop
+from hookpoint.core.delivery import CAPACITY
+
+
+class Monitor(Callback):
+    """Remember what arrives and on which thread; wait for `gate` before the first of it is taken in."""
+
+    def __init__(self, *, on_error=None, name=None, gate=None):
+        super().__init__(name=name, on_error=on_error)
+        self.records, self.threads = [], set()
+        self.gate, self.is_waiting = gate, threading.Event()
+
+    def on_records(self, records):
+        self.is_waiting.set()
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        self.threads.add(threading.current_thread())
+        self.records += records
+
+    def of(self, kind):
+        return [record.values for record in self.records if record.kind == kind]
+
+
+class Failing(Callback):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.calls = 0
+        self.called = threading.Event()
+
+    def on_records(self, records):
+        self.calls += 1
+        self.called.set()
+        raise OSError("disk is full")
+
+
+# What arrives, and where
+
+
+def test_every_kind_of_record_arrives_with_the_clocks_of_its_moment():
+    monitor = Monitor()
+    with Loop([monitor]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("ab"):
+                run.put_image("sample", [[0, 1]])
+                run.put_histogram("weights", [1, 2, 3])
+                run.put_text("words", "hello")
+                run.put_event("found", size=3)
+    kinds = ("image", "histogram", "text")
+    assert [(one.kind, one.values, one.epoch, one.step) for one in monitor.records if one.kind in kinds] == [
+        (kind, values, 1, step)
+        for step in (0, 1)
+        for kind, values in zip(kinds, [{"sample": [[0, 1]]}, {"weights": [1, 2, 3]}, {"words": "hello"}], strict=True)
+    ]
+    assert monitor.of("event")[:2] == [{"found": {"size": 3}}] * 2
+    times = [record.time for record in monitor.records]
+    assert times == sorted(times)
+
+
+def test_records_arrive_in_order_on_a_thread_of_the_monitors_own():
+    first, second = Monitor(), Monitor()
+    with Loop([first, second]) as run:
+        for number in range(500):
+            run.put_text("number", str(number))
+    expected = [{"number": str(number)} for number in range(500)]
+    assert first.of("text") == second.of("text") == expected
+    threads = [*first.threads, *second.threads]
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+def test_no_thread_outlives_the_run_and_none_is_made_for_nothing():
+    before = set(threading.enumerate())
+    with Loop([Monitor()]):
+        assert set(threading.enumerate()) == before
+    monitor = Monitor()
+    with Loop([monitor]) as run:
+        run.log(x=1)
+    (thread,) = monitor.threads
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_monitor_has_everything_when_the_run_ends():
+    class Closing(Monitor):
+        def on_run_end(self):
+            self.had = len(self.of("text"))
+
+    monitor = Closing()
+    last = LambdaCallback(on_run_end=lambda run: run.put_text("last", "words"))
+    with Loop([monitor, last]) as run:
+        run.put_text("first", "words")
+    assert monitor.had == 2
+
+
+def test_a_monitor_may_be_a_callback_at_other_points_and_ask_for_the_run():
+    class Both(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_epoch_end(self, run):
+            run.put_text("epoch", str(run.epoch))
+
+        def on_records(self, run, records):
+            self.seen += [(run.name, record.values) for record in records if record.kind == "text"]
+
+    both = Both()
+    with Loop([both], name="mine") as run:
+        for _ in run.epochs(2):
+            pass
+    assert both.seen == [("mine", {"epoch": "1"}), ("mine", {"epoch": "2"})]
+
+
+def test_the_end_of_a_failed_run_arrives_as_an_event():
+    monitor = Monitor()
+    with pytest.raises(ValueError, match="nan"), Loop([monitor]):
+        raise ValueError("nan")
+    assert monitor.of("event") == [{"exception": {"type": "ValueError", "text": "nan"}}]
+
+
+# A slow monitor
+
+
+def test_a_slow_monitor_holds_up_no_step_until_its_queue_is_full():
+    gate = threading.Event()
+    monitor = Monitor(gate=gate)
+    with Loop([monitor]) as run:
+        for number in range(CAPACITY):
+            run.put_text("number", str(number))
+        assert monitor.records == []
+        gate.set()
+    assert len(monitor.of("text")) == CAPACITY
+
+
+def test_a_full_queue_waits_and_loses_nothing():
+    gate = threading.Event()
+    monitor = Monitor(gate=gate)
+    with Loop([monitor]) as run:
+        run.put_text("number", "0")
+        assert monitor.is_waiting.wait(10)
+        for number in range(1, CAPACITY + 1):
+            run.put_text("number", str(number))
+        threading.Timer(0.05, gate.set).start()
+        run.put_text("number", str(CAPACITY + 1))  # there is no room for it before the gate opens
+        assert gate.is_set()
+    assert monitor.of("text") == [{"number": str(number)} for number in range(CAPACITY + 2)]
+
+
+def test_a_full_queue_to_the_outside_drops_the_oldest_and_says_how_many(caplog):
+    class Outside(Monitor):
+        outside = True
+
+    gate = threading.Event()
+    monitor = Outside(gate=gate, name="server")
+    with Loop([monitor]) as run:
+        run.put_text("number", "0")
+        assert monitor.is_waiting.wait(10)
+        for number in range(1, CAPACITY + 4):
+            run.put_text("number", str(number))
+        gate.set()
+    assert monitor.of("text") == [{"number": str(number)} for number in (0, *range(4, CAPACITY + 4))]
+    assert "server was too slow: the oldest 3 records were dropped" in caplog.messages
+
+
+def test_a_drain_that_takes_too_long_says_how_many_records_are_missing(caplog):
+    gate = threading.Event()
+    monitor = Monitor(gate=gate, name="disk")
+    with Loop([monitor]) as run:
+        for number in range(4):
+            run.put_text("number", str(number))
+        assert monitor.is_waiting.wait(10)
+        run.monitors.drain(seconds=0.01)
+        assert caplog.messages == ["disk was too slow: 4 records did not reach it within 0.01 s"]
+        gate.set()
+        run.monitors.drain()
+        assert len(monitor.of("text")) == 4
+
+
+# A failing monitor
+
+
+def log_one_by_one(run, times):
+    for _ in range(times):
+        run.put_text("x", "y")
+        run.monitors.drain()
+
+
+def test_a_failing_monitor_is_given_up_after_three_failures_in_a_row_and_the_run_goes_on(caplog):
+    failing, other = Failing(name="bad"), Monitor()
+    with Loop([failing, other]) as run:
+        log_one_by_one(run, 5)
+    assert failing.calls == 3
+    assert caplog.messages == [
+        "bad failed at on_records: OSError: disk is full; the run goes on",
+        "bad failed at on_records: OSError: disk is full; the run goes on",
+        "bad failed at on_records: OSError: disk is full (3 times in a row); it is disabled for the rest of the run",
+    ]
+    assert len(other.of("text")) == 5
+
+
+def test_a_monitor_that_is_to_be_disabled_fails_once(caplog):
+    failing = Failing(name="bad", on_error="disable")
+    with Loop([failing]) as run:
+        log_one_by_one(run, 3)
+    assert failing.calls == 1
+    assert caplog.messages == ["bad failed at on_records: OSError: disk is full; it is disabled for the rest of the run"]
+
+
+def test_a_monitor_that_raises_ends_the_run_on_the_training_thread():
+    failing = Failing(name="bad", on_error="raise")
+    with pytest.raises(OSError, match="disk is full") as caught, Loop([failing]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches("ab"):
+                run.put_text("x", "y")
+                assert failing.called.wait(10)
+            run.monitors.drain()
+    assert run.epoch == 1
+    assert caught.value.__notes__ == ["in callback bad at on_records"]
+
+
+def test_failures_that_show_only_when_the_run_ends_are_raised_too():
+    last_words = LambdaCallback(on_run_end=lambda run: run.log(x=1))
+    with pytest.raises(OSError, match="disk is full"), Loop([last_words, Failing(on_error="raise")]):
+        pass
+    with pytest.raises(ExceptionGroup) as caught, Loop([last_words, Failing(on_error="raise"), Failing(on_error="raise")]):
+        pass
+    assert [str(one) for one in caught.value.exceptions] == ["disk is full", "disk is full"]
+
+
+def test_monitors_are_for_the_chief_only(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monitor = Monitor()
+    with Loop([monitor]) as run:
+        run.log(x=1)
+        assert not run.is_chief
+    assert monitor.records == []
+    assert run.metrics["x"] == 1.0

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import LambdaCallback, Loop
+from hookpoint.core.errors import OutsideIteration
+
+
+def test_the_names_of_mindspore_follow_the_run():
+    seen = []
+
+    def look(run_context):
+        args = run_context.original_args()
+        seen.append((args.cur_epoch_num, args.cur_step_num, args.batch_num, args.epoch_num, args.mode))
+
+    with Loop([LambdaCallback(on_iter_begin=look)]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches("ab"):
+                pass
+            for _ in run.batches("x", mode="val"):
+                pass
+    assert seen == [
+        (1, 1, 2, 2, "train"),
+        (1, 2, 2, 2, "train"),
+        (1, 2, 2, 2, "eval"),
+        (2, 3, 2, 2, "train"),
+        (2, 4, 2, 2, "train"),
+        (2, 4, 2, 2, "eval"),
+    ]
+
+
+def test_the_objects_of_the_run_are_there():
+    given = {"model": object(), "optimizer": object(), "criterion": object()}
+    train, val = ["a"], ["b"]
+    with Loop(**given) as run:
+        args = run.original_args()
+        for _ in run.batches(train):
+            pass
+        for _ in run.batches(val, mode="val"):
+            pass
+        assert args.network is args.train_network is given["model"]
+        assert (args.optimizer, args.loss_fn, args.metrics) == (given["optimizer"], given["criterion"], run.metrics)
+        assert (args.train_dataset, args.valid_dataset) == (train, val)
+
+
+def test_net_outputs_are_the_loss_or_else_the_outputs():
+    with Loop() as run:
+        args = run.original_args()
+        for _ in run.batches("a"):
+            run.outputs = "outputs"
+            assert args.net_outputs == "outputs"
+            run.loss = 0.0
+            assert args.net_outputs == 0.0
+
+
+def test_outside_of_an_iteration_the_logged_loss_stands_for_the_net_outputs():
+    with Loop() as run:
+        args = run.original_args()
+        with pytest.raises(OutsideIteration):
+            args.net_outputs  # noqa: B018
+        for batch in run.batches([1, 3]):
+            run.log(loss=batch)
+        assert args.net_outputs == 2.0
+
+
+def test_a_loader_without_length_has_no_batch_num():
+    with Loop() as run:
+        for _ in run.batches(iter("ab")):
+            assert run.original_args().batch_num is None
+
+
+def test_what_a_callback_writes_stays_for_the_run_and_wins():
+    with Loop() as run:
+        args = run.original_args()
+        args.best = 1
+        args["batch_num"] = 99
+        for _ in run.batches("ab"):
+            assert run.original_args() is args
+            assert (args.best, args["best"], args.get("best"), args.batch_num) == (1, 1, 1, 99)
+
+
+def test_it_reads_like_a_dict():
+    with Loop() as run:
+        args = run.original_args()
+        assert ("cur_epoch_num" in args, "nothing" in args) == (True, False)
+        assert (args["cur_epoch_num"], args.get("cur_epoch_num"), args.get("nothing"), args.get("nothing", 3)) == (
+            0,
+            0,
+            None,
+            3,
+        )
+        with pytest.raises(KeyError):
+            args["nothing"]
+
+
+def test_an_unknown_name_lists_those_there_are():
+    with Loop() as run:
+        args = run.original_args()
+        args.zeta = 1
+        with pytest.raises(AttributeError, match=r"no 'nothing' in the run's arguments; there are batch_num, .*, zeta"):
+            args.nothing  # noqa: B018

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from hookpoint import Loop
+
+WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+# A process that trains, sends itself a signal in the body, and says what happens. `body` comes after each batch is fetched.
+PROGRAM = """
+import os, signal, sys
+from hookpoint import Callback, Loop
+
+def send(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+def say(*words):
+    print(*words, flush=True)
+
+class Say(Callback):
+    def on_train_iter_end(self, run): say("iter end", run.step)
+    def on_save(self, run, path): say("saved", path)
+    def on_train_epoch_end(self): say("train end")
+    def on_val_epoch_end(self): say("val end")
+    def on_trigger(self): say("triggered")
+    def on_epoch_end(self, run): say("epoch end", run.epoch_complete)
+    def on_exception(self, error): say("exception", type(error).__name__)
+    def on_run_end(self): say("run end")
+
+class Memory:
+    def save(self, state, *, step, tags):
+        return f"{{step}} {{tags}}"
+
+before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+try:
+    with Loop([Say()], store=Memory() if {store} else None) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches("abc"):
+                say("batch", batch)
+                {body}
+                say("body done")
+            for value in run.batches("xyz", mode="val"):
+                {validate}
+            {after}
+finally:
+    say("put back", before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+"""
+
+
+def train(body="pass", *, validate="pass", after="pass", store=False, before=""):
+    program = before + PROGRAM.format(body=body, validate=validate, after=after, store=store)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout.splitlines(), ended.stderr
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
+def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code):
+    ended, lines, errors = train(f"if batch == 'b': send('{name}')")
+    assert ended == code
+    assert lines == [
+        "batch a",
+        "body done",
+        "iter end 1",
+        "batch b",
+        "body done",
+        "iter end 2",
+        "train end",
+        "epoch end False",
+        "run end",
+        "put back True",
+    ]
+    assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
+def test_the_second_signal_leaves_at_once(name, code):
+    ended, lines, _ = train(f"send('{name}'); say('first'); send('{name}'); say('never')")
+    assert ended == code
+    error = "KeyboardInterrupt" if name == "SIGINT" else "SystemExit"
+    assert lines == ["batch a", "first", f"exception {error}", "run end", "put back True"]
+
+
+def test_with_a_store_the_state_is_saved_before_the_end_points():
+    _, lines, _ = train("if batch == 'b': send('SIGTERM')", store=True)
+    assert lines[5:] == [
+        "iter end 2",
+        "saved 2 ['signal']",
+        "train end",
+        "epoch end False",
+        "run end",
+        "put back True",
+    ]
+
+
+def test_a_signal_in_validation_saves_before_its_end_and_leaves_the_epoch_incomplete():
+    ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')", store=True)
+    assert ended == 143
+    assert lines[-7:] == ["x", "y", "saved 3 ['signal']", "val end", "epoch end False", "run end", "put back True"]
+
+
+def test_a_signal_between_passes_saves_before_the_end_of_the_epoch():
+    ended, lines, _ = train(after="send('SIGTERM')", store=True)
+    assert ended == 143
+    assert lines[-6:] == ["val end", "saved 3 ['signal']", "epoch end True", "triggered", "run end", "put back True"]
+
+
+def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_other():
+    ended, lines, _ = train("if batch == 'c': send('SIGTERM')")
+    assert ended == 143
+    assert lines[-5:] == ["train end", "epoch end True", "triggered", "run end", "put back True"]
+    assert lines.count("batch a") == 1
+
+
+def test_an_error_in_the_body_wins_over_a_signal():
+    ended, lines, errors = train("send('SIGTERM'); raise ValueError('body')")
+    assert ended == 1
+    assert lines == ["batch a", "exception ValueError", "run end", "put back True"]
+    assert "ValueError: body" in errors
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    ended, lines, _ = train("send('SIGTERM')", before="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    assert ended == 0
+    assert lines.count("body done") == 6
+
+
+def test_handlers_are_put_back_also_after_an_error():
+    before = [signal.getsignal(number) for number in WATCHED]
+    with pytest.raises(ValueError, match="body"), Loop():
+        assert all(signal.getsignal(number) not in before for number in WATCHED)
+        raise ValueError("body")
+    assert [signal.getsignal(number) for number in WATCHED] == before
+
+
+def test_a_run_inside_a_run_puts_back_the_handlers_of_the_outer_one():
+    with Loop():
+        outer = [signal.getsignal(number) for number in WATCHED]
+        with Loop():
+            assert [signal.getsignal(number) for number in WATCHED] != outer
+        assert [signal.getsignal(number) for number in WATCHED] == outer
+
+
+def test_in_a_thread_no_handlers_are_installed():
+    before = [signal.getsignal(number) for number in WATCHED]
+    seen = []
+
+    def work():
+        with Loop():
+            seen.extend(signal.getsignal(number) for number in WATCHED)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert seen == before

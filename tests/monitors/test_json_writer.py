@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import JSONWriter, read_scalars
+from hookpoint.monitors.json_writer import append, cut_after
+
+
+def train(workdir, *, epochs=1, batches=4, log_every=2, callbacks=None, **given):
+    with Loop(callbacks or [JSONWriter()], workdir=workdir, log_every=log_every, **given) as run:
+        for _ in run.epochs(epochs):
+            for batch in run.batches(range(batches)):
+                run.log(loss=batch)
+    return run
+
+
+def rows(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def without_time(found):
+    return [{key: value for key, value in row.items() if key != "time"} for row in found]
+
+
+def test_each_record_is_a_line(tmp_path):
+    with Loop([JSONWriter()], workdir=tmp_path, log_every=2) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(range(3)):
+                run.log(loss=batch, accuracy=torch.tensor(0.5))
+            for _ in run.batches(range(2), mode="val"):
+                run.log(loss=7.0)
+            run.log(note=1)
+    assert without_time(rows(tmp_path / "scalars.jsonl")) == [
+        {"step": 2, "epoch": 1, "at": "step", "loss": 0.5, "accuracy": 0.5},
+        {"step": 3, "epoch": 1, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
+        {"step": 3, "epoch": 1, "at": "epoch", "val_loss": 7.0},
+        {"step": 3, "epoch": 1, "at": "value", "note": 1.0},
+        {"step": 4, "epoch": 2, "at": "step", "loss": 0.0, "accuracy": 0.5},
+        {"step": 6, "epoch": 2, "at": "step", "loss": 1.5, "accuracy": 0.5},
+        {"step": 6, "epoch": 2, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
+        {"step": 6, "epoch": 2, "at": "epoch", "val_loss": 7.0},
+        {"step": 6, "epoch": 2, "at": "value", "note": 1.0},
+    ]
+
+
+def test_times_are_those_of_logging(tmp_path):
+    train(tmp_path, epochs=2)
+    times = [row["time"] for row in rows(tmp_path / "scalars.jsonl")]
+    assert times == sorted(times)
+    assert abs(times[-1] - os.stat(tmp_path / "scalars.jsonl").st_mtime) < 60
+
+
+def test_a_line_begins_with_where_the_run_stood(tmp_path):
+    train(tmp_path)
+    assert list(rows(tmp_path / "scalars.jsonl")[0]) == ["step", "epoch", "time", "at", "loss"]
+
+
+def test_what_is_written_can_be_read_back(tmp_path):
+    values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "tiny": 5e-324, "third": 1 / 3, "zero": 0.0}
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.log(values)
+    (row,) = read_scalars(tmp_path / "scalars.jsonl")
+    assert math.isnan(row.pop("nan"))
+    assert {name: row[name] for name in values if name in row} == {k: v for k, v in values.items() if k != "nan"}
+
+
+def test_numbers_that_are_not_finite_are_strings_that_any_reader_of_json_takes(tmp_path):
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.log(a=math.nan, b=math.inf, c=-math.inf)
+    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is no JSON")}
+    row = json.loads((tmp_path / "scalars.jsonl").read_text(), **refuse)
+    assert [row[name] for name in "abc"] == ["nan", "inf", "-inf"]
+
+
+def test_metrics_called_like_our_own_keys_are_kept_apart(tmp_path):
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.log(time=1.0, step=2.0, epoch=3.0, at=4.0, loss=5.0)
+    (row,) = read_scalars(tmp_path / "scalars.jsonl")
+    assert (row["step"], row["epoch"], row["at"], row["loss"]) == (0, 0, "value", 5.0)
+    assert row["time"] > 1.0
+    assert [row[f"values/{name}"] for name in ("time", "step", "epoch", "at")] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_names_may_hold_anything(tmp_path):
+    names = ['"quoted"', "new\nline", "snow ☃", "{brace}", "\\"]
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.log(dict.fromkeys(names, 1.0))
+    (row,) = read_scalars(tmp_path / "scalars.jsonl")
+    assert set(names) <= set(row)
+
+
+def test_events_are_lines_of_their_own_file(tmp_path):
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.put_event("note", text="hello", nan=math.nan, deep={"a": [1, (math.inf, None)]}, path=Path("x"), step="mine")
+        for _ in run.epochs(2):
+            for _ in run.batches(range(3)):
+                run.stop("enough")
+    assert without_time(rows(tmp_path / "events.jsonl")) == [
+        {
+            "step": 0,
+            "epoch": 0,
+            "event": "note",
+            "text": "hello",
+            "nan": "nan",
+            "deep": {"a": [1, ["inf", None]]},
+            "path": "x",
+            "values/step": "mine",
+        },
+        {"step": 0, "epoch": 1, "event": "stop", "reason": "enough"},
+        {"step": 1, "epoch": 1, "event": "epoch_end", "complete": False},
+    ]
+
+
+def test_images_and_texts_are_not_written(tmp_path):
+    with Loop([JSONWriter()], workdir=tmp_path) as run:
+        run.put_text("a", "b")
+        run.put_image("c", torch.zeros(2, 2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_run_appends(tmp_path):
+    train(tmp_path)
+    train(tmp_path)
+    found = without_time(rows(tmp_path / "scalars.jsonl"))
+    assert found[:3] == found[3:]
+
+
+def test_the_file_may_have_another_name(tmp_path):
+    train(tmp_path, callbacks=[JSONWriter("values.jsonl")])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "values.jsonl"]
+
+
+def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+    writer = JSONWriter()
+    train(tmp_path, callbacks=[writer])
+    before = (tmp_path / "scalars.jsonl").read_text()
+    with Loop([writer], workdir=tmp_path, run_points=False) as run:
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=1.0)
+    assert (tmp_path / "scalars.jsonl").read_text() == before
+
+
+def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
+    train(tmp_path / "runs" / "mine")
+    assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
+
+
+def test_a_workdir_that_is_there_keeps_its_mode(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    train(folder)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o755
+
+
+# Torn lines
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 9, "epo', b"{", b'{"step": 9}'])
+def test_a_torn_last_line_is_cut_before_the_next_is_written(tmp_path, torn):
+    train(tmp_path)
+    path = tmp_path / "scalars.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    train(tmp_path)
+    assert path.read_bytes().startswith(whole)
+    assert len(rows(path)) == 6
+
+
+def test_a_file_that_is_nothing_but_a_torn_line_is_begun_anew(tmp_path):
+    path = tmp_path / "scalars.jsonl"
+    path.write_bytes(b'{"step"')
+    train(tmp_path)
+    assert len(rows(path)) == 3
+
+
+def test_reading_leaves_out_a_torn_last_line(tmp_path):
+    train(tmp_path)
+    path = tmp_path / "scalars.jsonl"
+    whole = read_scalars(path)
+    path.write_bytes(path.read_bytes() + b'{"step": 9, "epo')
+    assert read_scalars(path) == whole
+
+
+def test_reading_names_a_line_in_the_middle_that_is_no_json(tmp_path):
+    path = tmp_path / "scalars.jsonl"
+    path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"scalars.jsonl, line 2 is no line of JSON"):
+        read_scalars(path)
+
+
+def test_a_killed_run_leaves_every_line_that_was_handed_over(tmp_path):
+    program = """
+import os, sys
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import JSONWriter
+with Loop([JSONWriter()], workdir=sys.argv[1], log_every=1) as run:
+    for batch in run.batches(range(100)):
+        run.log(loss=batch)
+        if batch == 50:
+            run.monitors.drain()
+            os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    assert [row["loss"] for row in read_scalars(tmp_path / "scalars.jsonl")] == list(range(50))
+
+
+def test_a_full_disk_does_not_end_the_run_and_its_torn_line_is_cut(tmp_path):
+    program = """
+import os, resource, sys
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import JSONWriter
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+with Loop([JSONWriter()], workdir=sys.argv[1], log_every=1) as run:
+    for batch in run.batches(range(10)):
+        run.log(loss=batch)
+        run.monitors.drain()
+        if batch == 3:
+            room = os.path.getsize(sys.argv[1] + "/scalars.jsonl") + 20     # less than the next line needs
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        if batch == 5:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+print(run.iteration)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "10\n"
+    assert "JSONWriter failed at on_records: OSError: [Errno 27] File too large; the run goes on" in done.stderr
+    assert [row["loss"] for row in read_scalars(tmp_path / "scalars.jsonl") if row["at"] == "step"] == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
+def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    run = train(tmp_path / "file", batches=50, log_every=1)
+    assert run.iteration == 50
+    assert "JSONWriter failed at on_records: FileExistsError" in caplog.text
+
+
+# Resuming
+
+
+def test_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(tmp_path):
+    class Resumes(JSONWriter):
+        def on_run_begin(self, run):
+            run._clocks.step = run._clocks.iteration = 4
+            run.resuming = True
+            super().on_run_begin(run)
+
+    train(tmp_path, batches=10, log_every=1)
+    path = tmp_path / "scalars.jsonl"
+    path.write_text(path.read_text() + '{"torn')
+    train(tmp_path, batches=2, log_every=1, callbacks=[Resumes()])
+    assert [(row["at"], row["step"], row["loss"]) for row in rows(path)] == [
+        ("step", 1, 0.0),
+        ("step", 2, 1.0),
+        ("step", 3, 2.0),
+        ("step", 4, 3.0),
+        ("step", 5, 0.0),
+        ("step", 6, 1.0),
+        ("epoch", 6, 0.5),
+    ]
+    assert [row["step"] for row in rows(tmp_path / "events.jsonl")] == [6]
+
+
+def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
+    path = tmp_path / "scalars.jsonl"
+    path.write_text('# hello\n{"step": 1}\n[]\n{"step": 3}\n{"step": 2}\n')
+    cut_after(path, 2)
+    assert path.read_text() == '# hello\n{"step": 1}\n[]\n'
+
+
+def test_cutting_a_file_that_is_not_there_is_fine(tmp_path):
+    cut_after(tmp_path / "none", 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_appending_nothing_makes_no_file(tmp_path):
+    append(tmp_path / "none", [])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+
+import pytest
+import torch
+
+from hookpoint import LambdaCallback
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import ScalarPrinter
+
+
+def train(printer, *callbacks, epochs=2, batches=4, log_every=2):
+    with Loop([*callbacks, printer], log_every=log_every) as run:
+        for epoch in run.epochs(epochs):
+            for batch in run.batches(range(batches)):
+                run.log(loss=torch.tensor(batch / 7), accuracy=0.5)
+            for _ in run.batches(range(2), mode="val"):
+                run.log(loss=123456.789 * epoch)
+    return run
+
+
+def test_an_epoch_is_one_line_with_everything_it_logged(capsys):
+    train(ScalarPrinter(), LambdaCallback(on_epoch_end=lambda run: run.log(zeta=1e-10)))
+    assert capsys.readouterr() == (
+        "",
+        "epoch 1/2  accuracy: 0.5  loss: 0.21429  val_loss: 1.2346e+05  zeta: 1e-10\n"
+        "epoch 2/2  accuracy: 0.5  loss: 0.21429  val_loss: 2.4691e+05  zeta: 1e-10\n",
+    )
+
+
+def test_what_is_logged_before_the_first_batch_belongs_to_the_epoch(capsys):
+    train(ScalarPrinter(whitelist=["rate"]), LambdaCallback(on_epoch_begin=lambda run: run.log(rate=run.epoch)))
+    assert capsys.readouterr().err == "epoch 1/2  rate: 1\nepoch 2/2  rate: 2\n"
+
+
+def test_an_epoch_is_printed_when_it_is_over_not_when_the_next_one_is(capsys):
+    with Loop([ScalarPrinter()]) as run:
+        for _ in run.epochs():
+            for _ in run.batches(range(3)):
+                run.log(loss=1.0)
+            break
+        run.log(other=1.0)
+        run.monitors.drain()
+        assert capsys.readouterr().err == "epoch 1 (cut short)  loss: 1\n"
+
+
+def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
+    with Loop([ScalarPrinter()]) as run:
+        for _ in run.batches(range(3)):
+            run.log(loss=1.0)
+        run.log(test=2.0)
+    assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
+
+
+def test_steps_are_printed_when_asked_for(capsys):
+    train(ScalarPrinter(enable_step=True, enable_epoch=False), epochs=1)
+    assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"
+
+
+def test_nothing_is_printed_when_nothing_is_asked_for(capsys):
+    train(ScalarPrinter(enable_epoch=False))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("lists", "names"),
+    [
+        ({"whitelist": ["loss"]}, {"loss", "val_loss"}),
+        ({"whitelist": ["^loss"]}, {"loss"}),
+        ({"blacklist": ["loss"]}, {"accuracy"}),
+        ({"whitelist": ["loss"], "blacklist": ["^val"]}, {"loss"}),
+        ({"whitelist": "^loss$"}, {"loss"}),
+        ({"whitelist": []}, set()),
+        ({"blacklist": []}, {"accuracy", "loss", "val_loss"}),
+    ],
+    ids=repr,
+)
+def test_lists_of_patterns_choose_names(capsys, lists, names):
+    train(ScalarPrinter(**lists), epochs=1)
+    assert set(re.findall(r"(\w+):", capsys.readouterr().err)) == names
+
+
+def test_a_pattern_that_is_none_is_refused_at_once():
+    with pytest.raises(re.error):
+        ScalarPrinter(whitelist=["("])
+
+
+def test_numbers_that_are_not_finite_are_printed(capsys):
+    with Loop([ScalarPrinter()]) as run:
+        run.log(a=float("nan"), b=float("-inf"))
+    assert capsys.readouterr().err == "after the last epoch  a: nan  b: -inf\n"
+
+
+def test_names_cannot_move_the_cursor(capsys):
+    with Loop([ScalarPrinter()]) as run:
+        run.log({"a\x1b[2J\nb": 1.0})
+    assert capsys.readouterr().err == "after the last epoch  a?[2J?b: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (80, ["epoch 1/1  accuracy: 0.5  loss: 0.21429  val_loss: 1.2346e+05"]),
+        (40, ["epoch 1/1", "    accuracy: 0.5", "    loss: 0.21429", "    val_loss: 1.2346e+05"]),
+    ],
+)
+def test_a_narrow_terminal_gets_a_line_for_each_value(monkeypatch, columns, lines):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        train(ScalarPrinter(), epochs=1)
+        written = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert written.splitlines() == lines
+
+
+def test_a_second_run_does_not_print_what_the_first_one_left(capsys):
+    printer = ScalarPrinter()
+    with Loop([printer], run_points=False) as run:
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=1.0)
+    with Loop([printer]) as run:
+        run.log(x=1.0)
+    assert capsys.readouterr().err == "after the last epoch  x: 1\n"
+
+
+def test_the_lines_are_the_same_every_time(capsys):
+    written = set()
+    for _ in range(20):
+        train(ScalarPrinter(enable_step=True), epochs=3, batches=7, log_every=1)
+        written.add(capsys.readouterr().err)
+    assert len(written) == 1

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import TFEventWriter, tf_event_writer
+
+
+def read(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0, "tensors": 0})
+    return events.Reload()
+
+
+def scalars(folder):
+    events = read(folder)
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def send(tmp_path, put, **given):
+    with Loop([TFEventWriter(**given)], workdir=tmp_path) as run:
+        put(run)
+    return read(tmp_path / "tensorboard")
+
+
+def test_scalars_are_curves_over_steps(tmp_path):
+    with Loop([TFEventWriter()], workdir=tmp_path, log_every=2) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(range(4)):
+                run.log(loss=torch.tensor(float(batch)))
+            for _ in run.batches(range(2), mode="val"):
+                run.log(loss=epoch)
+                run.put_scalar("error", epoch / 8)
+            run.log(learning_rate=0.5)
+    assert scalars(tmp_path / "tensorboard") == {
+        "loss": [(2, 0.5), (4, 2.5), (6, 0.5), (8, 2.5)],
+        "epoch/loss": [(4, 1.5), (8, 1.5)],
+        "val_loss": [(4, 1.0), (8, 2.0)],
+        "error": [(4, 0.125), (8, 0.25)],
+        "learning_rate": [(4, 0.5), (8, 0.5)],
+    }
+
+
+def test_times_are_those_of_logging(tmp_path):
+    events = send(tmp_path, lambda run: run.log(x=1.0))
+    assert abs(events.Scalars("x")[0].wall_time - os.stat(tmp_path / "tensorboard").st_mtime) < 60
+
+
+def test_numbers_that_are_not_finite_are_written(tmp_path):
+    events = send(tmp_path, lambda run: run.log(a=float("nan"), b=float("inf")))
+    assert numpy.isnan(events.Scalars("a")[0].value)
+    assert events.Scalars("b")[0].value == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("image", "colours"),
+    [
+        (numpy.full((4, 6, 3), 128, dtype=numpy.uint8), (128, 128, 128)),
+        (numpy.full((4, 6, 3), 128), (128, 128, 128)),
+        (numpy.full((4, 6, 3), 128.0), (128, 128, 128)),
+        (numpy.full((4, 6, 3), 0.5), (127, 127, 127)),
+        (numpy.full((4, 6, 3), 300.0), (255, 255, 255)),
+        (numpy.full((4, 6), 128, dtype=numpy.uint8), (128, 128, 128)),
+        (numpy.full((4, 6, 1), 128, dtype=numpy.uint8), (128, 128, 128)),
+        (torch.full((4, 6, 3), 0.5), (127, 127, 127)),
+        (torch.full((4, 6, 3), 0.5, dtype=torch.bfloat16, requires_grad=True), (127, 127, 127)),
+    ],
+    ids=["bytes", "integers", "floats to 255", "floats to 1", "too bright", "grey", "one channel", "tensor", "bfloat16"],
+)
+def test_images_are_written(tmp_path, image, colours):
+    (event,) = send(tmp_path, lambda run: run.put_image("sample", image)).Images("sample")
+    picture = Image.open(io.BytesIO(event.encoded_image_string)).convert("RGB")
+    assert picture.size == (6, 4)
+    assert picture.getpixel((0, 0)) == colours
+
+
+def test_a_batch_of_images_is_one_picture(tmp_path):
+    images = numpy.zeros((4, 5, 5, 3), dtype=numpy.uint8)
+    (event,) = send(tmp_path, lambda run: run.put_image("samples", images)).Images("samples")
+    assert event.width * event.height == 4 * 5 * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_histograms_are_written(tmp_path, dtype):
+    values = torch.arange(100).to(dtype)
+    (event,) = send(tmp_path, lambda run: run.put_histogram("weights", values)).Histograms("weights")
+    assert (event.histogram_value.num, event.histogram_value.min, event.histogram_value.max) == (100, 0, 99)
+
+
+def test_texts_are_written(tmp_path):
+    events = send(tmp_path, lambda run: run.put_text("note", "hello <b>"))
+    (event,) = events.Tensors("note/text_summary")
+    assert event.tensor_proto.string_val == [b"hello <b>"]
+
+
+def test_events_are_not_written(tmp_path):
+    with Loop([TFEventWriter()], workdir=tmp_path) as run:
+        run.put_event("stop", reason="enough")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_cannot_be_written_does_not_take_others_with_it(tmp_path, caplog):
+    def put(run):
+        run.log(before=1.0)
+        run.put_image("bad", numpy.zeros(3))
+        run.log(after=1.0)
+
+    events = send(tmp_path, put)
+    assert set(events.Tags()["scalars"]) == {"before", "after"}
+    assert "image 'bad' has shape (3,); height x width x channels, or a batch of such, is shown" in caplog.text
+
+
+def test_the_folder_may_have_another_name(tmp_path):
+    with Loop([TFEventWriter("tb")], workdir=tmp_path) as run:
+        run.log(x=1.0)
+    assert scalars(tmp_path / "tb") == {"x": [(0, 1.0)]}
+
+
+def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
+    send(tmp_path / "mine", lambda run: run.log(x=1.0))
+    assert stat.S_IMODE(os.stat(tmp_path / "mine").st_mode) == 0o700
+
+
+def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Loop([TFEventWriter()]) as run:
+        run.log(x=1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+    with Loop([TFEventWriter()], workdir=tmp_path, run_points=False) as run:
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["tensorboard"], "TFEventWriter writes nothing without tensorboard: pip install 'hookpoint[tensorboard]'"),
+        (["torch"], "TFEventWriter writes nothing without torch: pip install 'hookpoint[torch]'"),
+        (
+            ["tensorboard", "torch"],
+            "TFEventWriter writes nothing without tensorboard and torch: pip install 'hookpoint[tensorboard,torch]'",
+        ),
+    ],
+    ids=lambda given: "" if isinstance(given, str) else "+".join(given),
+)
+def test_what_is_missing_is_said_once(tmp_path, monkeypatch, caplog, missing, message):
+    monkeypatch.setattr(tf_event_writer, "_said", set())
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    for _ in range(2):
+        with Loop([TFEventWriter()], workdir=tmp_path, log_every=1) as run:
+            for _ in run.batches(range(5)):
+                run.log(x=1.0)
+    assert caplog.messages == [message]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_said_without_a_workdir(monkeypatch, caplog):
+    monkeypatch.setattr(tf_event_writer, "_said", set())
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with Loop([TFEventWriter()]) as run:
+        run.log(x=1.0)
+    assert caplog.messages == []
+
+
+def test_a_resumed_run_hides_what_came_after_the_step_it_starts_from(tmp_path):
+    class Resumes(TFEventWriter):
+        def on_run_begin(self, run):
+            run._clocks.step = 4
+            run.resuming = True
+            super().on_run_begin(run)
+
+    for callback in (TFEventWriter(), Resumes()):
+        with Loop([callback], workdir=tmp_path, log_every=1) as run:
+            for _ in run.batches(range(8 - run.step)):
+                run.log(loss=run.step + 1 if run.resuming else -run.step - 1)
+    found = scalars(tmp_path / "tensorboard")
+    assert found["loss"] == [(1, -1), (2, -2), (3, -3), (4, -4), (5, 5), (6, 6), (7, 7), (8, 8)]
+
+
+def test_a_killed_run_leaves_what_was_handed_over(tmp_path):
+    program = """
+import os, sys
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import TFEventWriter
+with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
+    for batch in run.batches(range(100)):
+        run.log(loss=batch)
+        if batch == 50:
+            run.monitors.drain()
+            os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    assert scalars(tmp_path / "tensorboard") == {"loss": [(step, step - 1.0) for step in range(1, 51)]}
+
+
+def test_nothing_is_left_open(tmp_path):
+    writer = TFEventWriter()
+    for _ in range(2):
+        with Loop([writer], workdir=tmp_path) as run:
+            run.log(x=1.0)
+        assert writer._writer is None
+    assert [thread.name for thread in threading.enumerate() if "AsyncWriter" in type(thread).__name__] == []
+    assert len(scalars(tmp_path / "tensorboard")["x"]) == 2
