@@ -30,8 +30,17 @@ def test_the_label_says_epoch_and_mode(view, label):
 
 @pytest.mark.parametrize(
     ("rate", "pace"),
-    [(None, ""), (0.0, ""), (12345.6, "12346 it/s"), (123.4, "123 it/s"), (12.34, "12.3 it/s"), (1.0, "1.00 it/s")]
-    + [(0.5, "2.00 s/it"), (0.04, "25.0 s/it"), (0.0001, "10000 s/it")],
+    [
+        (None, ""),
+        (0.0, ""),
+        (12345.6, "12346 it/s"),
+        (123.4, "123 it/s"),
+        (12.34, "12.3 it/s"),
+        (1.0, "1.00 it/s"),
+        (0.5, "2.00 s/it"),
+        (0.04, "25.0 s/it"),
+        (0.0001, "10000 s/it"),
+    ],
 )
 def test_the_pace_is_batches_per_second_or_seconds_per_batch(rate, pace):
     assert View("train", 1, 2, rate=rate).pace == pace

@@ -54,7 +54,7 @@ def messages(caplog):
 
 
 def test_a_name_is_the_given_one_or_the_class():
-    assert names([Saver(), Saver(name="mine")]) == ["Saver", "mine"]
+    assert names([Saver(), Saver(name="mine"), Callback(name="")]) == ["Saver", "mine", "Callback"]
 
 
 def test_a_plain_object_may_have_a_name():

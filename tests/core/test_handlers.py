@@ -121,6 +121,23 @@ def test_two_moments_of_one_system_are_both_called_in_table_order(first, second,
     assert seen == [first, second]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("on_train_iter_begin", "on_train_batch_begin"),
+        ("on_train_batch_begin", "on_batch_begin"),
+        ("before_epoch", "_before_epoch"),
+        ("before_epoch", "on_train_epoch_begin"),
+        ("_trigger_step", "on_train_batch_end"),
+    ],
+)
+def test_other_pairs_of_names_for_one_point_are_refused(first, second):
+    both = type("Both", (Callback,), {first: lambda self: None, second: lambda self: None})()
+    with pytest.raises(errors.TwoSpellings) as caught:
+        find_handlers(both)
+    assert set(caught.value.spellings) == {first, second}
+
+
 def test_marks_are_not_counted_as_second_spellings():
     class Marked(Callback):
         def on_epoch_end(self): ...
@@ -167,12 +184,19 @@ def test_a_marked_method_is_checked_by_the_same_rules():
         @on("on_epoch_ends")
         def method(self): ...
 
-    class Meant(Slip):
-        points = ("on_epoch_ends",)
-
     with pytest.raises(errors.UnknownPoint):
         find_handlers(Slip())
-    assert found(Meant()) == [("on_epoch_ends", "on_epoch_ends")]
+
+
+@pytest.mark.parametrize("name", ["on_epoch_ends", "on_batch_end"])
+def test_a_marked_method_may_be_for_a_point_of_ones_own(name):
+    class Meant(Callback):
+        points = (name,)
+
+        @on(name)
+        def method(self): ...
+
+    assert found(Meant()) == [(name, name)]
 
 
 def test_a_function_may_say_that_its_point_is_meant():

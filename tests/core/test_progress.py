@@ -31,8 +31,7 @@ def test_progress_counts_the_batches_that_are_done():
         assert run.progress is None
         for _ in run.epochs(1):
             assert run.progress is None
-            for _ in run.batches(range(3)):
-                seen.append(run.progress)
+            seen += [run.progress for _ in run.batches(range(3))]
             assert run.progress is None
     assert run.progress is None
     assert seen == [("train", 0, 3), ("train", 1, 3), ("train", 2, 3)]

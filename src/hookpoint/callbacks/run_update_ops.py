@@ -18,7 +18,7 @@ class RunUpdateOps(Callback):
 
     Listens to on_step_end. In a loop whose optimizer has no hooks a step is a batch and on_step_end never fires: there it is
     on_train_iter_end. Keeps nothing in the checkpoint. Runs on all ranks. Without functions a step pays for two empty calls,
-    about 0.1 microseconds.
+    about 0.2 microseconds.
 
     >>> with Loop([RunUpdateOps()]) as run:
     ...     run.update_op(lambda: print("updated after step", run.step))
@@ -44,8 +44,9 @@ class RunUpdateOps(Callback):
             function()
 
     def on_train_iter_end(self, run: Run) -> None:
-        if self._steps_are_fired or run.step == self._step:  # the latter while a first window of gradients is gathered
+        if self._steps_are_fired or not run.update_ops:
             return
-        self._step = run.step
-        for function in run.update_ops:
-            function()
+        if run.step != self._step:  # it stands while a first window of gradients is gathered
+            self._step = run.step
+            for function in run.update_ops:
+                function()

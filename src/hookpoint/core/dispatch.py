@@ -110,7 +110,7 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
     if call.armed is None:
         return allowed
     names[f"s{number}"] = call.armed
-    test = call.armed.quick_test(f"s{number}")
+    test = call.armed.quick_test(f"s{number}", call.moment)
     take = f"s{number}.take(run, {call.moment!r}, {' and '.join(allowed) or True})"
     return [f"({test})", take] if test else [take]
 

@@ -52,7 +52,7 @@ class Armed(ABC):
         self.settle(run, moment, due)
         return due
 
-    def quick_test(self, name: str) -> str | None:
+    def quick_test(self, name: str, moment: str | None) -> str | None:
         """Return source that is false when `take` surely would be, or None; `name` is what the source calls this object."""
         return None
 
@@ -102,8 +102,8 @@ class ArmedTick(Armed):
         if now > 0 and now >= self.due:
             self.due = self._following(now)
 
-    def quick_test(self, name: str) -> str | None:
-        return f"{TICK_SOURCE[self._clock]} >= {name}.due"
+    def quick_test(self, name: str, moment: str | None) -> str | None:
+        return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._asked_at(moment) else "False"
 
     def state(self) -> Any:
         return None if math.isinf(self.due) else self.due
@@ -165,10 +165,10 @@ class ArmedAll(ArmedParts):
     def ready(self, run: Run, moment: str | None) -> bool:
         return all(part.ready(run, moment) for part in self._parts)
 
-    def quick_test(self, name: str) -> str | None:
+    def quick_test(self, name: str, moment: str | None) -> str | None:
         if self.ticks != 1:  # several have to be asked at every opportunity, or they would miss each other
             return None
-        tests = (part.quick_test(f"{name}._parts[{position}]") for position, part in enumerate(self._parts))
+        tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)
 
 
@@ -182,8 +182,8 @@ class ArmedAny(ArmedParts):
         for part in self._parts:
             part.settle(run, moment, fired and part.ready(run, moment))
 
-    def quick_test(self, name: str) -> str | None:
-        tests = [part.quick_test(f"{name}._parts[{position}]") for position, part in enumerate(self._parts)]
+    def quick_test(self, name: str, moment: str | None) -> str | None:
+        tests = [part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts)]
         return None if None in tests else " or ".join(f"({test})" for test in tests)
 
 

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop
+
+
+def test_epochs_count_from_one():
+    with Loop() as run:
+        seen = []
+        for epoch in run.epochs(3):
+            assert run.epoch == epoch
+            seen.append(epoch)
+    assert seen == [1, 2, 3]
+
+
+def test_epochs_bring_the_run_to_a_number_and_go_on_from_where_it_stands():
+    with Loop() as run:
+        assert list(run.epochs(2)) == [1, 2]
+        assert list(run.epochs(2)) == []
+        assert list(run.epochs(4)) == [3, 4]
+        assert list(run.epochs(0)) == []
+
+
+def test_without_a_number_epochs_end_when_the_run_is_stopped():
+    with Loop() as run:
+        for epoch in run.epochs():
+            assert run.max_epochs is None
+            if epoch == 4:
+                run.stop("enough")
+    assert run.epoch == 4
+
+
+def test_the_epoch_is_open_from_its_begin_to_its_end():
+    seen = []
+    look = LambdaCallback(
+        on_epoch_begin=lambda run, epoch: seen.append(("begin", epoch, run.epoch_complete)),
+        on_epoch_end=lambda run, epoch: seen.append(("end", epoch, run.epoch_complete)),
+    )
+    with Loop([look]) as run:
+        seen.extend(("body", epoch, run.epoch_complete) for epoch in run.epochs(2))
+    assert seen == [(what, epoch, what == "end") for epoch in (1, 2) for what in ("begin", "body", "end")]
+
+
+@pytest.mark.parametrize(
+    ("body", "complete"),
+    [
+        (lambda run: list(run.batches("ab")), True),
+        (lambda run: list(run.batches(iter("ab"))), True),
+        (lambda run: next(run.batches("ab")), False),
+        (lambda run: None, True),
+        (lambda run: list(run.batches("ab", mode="val")), True),
+        (lambda run: next(run.batches("ab", mode="val")), True),
+        (lambda run: [run.stop_epoch() for _ in run.batches("ab")], False),
+        (lambda run: [run.stop_epoch() for batch in run.batches("ab") if batch == "b"], True),
+        (lambda run: [run.stop_epoch() for batch in run.batches(iter("ab")) if batch == "b"], False),
+        (lambda run: [run.stop("why") for _ in run.batches("ab")], False),
+        (lambda run: [run.stop("why") for batch in run.batches("ab") if batch == "b"], True),
+        (lambda run: [run.skip_batch() for _ in run.batches("ab")], True),
+    ],
+    ids=[
+        "all batches",
+        "all of an unsized loader",
+        "a broken off pass",
+        "no training",
+        "validation",
+        "broken off validation",
+        "stop_epoch",
+        "stop_epoch in the last batch",
+        "stop_epoch in the last batch of an unsized loader",
+        "stop",
+        "stop in the last batch",
+        "skipped batches",
+    ],
+)
+def test_an_epoch_is_complete_when_its_training_saw_all_its_data(body, complete):
+    seen = []
+    with Loop([LambdaCallback(on_epoch_end=lambda run: seen.append(run.epoch_complete))]) as run:
+        for _ in run.epochs(1):
+            body(run)
+    assert seen == [complete]
+    assert run.epoch_complete == complete
+
+
+def test_a_trigger_runs_for_complete_epochs_only():
+    class Trigger(Callback):
+        def __init__(self):
+            self.epochs = []
+
+        def on_trigger(self, epoch):
+            self.epochs.append(epoch)
+
+    trigger = Trigger()
+    with Loop([trigger]) as run:
+        for epoch in run.epochs(3):
+            for _ in run.batches("ab"):
+                if epoch == 2:
+                    run.stop_epoch()
+    assert trigger.epochs == [1, 3]
+
+
+def test_epochs_that_were_broken_off_can_be_taken_up_again():
+    with Loop() as run:
+        for epoch in run.epochs(4):
+            if epoch == 2:
+                break
+        assert list(run.epochs(4)) == [3, 4]
+
+
+def test_two_iterators_over_epochs_share_the_count():
+    with Loop() as run:
+        first, second = run.epochs(3), run.epochs(3)
+        assert [next(first), next(second), next(first)] == [1, 2, 3]
+        assert list(first) == list(second) == []

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop
+
+
+class Points(Callback):
+    """Remember every point that fires, and in which mode."""
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, hookpoint=None, logs=None):
+        self.seen.append((hookpoint, logs["run"].mode))
+
+    @property
+    def names(self):
+        return [name for name, _ in self.seen if "fetch" not in name][2:-1]
+
+
+def iteration(mode):
+    return ["on_iter_begin", f"on_{mode}_iter_begin", f"on_{mode}_iter_end", "on_iter_end"]
+
+
+def of_pass(mode, iterations):
+    return [f"on_{mode}_epoch_begin", *iteration(mode) * iterations, f"on_{mode}_epoch_end"]
+
+
+# What can be iterated over
+
+
+class Sequence:
+    """Iterable the old way, without __iter__ and without a length."""
+
+    def __getitem__(self, index):
+        return "ab"[index]
+
+
+class Shy:
+    """Has a length, and cannot tell it."""
+
+    def __iter__(self):
+        return iter("ab")
+
+    def __len__(self):
+        raise TypeError("unknown")
+
+
+@pytest.mark.parametrize("loader", ["ab", ["a", "b"], iter("ab"), (c for c in "ab"), {"a": 1, "b": 2}, Sequence(), Shy()])
+@pytest.mark.parametrize("mode", ["train", "val", "pred"])
+def test_anything_that_can_be_iterated_over_is_a_loader(loader, mode):
+    if mode != "train" and hasattr(loader, "__next__"):
+        loader = iter("ab")
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.epochs(1):
+            assert list(run.batches(loader, mode=mode)) == ["a", "b"]
+    assert points.names == ["on_epoch_begin", *of_pass(mode, 2), "on_epoch_end"]
+    assert run.epoch_complete
+
+
+@pytest.mark.parametrize("loader", ["", iter("")], ids=["sized", "unsized"])
+@pytest.mark.parametrize("mode", ["train", "val", "pred"])
+def test_an_empty_loader_makes_a_pass_without_iterations(loader, mode):
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.epochs(1):
+            assert list(run.batches(loader, mode=mode)) == []
+    assert points.names == ["on_epoch_begin", *of_pass(mode, 0), "on_epoch_end"]
+    assert run.epoch_complete
+
+
+def test_none_and_false_are_batches_like_any_other():
+    with Loop() as run:
+        assert list(run.batches([None, False, 0])) == [None, False, 0]
+    assert run.iteration == 3
+
+
+def test_batches_have_the_length_of_the_loader_where_it_has_one():
+    with Loop() as run:
+        assert len(run.batches("abc")) == 3
+        with pytest.raises(TypeError):
+            len(run.batches(iter("abc")))
+
+
+def test_batches_that_are_never_asked_for_open_nothing():
+    points = Points()
+    with Loop([points]) as run:
+        run.batches("ab")
+    assert points.names == []
+
+
+def test_batches_that_are_over_stay_over():
+    with Loop() as run:
+        batches = run.batches("ab")
+        assert list(batches) == ["a", "b"]
+        assert list(batches) == []
+    assert run.epoch == 1
+
+
+# Fetching
+
+
+def test_fetches_are_around_the_loader_with_the_index_to_come():
+    seen = []
+
+    def loader():
+        for batch in "ab":
+            seen.append(("loading", batch))
+            yield batch
+
+    look = LambdaCallback(
+        on_batch_fetch_begin=lambda batch_idx: seen.append(("begin", batch_idx)),
+        on_batch_fetch_end=lambda batch, batch_idx: seen.append(("end", batch, batch_idx)),
+    )
+    with Loop([look]) as run:
+        for _ in run.batches(loader()):
+            pass
+    assert seen == [
+        *[("begin", 0), ("loading", "a"), ("end", "a", 0)],
+        *[("begin", 1), ("loading", "b"), ("end", "b", 1)],
+        *[("begin", 2), ("end", None, 2)],
+    ]
+
+
+def test_a_batch_can_be_replaced_when_it_was_fetched():
+    upper = LambdaCallback(on_batch_fetch_end=lambda run, batch: setattr(run, "batch", batch and batch.upper()))
+    with Loop([upper]) as run:
+        assert list(run.batches("ab")) == ["A", "B"]
+
+
+def test_a_stop_while_a_batch_is_fetched_begins_no_iteration():
+    points = Points()
+    stop = LambdaCallback(on_batch_fetch_end=lambda run: run.stop("why"))
+    with Loop([stop, points]) as run:
+        assert list(run.batches("ab")) == []
+    assert "on_iter_begin" not in points.names
+    assert not run.epoch_complete
+
+
+# Batches without epochs
+
+
+def test_training_outside_of_epochs_is_an_epoch():
+    points = Points()
+    with Loop([points]) as run:
+        for number in (1, 2):
+            for _ in run.batches("ab"):
+                assert run.epoch == number
+            assert run.epoch_complete
+    assert points.names == ["on_epoch_begin", *of_pass("train", 2), "on_epoch_end"] * 2
+    assert run.max_epochs is None
+
+
+def test_several_training_passes_may_make_one_epoch():
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("a"):
+                pass
+            for _ in run.batches("b"):
+                pass
+    assert points.names == ["on_epoch_begin", *of_pass("train", 1), *of_pass("train", 1), "on_epoch_end"]
+    assert run.iteration == 2
+
+
+# Passes in passes
+
+
+def test_validation_inside_an_iteration_gives_the_iteration_back():
+    with Loop() as run:
+        for batch in run.batches("ab"):
+            run.loss = batch
+            for value in run.batches("xyz", mode="val"):
+                assert (run.mode, run.batch, run.loss) == ("val", value, None)
+                run.loss = value
+            assert (run.mode, run.batch, run.loss, run.batch_idx) == ("train", batch, batch, "ab".index(batch))
+
+
+def test_validation_inside_an_iteration_fires_only_its_own_points():
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.batches("a"):
+            for _ in run.batches("x", mode="val"):
+                pass
+    train, val = iteration("train"), of_pass("val", 1)
+    expected = ["on_epoch_begin", "on_train_epoch_begin", *train[:2], *val, *train[2:], "on_train_epoch_end", "on_epoch_end"]
+    assert points.names == expected
+
+
+@pytest.mark.parametrize("point", ["on_train_epoch_begin", "on_train_iter_begin", "on_train_iter_end", "on_train_epoch_end"])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_callback_may_validate_at_any_point_and_break_off(point, breaks):
+    def validate(run):
+        for value in run.batches([1, 3], mode="val"):
+            run.log(score=value)
+            if breaks:
+                break
+
+    points = Points()
+    with Loop([points, LambdaCallback(**{point: validate})]) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches("ab"):
+                assert (run.mode, run.batch) == ("train", batch)
+                run.log(loss=1)
+    assert [(name, mode) for name, mode in points.seen if "_train_" in name] == [
+        (name, "train") for name in of_pass("train", 2) if "_train_" in name
+    ]
+    assert points.names.count("on_val_epoch_begin") == points.names.count("on_val_epoch_end") >= 1
+    assert points.seen[-2] == ("on_epoch_end", None)
+    assert dict(run.metrics) == {"val_score": 1.0 if breaks else 2.0, "loss": 1.0}
+    assert run.epoch_complete
+
+
+def test_a_break_out_of_validation_leaves_the_epoch_complete():
+    with Loop() as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("ab"):
+                for _ in run.batches("xyz", mode="val"):
+                    break
+            for _ in run.batches("xyz", mode="val"):
+                break
+    assert run.epoch_complete
+
+
+def test_a_break_out_of_training_from_inside_validation_closes_both():
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("ab"):
+                values = run.batches("xy", mode="val")
+                next(values)
+                break
+    assert points.names == [
+        *["on_epoch_begin", "on_train_epoch_begin", "on_iter_begin", "on_train_iter_begin"],
+        *of_pass("val", 1),
+        *["on_train_iter_end", "on_iter_end", "on_train_epoch_end", "on_epoch_end"],
+    ]
+
+
+def test_training_that_starts_while_another_pass_is_kept_open_closes_that_one():
+    points = Points()
+    with Loop([points]) as run:
+        for _ in run.epochs(1):
+            kept = run.batches("ab")
+            next(kept)
+            for _ in run.batches("c"):
+                pass
+            assert list(kept) == []
+    assert points.names == ["on_epoch_begin", *of_pass("train", 1), *of_pass("train", 1), "on_epoch_end"]
+    assert not run.epoch_complete
+
+
+def test_prediction_may_go_on_beside_validation():
+    with Loop() as run:
+        for _ in run.batches("a", mode="val"):
+            assert list(run.batches("xy", mode="pred")) == ["x", "y"]
+            assert run.batch == "a"

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import weakref
+
+import pytest
+
+from hookpoint import Callback, LambdaCallback, Loop, Replace
+from hookpoint.core.errors import HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
+
+# What was given
+
+
+def test_what_was_given_is_there():
+    given = {name: object() for name in ("model", "optimizer", "criterion", "lr_scheduler", "device")}
+    with Loop(name="mine", workdir="runs/mine", **given) as run:
+        assert {name: getattr(run, name) for name in given} == given
+        assert (run.name, run.workdir) == ("mine", "runs/mine")
+        assert (run.rank, run.local_rank, run.world_size, run.is_chief) == (0, 0, 1, True)
+
+
+def test_the_place_comes_from_the_environment(monkeypatch):
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with Loop() as run:
+        assert (run.rank, run.local_rank, run.world_size, run.is_chief) == (3, 1, 4, False)
+
+
+def test_loaders_are_known_once_their_pass_has_begun():
+    train, val = ["a"], ["b"]
+    with Loop() as run:
+        assert (run.train_loader, run.val_loader) == (None, None)
+        for _ in run.batches(train):
+            for _ in run.batches(val, mode="val"):
+                pass
+        assert (run.train_loader, run.val_loader) == (train, val)
+
+
+def test_the_mode_is_that_of_the_innermost_pass():
+    seen = []
+    with Loop() as run:
+        seen.append(run.mode)
+        for _ in run.epochs(1):
+            seen.append(run.mode)
+            for _ in run.batches("a"):
+                seen.append(run.mode)
+                seen += [run.mode for _ in run.batches("b", mode="val")]
+                seen.append(run.mode)
+            seen += [run.mode for _ in run.batches("c", mode="pred")]
+        seen.append(run.mode)
+    assert seen == [None, None, "train", "val", "train", "pred", None]
+
+
+def test_max_epochs_can_be_read_and_changed_under_both_names():
+    with Loop() as run:
+        for epoch in run.epochs(5):
+            assert run.max_epochs == run.num_epochs
+            if epoch == 1:
+                run.num_epochs = 2
+    assert run.epoch == 2
+
+
+# This iteration's values
+
+
+@pytest.mark.parametrize("name", ["batch", "batch_idx", "outputs", "loss", "output", "local_step"])
+def test_a_value_of_the_iteration_is_there_during_it_and_reading_it_outside_says_so(name):
+    with Loop() as run:
+        for read in ("before", "after"):
+            with pytest.raises(OutsideIteration) as caught:
+                getattr(run, name)
+            kept = {"output": "outputs", "local_step": "batch_idx"}.get(name, name)
+            assert str(caught.value) == (
+                f"run.{kept} is there from on_iter_begin to on_iter_end only; no iteration is running now.\n"
+                f"  keep      what later points need: run.store['{kept}'] = ..."
+            )
+            assert isinstance(caught.value, AttributeError)
+            if read == "before":
+                for _ in run.batches("a"):
+                    getattr(run, name)
+
+
+@pytest.mark.parametrize("name", ["batch", "outputs", "loss", "output"])
+def test_a_value_of_the_iteration_can_be_set_during_it_only(name):
+    with Loop() as run:
+        for _ in run.batches("ab"):
+            setattr(run, name, "mine")
+            assert getattr(run, name) == "mine"
+        with pytest.raises(OutsideIteration):
+            setattr(run, name, "mine")
+
+
+def test_values_are_gone_in_the_next_iteration():
+    seen = []
+    with Loop([LambdaCallback(on_iter_begin=lambda run: seen.append((run.batch, run.outputs, run.loss)))]) as run:
+        for _ in run.batches("ab"):
+            run.outputs = run.loss = 1
+    assert seen == [("a", None, None), ("b", None, None)]
+
+
+def test_a_batch_that_a_callback_replaced_is_what_the_body_gets():
+    upper = LambdaCallback(on_iter_begin=lambda run: setattr(run, "batch", run.batch.upper()))
+    with Loop([upper]) as run:
+        assert list(run.batches("ab")) == ["A", "B"]
+
+
+@pytest.mark.parametrize("edge", ["on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end"])
+def test_values_are_there_at_every_point_of_the_iteration(edge):
+    seen = []
+    with Loop([LambdaCallback(**{edge: lambda run, batch, batch_idx: seen.append((batch, batch_idx, run.outputs))})]) as run:
+        for batch in run.batches("ab"):
+            run.outputs = batch * 2
+    outputs = [None, None] if edge.endswith("begin") else ["aa", "bb"]
+    assert seen == [("a", 0, outputs[0]), ("b", 1, outputs[1])]
+
+
+def test_no_reference_to_a_batch_is_kept_after_its_iteration():
+    class Batch:
+        pass
+
+    batches = [Batch()]
+    with Loop([Callback()]) as run:
+        for batch in run.batches(iter(batches)):
+            run.outputs = run.loss = batch
+        gone = weakref.ref(batch)
+        batches.clear()
+        del batch
+        assert gone() is None
+
+
+# What cannot be assigned
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stop", 'run.stop is a method; assigning to it would do nothing.\n  call      run.stop("why")'),
+        ("request_stop", "run.request_stop is a method; assigning to it would do nothing.\n  call      run.request_stop()"),
+        ("log", 'run.log is a method; assigning to it would do nothing.\n  call      run.log("name", value)'),
+        ("save", 'run.save is a method; assigning to it would do nothing.\n  call      run.save("tag")'),
+        ("stop_epoch", "run.stop_epoch is a method; assigning to it would do nothing.\n  call      run.stop_epoch(...)"),
+        ("step", "run.step is kept by the loop; it can be read, not set."),
+        ("global_step", "run.global_step is kept by the loop; it can be read, not set."),
+        ("epoch", "run.epoch is kept by the loop; it can be read, not set."),
+        ("batch_idx", "run.batch_idx is kept by the loop; it can be read, not set."),
+        ("metrics", "run.metrics is kept by the loop; it can be read, not set."),
+        ("best", "the run has no attribute 'best'.\n  share     run.store['best'] = value"),
+    ],
+)
+def test_assigning_what_is_not_to_be_assigned_says_what_to_do_instead(name, message):
+    with Loop() as run:
+        for _ in run.batches("a"):
+            with pytest.raises(NotAssignable) as caught:
+                setattr(run, name, True)
+            assert str(caught.value) == message
+            assert isinstance(caught.value, AttributeError)
+            assert isinstance(caught.value, HookpointError)
+
+
+def test_reading_an_unknown_attribute_is_an_attribute_error():
+    with Loop() as run:
+        with pytest.raises(AttributeError, match="best"):
+            run.best  # noqa: B018
+        assert getattr(run, "batch", "default") == "default"
+
+
+# What callbacks share
+
+
+def test_what_is_put_is_shared_and_stands_in_the_store():
+    with Loop() as run:
+        run.put("key", 1)
+        run.update("key", 2)
+        assert (run.get("key"), run.store) == (2, {"key": 2})
+        run.store["other"] = None
+        assert run.get("other") is None
+        run.remove("key")
+        assert run.store == {"other": None}
+
+
+@pytest.mark.parametrize("use", [lambda run: run.get("key"), lambda run: run.remove("key")])
+def test_what_was_not_put_cannot_be_got_or_removed(use):
+    with Loop() as run:
+        run.put("other", 1)
+        with pytest.raises(NotShared) as caught:
+            use(run)
+    assert str(caught.value) == ("nothing is shared under 'key'.\n  known     other\n  share     run.put('key', value)")
+    assert isinstance(caught.value, KeyError)
+
+
+def test_a_second_run_shares_nothing_with_the_first():
+    loop = Loop()
+    with loop as run:
+        run.put("key", 1)
+        run.original_args().key = 1
+    with loop as run:
+        assert run.store == {}
+        assert "key" not in run.original_args()
+
+
+def test_summaries_and_update_operations_are_kept_for_the_callbacks_that_run_them():
+    def function():
+        return 1
+
+    with Loop() as run:
+        run.summary("norm", function)
+        run.update_op(function)
+    assert (run.summaries, run.update_ops) == ({"norm": function}, [function])
+
+
+# Points of one's own
+
+
+def test_fire_calls_handlers_with_what_they_name():
+    seen = []
+
+    class See(Callback):
+        def on_found(self, run, size, epoch):
+            seen.append((run, size, epoch))
+
+        def on_nothing(self):
+            seen.append("nothing")
+
+    with Loop([See()]) as run:
+        run.fire("on_found", size=3, colour="red")
+        run.fire("on_nothing")
+        run.fire("on_unheard")
+    assert seen == [(run, 3, 0), "nothing"]
+
+
+def test_fire_returns_the_result_as_handlers_replaced_it():
+    with Loop([LambdaCallback(on_found=lambda result: Replace(result + 1))]) as run:
+        assert run.fire("on_found", result=1) == 2
+
+
+def test_fire_of_a_built_in_point_calls_its_handlers():
+    seen = []
+    with Loop([LambdaCallback(on_load=lambda path: seen.append(path), on_backward_end=lambda: seen.append("backward"))]) as run:
+        run.fire("on_load", path="somewhere")
+        run.fire("on_backward_end")
+    assert seen == ["somewhere", "backward"]
+
+
+def test_an_argument_that_was_not_fired_is_an_error_that_lists_what_was():
+    wrong = LambdaCallback(on_found=lambda colour: None)
+    with Loop([wrong]) as run, pytest.raises(UnknownArgument, match=r"'colour'.*\n  offered   epoch, logs, run, size"):
+        run.fire("on_found", size=3)
+
+
+def test_a_run_says_what_it_is_and_where_it_stands():
+    with Loop(name="mine") as run:
+        for _ in run.batches("abc"):
+            pass
+    assert repr(run) == "Run('mine', epoch=1, step=3)"

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, Every, LambdaCallback, Loop, Store
+from hookpoint.core.errors import NothingToSaveTo
+
+
+class Memory:
+    """A store that keeps states in a list."""
+
+    def __init__(self):
+        self.saved = []
+
+    def save(self, state, *, step, tags):
+        self.saved.append((step, list(tags), state))
+        return f"memory/{len(self.saved)}"
+
+    @property
+    def tags(self):
+        return [(step, tags) for step, tags, _ in self.saved]
+
+
+class Saver(Callback):
+    """Ask for a checkpoint, and remember where it was written."""
+
+    def __init__(self, tag, point="on_trigger"):
+        super().__init__(name=f"saver of {tag}")
+        setattr(self, point, lambda run: run.save(tag))
+        self.paths = []
+
+    def on_save(self, run, path):
+        self.paths.append((run.step, path))
+
+
+class Stepping:
+    """An optimizer with a step hook."""
+
+    def register_step_post_hook(self, hook):
+        self.hook = hook
+        return self
+
+    def remove(self):
+        self.hook = None
+
+    def step(self):
+        self.hook(self, (), {})
+
+
+def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler():
+    memory, seen = Memory(), []
+    store: Store = memory
+    last = LambdaCallback(on_epoch_end=lambda: seen.append(list(memory.saved)))
+    with Loop([Saver("last"), Saver("best"), Saver("last"), last], store=store) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches("ab"):
+                pass
+    assert memory.tags == [(2, ["last", "best"]), (4, ["last", "best"])]
+    assert [len(saved) for saved in seen] == [0, 1]
+
+
+def test_on_save_gets_the_path_once_per_checkpoint():
+    first, second = Saver("a"), Saver("b")
+    with Loop([first, second], store=Memory()) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches("ab"):
+                pass
+    assert first.paths == second.paths == [(2, "memory/1"), (4, "memory/2")]
+
+
+@pytest.mark.parametrize(
+    ("point", "saved"),
+    [
+        ("on_run_begin", [(1, ["x"])]),
+        ("on_epoch_begin", [(1, ["x"])]),
+        ("on_iter_begin", [(1, ["x"]), (2, ["x"])]),
+        ("on_train_iter_end", [(1, ["x"]), (2, ["x"])]),
+        ("on_train_epoch_end", [(2, ["x"])]),
+        ("on_epoch_end", [(2, ["x"])]),
+        ("on_run_end", [(2, ["x"])]),
+    ],
+)
+def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved):
+    memory = Memory()
+    with Loop([Saver("x", point)], store=memory) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("ab"):
+                pass
+    assert memory.tags == saved
+
+
+def test_a_body_may_ask_too():
+    memory = Memory()
+    with Loop(store=memory) as run:
+        for batch in run.batches("abc"):
+            if batch == "b":
+                run.save()
+                assert memory.saved == []
+    assert memory.tags == [(2, ["manual"])]
+
+
+def test_a_checkpoint_waits_for_an_optimizer_step():
+    memory, optimizer = Memory(), Stepping()
+    saver = Saver("x").when(Every(iterations=1))
+    with Loop([saver], store=memory, optimizer=optimizer) as run:
+        for _ in run.batches("abcde"):
+            if run.batch_idx % 3 == 1:
+                optimizer.step()
+    assert [(step, state["clocks"]["iteration"]) for step, _, state in memory.saved] == [(1, 2), (2, 5)]
+
+
+@pytest.mark.parametrize("point", ["on_val_iter_end", "on_val_epoch_end"])
+def test_validation_inside_an_iteration_is_no_step_boundary(point):
+    memory = Memory()
+    with Loop([Saver("x", point)], store=memory) as run:
+        for batch in run.batches("ab"):
+            for _ in run.batches("xy", mode="val"):
+                pass
+            assert len(memory.saved) == "ab".index(batch)
+    assert memory.tags == [(1, ["x"]), (2, ["x"])]
+
+
+def test_the_state_is_that_of_the_moment_it_is_written():
+    class Counting(Callback):
+        count = 0
+
+        def on_iter_end(self, run):
+            self.count += 1
+            if run.step == 2:
+                run.save("two")
+
+        def state_dict(self):
+            return {"count": self.count}
+
+    class Late(Counting):
+        def on_iter_end(self, run):
+            self.count += 1
+
+    memory = Memory()
+    with Loop([Counting(), Late()], store=memory) as run:
+        for _ in run.batches("abc"):
+            pass
+    ((_, _, state),) = memory.saved
+    assert state["clocks"]["step"] == 2
+    assert {name: kept["state"] for name, kept in state["callbacks"].items()} == {
+        "Counting": {"count": 2},
+        "Late": {"count": 2},
+    }
+
+
+def test_a_failed_run_is_not_saved_when_it_ends():
+    memory = Memory()
+    with pytest.raises(ValueError, match="nan"), Loop(store=memory) as run:
+        for _ in run.batches("ab"):
+            run.save("x")
+            raise ValueError("nan")
+    assert memory.saved == []
+
+
+def test_a_store_that_fails_fails_the_run():
+    class Full:
+        def save(self, state, *, step, tags):
+            raise OSError("disk is full")
+
+    with pytest.raises(OSError, match="disk is full"), Loop([Saver("x")], store=Full()) as run:
+        for _ in run.epochs(2):
+            pass
+    assert run.epoch == 1
+
+
+def test_a_store_that_fails_at_the_very_end_fails_the_run_after_everyone_was_called():
+    class Full:
+        def save(self, state, *, step, tags):
+            raise OSError("disk is full")
+
+    seen = []
+    ends = LambdaCallback(on_run_end=lambda: seen.append("end"))
+    with pytest.raises(OSError, match="disk is full"), Loop([Saver("x", "on_run_end"), ends], store=Full()):
+        pass
+    assert seen == ["end"]
+
+
+def test_each_checkpoint_is_an_event():
+    class Monitor(Callback):
+        def __init__(self):
+            self.saves = []
+
+        def on_records(self, records):
+            self.saves += [record.values["save"] for record in records if "save" in record.values]
+
+    monitor = Monitor()
+    with Loop([Saver("x"), monitor], store=Memory()) as run:
+        for _ in run.epochs(1):
+            pass
+    assert monitor.saves == [{"path": "memory/1", "tags": ["x"]}]
+
+
+def test_without_a_store_there_is_nothing_to_save_to():
+    with Loop() as run, pytest.raises(NothingToSaveTo) as caught:
+        run.save("best")
+    assert str(caught.value) == "there is nothing to save to.\n  give      the loop a store"
+    assert isinstance(caught.value, RuntimeError)

@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, HookpointWarning, LambdaCallback, Loop, StopRun, on
+from hookpoint.core.errors import BadLoop, OutsideIteration, TooManyRetries
+
+
+class Points(Callback):
+    """Remember every point that fires, without the fetches; at a point, once, do what was told."""
+
+    def __init__(self, **actions):
+        self.seen, self.actions = [], actions
+
+    def run(self, hookpoint=None, logs=None):
+        if "fetch" not in hookpoint and hookpoint not in ("on_setup", "on_run_begin"):
+            self.seen.append(hookpoint.removeprefix("on_"))
+            action = self.actions.pop(hookpoint, None)
+            if action is not None:
+                action(logs["run"])
+
+
+ITERATION = ["iter_begin", "train_iter_begin", "train_iter_end", "iter_end"]
+EPOCH = ["epoch_begin", "train_epoch_begin", *ITERATION, *ITERATION, "train_epoch_end", "epoch_end"]
+
+
+def train(callbacks, *, epochs=2, batches="ab", val="", body=lambda run: None):
+    """Train and return the batches that were seen, and the run."""
+    seen = []
+    with Loop(callbacks) as run:
+        for _ in run.epochs(epochs):
+            for batch in run.batches(batches):
+                seen.append(batch)
+                body(run)
+            if val:
+                seen.extend(run.batches(val, mode="val"))
+    return "".join(seen), run
+
+
+# stop
+
+
+@pytest.mark.parametrize("stop", [lambda run: run.stop("why"), lambda run: run.request_stop()])
+@pytest.mark.parametrize(
+    ("point", "batches", "complete"),
+    [
+        ("on_epoch_begin", "", False),
+        ("on_train_epoch_begin", "", False),
+        ("on_iter_begin", "a", False),
+        ("on_train_iter_begin", "a", False),
+        ("on_train_iter_end", "a", False),
+        ("on_iter_end", "a", False),
+        ("on_train_epoch_end", "ab", True),
+        ("on_epoch_end", "ab", True),
+    ],
+)
+def test_stop_is_honoured_at_the_next_boundary_and_the_end_points_still_fire(stop, point, batches, complete):
+    points = Points(**{point: stop})
+    seen, run = train([points])
+    assert seen == batches
+    assert points.seen[-2:] == ["epoch_end", "run_end"]
+    assert points.seen.count("epoch_begin") == 1
+    assert run.epoch_complete == complete
+
+
+def test_a_run_that_is_stopped_before_it_begins_starts_no_epoch():
+    points = Points()
+    seen, _ = train([LambdaCallback(on_run_begin=lambda run: run.stop("no")), points])
+    assert (seen, points.seen) == ("", ["run_end"])
+
+
+def test_a_stopped_run_gives_no_further_batch_in_any_mode():
+    with Loop() as run:
+        run.stop("enough")
+        assert list(run.epochs(3)) == []
+        for mode in ("train", "val", "pred"):
+            assert list(run.batches("ab", mode=mode)) == []
+
+
+def test_stop_in_validation_ends_it_and_leaves_the_epoch_incomplete():
+    seen, run = train([LambdaCallback(on_val_iter_end=lambda run: run.stop("why"))], val="xyz")
+    assert (seen, run.epoch, run.epoch_complete) == ("abx", 1, False)
+
+
+def test_stop_after_all_of_the_validation_leaves_the_epoch_complete():
+    seen, run = train([LambdaCallback(on_val_epoch_end=lambda run: run.stop("why"))], val="xyz")
+    assert (seen, run.epoch, run.epoch_complete) == ("abxyz", 1, True)
+
+
+def test_a_training_pass_that_a_stop_prevented_leaves_the_epoch_incomplete():
+    with Loop() as run:
+        for _ in run.epochs(2):
+            run.stop("before the first batch")
+            assert list(run.batches("ab")) == []
+    assert (run.epoch, run.epoch_complete) == (1, False)
+
+
+def test_the_first_reason_is_told_as_an_event_and_only_that():
+    class Monitor(Callback):
+        def __init__(self):
+            self.events = []
+
+        def on_records(self, records):
+            self.events += [record.values["stop"] for record in records if "stop" in record.values]
+
+    monitor = Monitor()
+    with Loop([monitor]) as run:
+        run.stop("first")
+        run.stop("second")
+    assert monitor.events == [{"reason": "first"}]
+
+
+# StopRun
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "on_setup",
+        "on_run_begin",
+        "on_epoch_begin",
+        "on_train_epoch_begin",
+        "on_iter_begin",
+        "on_train_iter_end",
+        "on_iter_end",
+        "on_train_epoch_end",
+        "on_epoch_end",
+        "on_run_end",
+    ],
+)
+def test_stop_run_raised_by_a_handler_stops_the_run_without_an_error(point):
+    def stop():
+        raise StopRun("enough")
+
+    points = Points()
+    seen, run = train([points, LambdaCallback(**{point: stop})])
+    assert points.seen[-1] == "run_end"
+    assert "exception" not in points.seen
+    assert points.seen.count("epoch_begin") == points.seen.count("epoch_end")
+    assert run.epoch <= (2 if point == "on_run_end" else 1)
+    assert set(seen) <= set("ab")
+
+
+def test_stop_run_raised_in_the_body_closes_what_is_open():
+    points = Points()
+
+    def body(run):
+        raise StopRun("enough")
+
+    seen, run = train([points], body=body)
+    assert seen == "a"
+    assert points.seen == ["epoch_begin", "train_epoch_begin", *ITERATION, "train_epoch_end", "epoch_end", "run_end"]
+    assert not run.epoch_complete
+
+
+def test_stop_run_passes_every_policy():
+    @on("on_train_iter_end", on_error="warn")
+    def stop():
+        raise StopRun
+
+    seen, _ = train([stop])
+    assert seen == "a"
+
+
+def test_stop_run_outside_of_any_level_is_fine_too():
+    with Loop() as run:
+        raise StopRun
+    assert run.epoch == 0
+
+
+def test_a_handler_that_fails_while_stop_run_closes_the_run_is_not_lost():
+    def fail():
+        raise ValueError("broken")
+
+    points = Points()
+    with pytest.raises(ValueError, match="broken"), Loop([points, LambdaCallback(on_train_iter_end=fail)]) as run:
+        for _ in run.batches("ab"):
+            break
+        raise StopRun
+    assert points.seen[-2:] == ["exception", "run_end"]
+
+
+# stop_epoch
+
+
+def test_stop_epoch_ends_the_training_of_this_epoch_only():
+    points = Points(on_train_iter_end=lambda run: run.stop_epoch())
+    seen, run = train([points])
+    assert seen == "aab"
+    assert points.seen == [
+        *["epoch_begin", "train_epoch_begin", *ITERATION, "train_epoch_end", "epoch_end"],
+        *EPOCH,
+        "run_end",
+    ]
+    assert run.epoch_complete
+
+
+def test_stop_epoch_leaves_validation_of_the_epoch():
+    completes = []
+    look = LambdaCallback(on_epoch_end=lambda run: completes.append(run.epoch_complete))
+    seen, _ = train([Points(on_iter_end=lambda run: run.stop_epoch()), look], val="x")
+    assert seen == "axabx"
+    assert completes == [False, True]
+
+
+@pytest.mark.parametrize("point", ["on_val_epoch_begin", "on_val_iter_begin", "on_val_iter_end"])
+def test_stop_epoch_in_validation_ends_that_pass_and_the_epoch_is_complete(point):
+    seen, run = train([Points(**{point: lambda run: run.stop_epoch()})], val="xy", epochs=1)
+    assert seen == ("ab" if point == "on_val_epoch_begin" else "abx")
+    assert run.epoch_complete
+
+
+def test_stop_epoch_in_validation_inside_an_iteration_goes_on_training():
+    seen = []
+    with Loop() as run:
+        for batch in run.batches("ab"):
+            seen.append(batch)
+            for value in run.batches("xyz", mode="val"):
+                seen.append(value)
+                run.stop_epoch()
+    assert "".join(seen) == "axbx"
+    assert run.epoch_complete
+
+
+def test_an_epoch_that_is_stopped_when_it_begins_has_no_body():
+    points = Points(on_epoch_begin=lambda run: run.stop_epoch())
+    seen, _ = train([points])
+    assert seen == "ab"
+    assert points.seen == ["epoch_begin", "epoch_end", *EPOCH, "run_end"]
+
+
+# skip_batch
+
+
+@pytest.mark.parametrize("point", ["on_iter_begin", "on_train_iter_begin"])
+def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
+    points = Points(**{point: lambda run: run.skip_batch()})
+    seen, run = train([points], epochs=1)
+    assert seen == "b"
+    assert points.seen[2:5] == ["iter_begin", "train_iter_begin", "iter_skip"]
+    assert points.seen[5:] == [*ITERATION, "train_epoch_end", "epoch_end", "run_end"]
+    assert (run.iteration, run.step, run.samples) == (1, 1, 1)
+    assert run.epoch_complete
+
+
+def test_a_batch_that_is_skipped_by_the_body_counts_for_nothing():
+    points = Points()
+    seen, run = train([points], epochs=1, body=lambda run: run.batch == "a" and run.skip_batch())
+    assert seen == "ab"
+    assert points.seen[2:5] == ["iter_begin", "train_iter_begin", "iter_skip"]
+    assert run.iteration == 1
+
+
+def test_on_iter_skip_gets_the_batch_it_is_about():
+    skipped = []
+    look = LambdaCallback(
+        on_iter_begin=lambda run: run.skip_batch(), on_iter_skip=lambda batch, batch_idx: skipped.append((batch, batch_idx))
+    )
+    seen, run = train([look], epochs=1)
+    assert (seen, skipped) == ("", [("a", 0), ("b", 1)])
+    assert run.epoch_complete
+
+
+# skip_backward and skip_step
+
+
+@pytest.mark.parametrize("what", ["backward", "step"])
+def test_a_body_that_reads_what_is_skipped_can_heed_it(what):
+    read = []
+    ask = LambdaCallback(on_iter_begin=lambda run: getattr(run, f"skip_{what}")())
+    points = Points()
+    train([ask, points], epochs=1, body=lambda run: read.append(run.skipped))
+    assert read == [{what}, {what}]
+    assert "iter_skip" not in points.seen
+    assert points.seen[2:10] == ITERATION * 2
+
+
+def test_what_is_skipped_is_forgotten_with_the_iteration():
+    read = []
+    train([Points(on_iter_begin=lambda run: run.skip_step())], body=lambda run: read.append(run.skipped))
+    assert read == [{"step"}, frozenset(), frozenset(), frozenset()]
+
+
+def test_a_body_that_does_not_look_is_told():
+    ask = Points(on_iter_begin=lambda run: (run.skip_backward(), run.skip_step()))
+    with pytest.warns(HookpointWarning) as caught:
+        train([ask], epochs=1)
+    (warning,) = caught
+    assert str(warning.message) == "skip_backward/step was asked, and the loop's body did not look at run.skipped"
+
+
+# retry
+
+
+def test_a_retried_batch_runs_again_from_its_begin_points():
+    points = Points()
+    tries = []
+
+    def body(run):
+        tries.append((run.batch, run.batch_idx))
+        if tries == [("a", 0)]:
+            run.retry()
+
+    _, run = train([points], epochs=1, body=body)
+    assert tries == [("a", 0), ("a", 0), ("b", 1)]
+    assert points.seen[2:9] == ["iter_begin", "train_iter_begin", "iter_skip", *ITERATION]
+    assert (run.iteration, run.epoch_complete) == (2, True)
+
+
+def test_a_retry_asked_before_the_body_skips_the_body_of_that_attempt():
+    seen, run = train([Points(on_iter_begin=lambda run: run.retry())], epochs=1)
+    assert (seen, run.iteration) == ("ab", 2)
+
+
+@pytest.mark.parametrize("allowed", [0, 3])
+def test_retries_are_bounded_per_batch(allowed):
+    tries = []
+    with pytest.raises(TooManyRetries) as caught, Loop(max_retries=allowed) as run:
+        for _ in run.batches("ab"):
+            if run.batch_idx == 1:
+                tries.append(run.batch)
+                run.retry()
+    assert tries == ["b"] * (allowed + 1)
+    assert str(caught.value) == (
+        f"batch 1 was to be retried {allowed + 1} times; {allowed} are allowed.\n"
+        f"  allow     Loop(..., max_retries={allowed + 1})"
+    )
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize("ends_with", ["success", "skip"])
+def test_each_batch_has_its_own_retries(ends_with):
+    tries = []
+    with Loop(max_retries=2) as run:
+        for batch in run.batches("abc"):
+            tries.append(batch)
+            if tries.count(batch) <= 2:
+                run.retry()
+            elif ends_with == "skip":
+                run.skip_batch()
+    assert "".join(tries) == "aaabbbccc"
+
+
+# Too late, or nowhere
+
+
+@pytest.mark.parametrize("verdict", ["skip_batch", "skip_backward", "skip_step", "retry"])
+@pytest.mark.parametrize("point", ["on_train_iter_end", "on_iter_end", "on_iter_skip"])
+def test_a_verdict_about_an_iteration_that_has_ended_comes_too_late(verdict, point):
+    late = LambdaCallback(**{point: lambda run: getattr(run, verdict)()})
+    with pytest.raises(BadLoop) as caught:
+        train([late], body=lambda run: point == "on_iter_skip" and run.skip_batch())
+    assert str(caught.value) == (
+        f"run.{verdict}() comes too late: the iteration has ended.\n  ask       it before on_train_iter_end"
+    )
+
+
+@pytest.mark.parametrize("verdict", ["skip_batch", "skip_backward", "skip_step", "retry"])
+def test_outside_of_an_iteration_there_is_nothing_to_skip(verdict):
+    with Loop() as run:
+        with pytest.raises(OutsideIteration, match=rf"run\.{verdict}\(\) is there from on_iter_begin to on_iter_end only"):
+            getattr(run, verdict)()
+        for _ in run.batches("ab"):
+            break
+        with pytest.raises(OutsideIteration):  # the break has ended the iteration
+            getattr(run, verdict)()
+    assert run.iteration == 1
