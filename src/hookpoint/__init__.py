@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._version import __version__
 
 if TYPE_CHECKING:
+    from hookpoint import callbacks
     from hookpoint.core import errors
     from hookpoint.core.callback import Callback
     from hookpoint.core.callback_factory import CallbackFactory
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks import Hooks
     from hookpoint.core.hyper import HyperParam, ObjAttrParam
     from hookpoint.core.lambda_callback import LambdaCallback
-    from hookpoint.core.loop import Loop
     from hookpoint.core.main_callback import MainCallBack, MainCallback
     from hookpoint.core.on import on
     from hookpoint.core.periodic import EnableCallbackIf, PeriodicCallback, PeriodicTrigger
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from hookpoint.core.run import Run
     from hookpoint.core.store import Store
     from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
+    from hookpoint.presets.loop import Loop
+    from hookpoint.presets.runner import Runner
 
-_WHERE = {
+_WHERE = {  # the module of each name, and the package it is in where that is not the core
     "After": "when",
     "At": "when",
     "Before": "when",
@@ -49,7 +51,7 @@ _WHERE = {
     "HyperParam": "hyper",
     "If": "when",
     "LambdaCallback": "lambda_callback",
-    "Loop": "loop",
+    "Loop": "presets.loop",
     "MainCallBack": "main_callback",
     "MainCallback": "main_callback",
     "ObjAttrParam": "hyper",
@@ -60,9 +62,11 @@ _WHERE = {
     "Record": "records",
     "Replace": "replace",
     "Run": "run",
+    "Runner": "presets.runner",
     "StopRun": "errors",
     "Store": "store",
     "When": "when",
+    "callbacks": "callbacks",
     "current_run": "current",
     "declare": "points",
     "errors": "errors",
@@ -102,10 +106,12 @@ __all__ = [
     "Record",
     "Replace",
     "Run",
+    "Runner",
     "StopRun",
     "Store",
     "When",
     "__version__",
+    "callbacks",
     "current_run",
     "declare",
     "errors",
@@ -122,8 +128,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"hookpoint has no '{name}'")
-    module = import_module(f"hookpoint.core.{_WHERE[name]}")
-    value = module if name == "errors" else getattr(module, name)
+    where = _WHERE[name]
+    package = "hookpoint" if "." in where or name == "callbacks" else "hookpoint.core"
+    try:
+        module = import_module(f"{package}.{where}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"hookpoint.{name} needs PyTorch: pip install 'hookpoint[torch]'") from error
+    value = module if name in ("callbacks", "errors") else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -18,7 +18,7 @@ SOURCE = Path(hookpoint.__file__).parent
 EVERYTHING = frozenset({"core", "callbacks", "monitors", "storage", "parallel", "engine", "cli", "presets"})
 MAY_IMPORT = {
     "core": {"core"},
-    "callbacks": {"callbacks", "core", "storage"},
+    "callbacks": {"callbacks", "core", "monitors", "storage"},  # users find monitors among the callbacks
     "monitors": {"monitors", "core", "storage"},
     "storage": {"storage", "core"},
     "parallel": {"parallel", "core"},

@@ -29,21 +29,16 @@ def drawn(run):
 """
 
 
-def waits_for_the_plain_line(capsys):
-    """Return what waits until something was printed, and keeps all that was."""
-    kept = []
-
-    def wait():
-        deadline = monotonic() + 60
-        while monotonic() < deadline:
-            kept.append(capsys.readouterr().err)
-            if kept[-1]:
-                return
-            sleep(0.001)
-        raise AssertionError("no line came")
-
-    wait.kept = kept
-    return wait
+def wait_for(capsys, *words):
+    """Return the first line on stderr that holds these words, once it is there."""
+    written, deadline = "", monotonic() + 60
+    while monotonic() < deadline:
+        written += capsys.readouterr().err
+        for line in written.splitlines():
+            if all(word in line for word in words):
+                return line
+        sleep(0.001)
+    raise AssertionError(f"no such line came: {written}")
 
 
 def test_a_run_is_shown_on_one_line_that_never_wraps(in_terminal):
@@ -181,18 +176,14 @@ def test_a_short_run_leaves_nothing_in_a_file(capsys):
 
 
 def test_a_long_run_leaves_a_line_now_and_then_in_a_file(capsys):
-    wait = waits_for_the_plain_line(capsys)
     with Loop([ProgressBar(plain_every_seconds=0.001)], log_every=1) as run:
         for _ in run.epochs(1):
             for batch in run.batches(range(4)):
                 run.log(loss=0.25)
                 if batch == 2:
-                    run.monitors.drain()
-                    capsys.readouterr()
-                    wait()
-    written = "".join(wait.kept).splitlines()
-    assert written[0].startswith("epoch 1/1  2/4  (50%)  ")
-    assert written[0].endswith("loss 0.25")
+                    line = wait_for(capsys, "2/4", "loss")
+    assert line.startswith("epoch 1/1  2/4  (50%)  ")
+    assert line.endswith("loss 0.25")
 
 
 def test_the_end_of_a_long_epoch_is_a_line_in_a_file(capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Loop
+from hookpoint.core.loop import Loop
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, Loop, errors, guard
+from hookpoint import Callback, Every, Hooks, errors, guard
+from hookpoint.core.loop import Loop
 
 
 class Counter(Callback):
@@ -292,6 +293,18 @@ def test_outside_of_a_run_there_is_nothing_to_know(train, attribute):
     with pytest.raises(errors.OutsideRun) as caught:
         getattr(callback, attribute)
     assert str(caught.value) == f"Tensorpack.{attribute} is there during a run only"
+
+
+def test_a_plain_object_with_tensorpacks_names_is_left_as_it_is(train):
+    class Plain:
+        calls = 0
+
+        def _before_epoch(self):
+            self.calls += 1
+
+    plain = Plain()
+    train([plain], epochs=2)
+    assert vars(plain) == {"calls": 2}
 
 
 def test_an_attribute_of_ones_own_wins():

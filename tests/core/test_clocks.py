@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import LambdaCallback, Loop
+from hookpoint import LambdaCallback
+from hookpoint.core.loop import Loop
 
 
 @pytest.fixture

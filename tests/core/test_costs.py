@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, LambdaCallback, Loop
+from hookpoint import Callback, Every, Hooks, LambdaCallback
 from hookpoint.core.costs import Cost, StepShare
+from hookpoint.core.loop import Loop
 
 
 class Watch(Callback):

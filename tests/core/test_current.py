@@ -5,7 +5,8 @@ import threading
 from contextvars import copy_context
 
 import hookpoint
-from hookpoint import Loop, current_run
+from hookpoint import current_run
+from hookpoint.core.loop import Loop
 
 
 def test_without_a_run_logging_does_nothing():

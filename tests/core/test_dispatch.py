@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, LambdaCallback, Loop
+from hookpoint import Callback, Every, Hooks, LambdaCallback
+from hookpoint.core.loop import Loop
 
 
 class Fails(Callback):

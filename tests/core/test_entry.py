@@ -12,13 +12,13 @@ from hookpoint import (
     Every,
     Hooks,
     LambdaCallback,
-    Loop,
     MainCallback,
     PeriodicTrigger,
     StopRun,
     errors,
     on,
 )
+from hookpoint.core.loop import Loop
 
 
 class Saver(Callback):

@@ -9,21 +9,9 @@ import types
 
 import pytest
 
-from hookpoint import (
-    Callback,
-    CallbackPipeline,
-    Every,
-    Hooks,
-    LambdaCallback,
-    Loop,
-    Replace,
-    StopRun,
-    guard,
-    guarding,
-    install,
-    on,
-)
+from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Replace, StopRun, guard, guarding, install, on
 from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument
+from hookpoint.core.loop import Loop
 
 
 class Trace(Callback):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Loop, MainCallback, Replace, StopRun, errors, on
+from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, MainCallback, Replace, StopRun, errors, on
+from hookpoint.core.clocks import Clocks
+from hookpoint.core.loop import Loop
 
 
 class Count(Callback):
@@ -277,6 +279,14 @@ def test_schedules_count_on_from_a_checkpoint():
     assert state["Trigger"]["schedules"] == {"on_trigger@on_trigger": 6}
     second, _ = steps_taken(state, 7)
     assert second == [6]
+
+
+def test_schedules_start_from_where_the_clocks_stand():
+    clocks = Clocks()
+    clocks.step = 7
+    hooks = Hooks([Trigger().when(Every(steps=3))])
+    hooks.start_schedules(clocks)
+    assert hooks.state_dict()["Trigger"]["schedules"] == {"on_trigger@on_trigger": 9}
 
 
 def test_two_schedules_of_one_callback_are_kept_apart():

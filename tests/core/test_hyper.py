@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Loop, ObjAttrParam
+from hookpoint import ObjAttrParam
 from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.loop import Loop
 
 
 class Optimizer:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop
+from hookpoint import Callback, LambdaCallback
+from hookpoint.core.loop import Loop
 
 
 class Monitor(Callback):

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, LambdaCallback, Loop, StopRun, current_run
+from hookpoint import Callback, CallbackPipeline, LambdaCallback, StopRun, current_run
 from hookpoint.core.errors import BadLoop, NotACallback, OutsideRun
+from hookpoint.core.loop import Loop
 
 
 class Points(Callback):

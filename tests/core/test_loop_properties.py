@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint import Callback, Loop, StopRun
+from hookpoint import Callback, StopRun
+from hookpoint.core.loop import Loop
 
 
 class Boom(Exception):

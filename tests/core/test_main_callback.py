@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Hooks, Loop, MainCallBack, MainCallback, errors
+from hookpoint import Callback, CallbackPipeline, Hooks, MainCallBack, MainCallback, errors
+from hookpoint.core.loop import Loop
 
 
 class Loss:

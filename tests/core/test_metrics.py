@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop
+from hookpoint import Callback, LambdaCallback
 from hookpoint.core.errors import BadValue, MissingMetric
+from hookpoint.core.loop import Loop
 
 
 class Tensor:

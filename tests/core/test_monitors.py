@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop
+from hookpoint import Callback, LambdaCallback
 from hookpoint.core.delivery import CAPACITY
+from hookpoint.core.loop import Loop
 
 
 class Monitor(Callback):

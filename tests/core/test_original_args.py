@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import LambdaCallback, Loop
+from hookpoint import LambdaCallback
 from hookpoint.core.errors import OutsideIteration
+from hookpoint.core.loop import Loop
 
 
 def test_the_names_of_mindspore_follow_the_run():

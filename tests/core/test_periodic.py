@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, EnableCallbackIf, Every, LambdaCallback, Loop, PeriodicCallback, PeriodicTrigger, guarding
+from hookpoint import Callback, EnableCallbackIf, Every, LambdaCallback, PeriodicCallback, PeriodicTrigger, guarding
 from hookpoint.core.errors import BadSchedule, OutsideRun
+from hookpoint.core.loop import Loop
 
 
 class Busy(Callback):

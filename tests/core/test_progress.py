@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Loop
+from hookpoint import Callback
+from hookpoint.core.loop import Loop
 
 
 class Unsized:

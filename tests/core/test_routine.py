@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Loop, current_run, run_each
+from hookpoint import Callback, current_run, run_each
+from hookpoint.core.loop import Loop
 
 
 class Trace(Callback):

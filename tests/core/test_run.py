@@ -4,8 +4,9 @@ import weakref
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop, Replace
+from hookpoint import Callback, LambdaCallback, Replace
 from hookpoint.core.errors import HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
+from hookpoint.core.loop import Loop
 
 # What was given
 

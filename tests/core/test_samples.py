@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hookpoint import Loop
+from hookpoint.core.loop import Loop
 
 
 class Array:

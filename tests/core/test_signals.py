@@ -7,14 +7,15 @@ import threading
 
 import pytest
 
-from hookpoint import Loop
+from hookpoint.core.loop import Loop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 # A process that trains, sends itself a signal in the body, and says what happens. `body` comes after each batch is fetched.
 PROGRAM = """
 import os, signal, sys
-from hookpoint import Callback, Loop
+from hookpoint import Callback
+from hookpoint.core.loop import Loop
 
 def send(name):
     os.kill(os.getpid(), getattr(signal, name))

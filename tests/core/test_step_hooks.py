@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Every, LambdaCallback, Loop
+from hookpoint import Callback, Every, LambdaCallback
+from hookpoint.core.loop import Loop
 
 
 class Handle:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, Every, LambdaCallback, Loop, Store
+from hookpoint import Callback, Every, LambdaCallback, Store
 from hookpoint.core.errors import NothingToSaveTo
+from hookpoint.core.loop import Loop
 
 
 class Memory:

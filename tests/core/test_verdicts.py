@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, HookpointWarning, LambdaCallback, Loop, StopRun, on
+from hookpoint import Callback, HookpointWarning, LambdaCallback, StopRun, on
 from hookpoint.core.errors import BadLoop, OutsideIteration, TooManyRetries
+from hookpoint.core.loop import Loop
 
 
 class Points(Callback):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint import After, At, Before, Between, Callback, Every, If, Loop, Once, on
+from hookpoint import After, At, Before, Between, Callback, Every, If, LambdaCallback, Once, on
 from hookpoint.core.errors import BadSchedule
+from hookpoint.core.loop import Loop
 
 
 class Trigger(Callback):
@@ -149,14 +150,26 @@ def test_time_fires_at_the_first_iteration_from_there_on_and_not_once_for_each_t
     assert trigger.steps == ([3, 4] if isinstance(schedule, At) else [3, 4, 6])
 
 
-def test_a_tick_of_time_stays_due_until_it_fires_and_a_tick_of_steps_does_not(time):
-    odd = If(lambda run: run.step % 2)
-    by_time, by_step = Trigger(), Trigger()
-    with Loop([by_time.when(Every(seconds=4) & odd), by_step.when(Every(steps=4) & odd)]) as run:
+ODD = If(lambda run: run.step % 2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (Every(seconds=4) & ODD, [5, 9]),
+        ((Every(seconds=4) | Once(steps=100)) & ODD, [5, 9]),
+        (Once(steps=4) & ODD, [5]),
+        (Every(steps=4) & ODD, []),
+        (At(steps=[2, 5]) & ODD, [5]),
+    ],
+    ids=repr,
+)
+def test_ticks_of_time_and_once_stay_due_until_they_fire_and_ticks_of_counters_do_not(schedule, steps, time):
+    trigger = Trigger()
+    with Loop([trigger.when(schedule)]) as run:
         for _ in run.batches(range(9)):
             time[0] += 1
-    assert by_time.steps == [5, 9]
-    assert by_step.steps == []
+    assert trigger.steps == steps
 
 
 @pytest.mark.parametrize("period", [0.1, 0.3, 0.7, 1 / 3])
@@ -235,6 +248,33 @@ def test_a_fresh_run_of_the_same_loop_counts_from_the_start():
             for _ in run.batches("abc"):
                 pass
     assert trigger.steps == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (Every(steps=4), [8]),
+        (Every(steps=5), [10]),
+        (At(steps=[1, 3, 5, 7]), [7]),
+        (Once(steps=5), []),
+        (Once(steps=6), [6]),
+        (Once(), []),
+        (Every(steps=4) | At(steps=5), [8]),
+        (Every(epochs=1), []),
+        (After(steps=9), [9, 10]),
+    ],
+    ids=repr,
+)
+def test_a_run_that_starts_in_the_middle_counts_from_there(schedule, steps):
+    def five_steps_are_done(run):
+        run._clocks.load_state_dict({"epoch": 1, "epochs_done": 1, "step": 5, "iteration": 5, "samples": 5, "elapsed": 1.0})
+
+    trigger = Trigger().when(schedule)
+    with Loop([LambdaCallback(on_setup=five_steps_are_done), trigger]) as run:
+        for _ in run.batches(range(6)):
+            if run.step == 9:
+                break
+    assert trigger.steps == steps
 
 
 # Against a model that keeps all moments and looks through them

@@ -81,7 +81,7 @@ def test_nothing_is_printed_when_nothing_is_asked_for(capsys):
         ({"whitelist": []}, set()),
         ({"blacklist": []}, {"accuracy", "loss", "val_loss"}),
     ],
-    ids=repr,
+    ids=range(7),
 )
 def test_lists_of_patterns_choose_names(capsys, lists, names):
     train(ScalarPrinter(**lists), epochs=1)

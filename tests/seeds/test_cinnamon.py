@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import hookpoint
-from hookpoint import Callback, Loop, guard, run_each
+from hookpoint import Callback, guard, run_each
+from hookpoint.core.loop import Loop
 
 
 class GuardPair(Callback):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop, errors
+from hookpoint import Callback, LambdaCallback, errors
+from hookpoint.core.loop import Loop
 
 
 class Scalar:

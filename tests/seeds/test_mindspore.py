@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback, Loop, errors
+from hookpoint import Callback, LambdaCallback, errors
+from hookpoint.core.loop import Loop
 
 
 class StopAtTime(Callback):

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from hookpoint import Callback, Loop, MainCallBack, MainCallback, errors
+from hookpoint import Callback, MainCallBack, MainCallback, errors
+from hookpoint.core.loop import Loop
 
 GLOBAL = ("before_run", "after_run", "before_epoch", "after_epoch", "before_iter", "after_iter", "on_iter_forward")
 TRAINING = (

@@ -10,6 +10,7 @@ from time import monotonic
 from hookpoint.core.records import Record
 
 CAPACITY = 1000
+LINGER_SECONDS = 0.25  # each wake-up takes the interpreter from the training thread; records that come close together share one
 
 Receive = Callable[[list[Record]], None]
 
@@ -31,6 +32,7 @@ class Delivery:
         self._records: deque[Record] = deque()
         self._in_hand = 0
         self._closing = False
+        self._is_urgent = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -47,13 +49,17 @@ class Delivery:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"hookpoint {self.name}", daemon=True)
                 self._thread.start()
-            self._change.notify_all()
+            if len(self._records) == 1 or self._is_half_full():
+                self._change.notify_all()
 
     def drain(self, deadline: float) -> int:
         """Wait until all is delivered or `monotonic()` passes the deadline; return how many records are left."""
         with self._change:
+            self._is_urgent = True
+            self._change.notify_all()
             while (self._records or self._in_hand) and self.error is None and monotonic() < deadline:
                 self._change.wait(0.05)
+            self._is_urgent = False
             return len(self._records) + self._in_hand
 
     def close(self) -> None:
@@ -67,6 +73,7 @@ class Delivery:
             with self._change:
                 while not self._records and not self._closing:
                     self._change.wait()
+                self._linger()
                 if not self._records:
                     return
                 records = list(self._records)
@@ -82,3 +89,12 @@ class Delivery:
                 self._change.notify_all()
             if self.error is not None:
                 return
+
+    def _linger(self) -> None:
+        """Wait a moment for more records, unless someone waits for these."""
+        until = monotonic() + LINGER_SECONDS
+        while not (self._closing or self._is_urgent or self._is_half_full()) and monotonic() < until:
+            self._change.wait(until - monotonic())
+
+    def _is_half_full(self) -> bool:
+        return len(self._records) * 2 >= self._capacity

@@ -35,6 +35,45 @@ class Pass:
     A pass that a user's `break` left behind is `abandoned`; the loop closes it at the next opportunity.
     """
 
+    # Slots, not a dict: above thirty attributes a dict's are no longer shared, and each iteration reads twenty of them.
+    __slots__ = (
+        "_again",
+        "_aside",
+        "_batches_seen",
+        "_began",
+        "_begin",
+        "_clocks",
+        "_count",
+        "_counts_steps",
+        "_end",
+        "_fetch_begin",
+        "_fetch_end",
+        "_in_iteration",
+        "_is_done",
+        "_is_sampled",
+        "_is_train",
+        "_loader",
+        "_loop",
+        "_opened_epoch",
+        "_outer_mode",
+        "_outer_now",
+        "_retries",
+        "_run",
+        "_source",
+        "_steps_before",
+        "_timed_begin",
+        "_timed_end",
+        "_total",
+        "_verdicts",
+        "abandoned",
+        "is_closing",
+        "is_open",
+        "mode",
+        "now",
+        "results",
+        "wants_end",
+    )
+
     def __init__(self, loop: Loop, loader: Iterable[Any], mode: Mode, *, aside: bool = False) -> None:
         self.mode = mode
         self.results: dict[str, Any] = {}
@@ -221,7 +260,11 @@ class Pass:
             now.has_ended = True
             self._retries = 0
             if self._is_train:
-                self._count_iteration(now)
+                clocks = self._clocks
+                clocks.iteration += 1
+                clocks.samples += now.samples
+                if not self._counts_steps:
+                    clocks.step += 1
             if self._end is not None:
                 (self._timed_end or self._end if self._is_sampled else self._end)(run)
                 if loop.passes[-1] is not self:
@@ -240,13 +283,6 @@ class Pass:
                 self._steps_before = self._clocks.step
         set_now(run, NO_ITERATION)
         now.clear()
-
-    def _count_iteration(self, now: Iteration) -> None:
-        clocks = self._clocks
-        clocks.iteration += 1
-        clocks.samples += now.samples
-        if not self._counts_steps:
-            clocks.step += 1
 
     def _was_skipped(self) -> bool:
         """Do what was asked of the iteration instead of ending it; say whether it was skipped as a whole."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,14 @@ from hookpoint.core.errors import BadLoop, text
 def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[Any]:
     """Return a loader for the data: itself if it gives batches, one over tensors or arrays if it is a tuple of those."""
     if isinstance(data, tuple):
+        strange = [type(part).__name__ for part in data if not hasattr(part, "__array__")]
+        if strange or not data:
+            raise BadLoop(
+                text(
+                    f"a tuple of data holds tensors or arrays, not {', '.join(strange) or 'nothing'}.",
+                    give="batches as a list, an iterable or a DataLoader",
+                )
+            )
         if batch_size is None:
             raise BadLoop(text("a tuple of tensors or arrays needs a batch size.", give="batch_size=32"))
         tensors = [torch.as_tensor(part) for part in data]
@@ -30,18 +40,39 @@ def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[A
     return loader
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """Return a batch with every tensor in it on the device: in tuples, lists, mappings and dataclasses, nested as they are."""
+def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
+    """Return a batch with every tensor in it on the device: in tuples, lists, mappings and dataclasses, nested as they are.
+
+    What has a `to` of its own, such as a packed sequence, moves itself. A copy to the host has to wait: its values would be
+    read before they are there.
+    """
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        moved = {key: move(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]
+        return batch.to(device, non_blocking=not waits)
+    if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
+        return batch.to(device)
+    again = partial(move, device=device, waits=waits)
+    if isinstance(batch, MutableMapping):
+        moved = copy.copy(batch)
+        moved.update({key: again(value) for key, value in batch.items()})
+        return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
+        return type(batch)(*map(again, batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(move(value, device) for value in batch)
+        return type(batch)(map(again, batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = {field.name: move(getattr(batch, field.name), device) for field in dataclasses.fields(batch) if field.init}
+        fields = {field.name: again(getattr(batch, field.name)) for field in dataclasses.fields(batch) if field.init}
         return dataclasses.replace(batch, **fields)
     return batch
+
+
+def described(batch: Any) -> str:
+    """Say what a batch is made of: the shapes of its tensors."""
+    if isinstance(batch, torch.Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        batch = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in batch.items()) + "}"
+    if isinstance(batch, tuple | list):
+        return "(" + ", ".join(map(described, batch)) + ")"
+    return type(batch).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,6 +38,10 @@ def place_model(model: Any, device: torch.device) -> None:
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
     """Refuse an optimizer that has none of the model's parameters: it would train something else."""
+    if isinstance(optimizer, Mapping):
+        for one in optimizer.values():
+            check_optimizer(model, one)
+        return
     groups = getattr(optimizer, "param_groups", None)
     if not groups:
         return

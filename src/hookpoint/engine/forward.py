@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,17 +18,22 @@ TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 class Forward:
     """Call a model with a batch, whatever it is made of. What the model takes is looked up once.
 
-    A tensor is the one input. Of a tuple or list the last is the target where there is a criterion, the others are inputs.
-    Of a mapping or dataclass the model gets what its forward names; what is left over is the target.
+    A tensor is the one input. Of a tuple or list the last is the target where there is a criterion, or where the model takes
+    fewer; the others are inputs. Of a mapping or dataclass the model gets what its forward names; what is left over is the
+    target.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
-        self._model = model
+        self._model = model if callable(model) else _refuse
         self._criterion = criterion
-        function = model.forward if isinstance(model, torch.nn.Module) else model
-        parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
+        function = model.forward if isinstance(model, torch.nn.Module) else self._model
+        parameters = _parameters(function)
         positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        self._required = sum(one.default is one.empty for one in positional)
+        required = sum(one.default is one.empty for one in positional)
+        most = math.inf if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
+        # What a batch has above this many parts is its target.
+        self._inputs = max(1, most if criterion is None else 1)
+        self._inputs_to_predict = max(1, most if criterion is None else required)
         self._names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
@@ -36,7 +42,7 @@ class Forward:
         if isinstance(batch, tuple | list):
             if len(batch) == 2 and self._criterion is not None and not predicts:
                 return self._model(batch[0]), batch[1]
-            has_targets = self._criterion is not None and len(batch) > (self._required if predicts else 1)
+            has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
             return self._model(*inputs), targets
         if isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type)):
@@ -44,8 +50,11 @@ class Forward:
             return self._model(**named), targets
         return self._model(batch), None
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the loss of the outputs: the criterion's, or the one that the model returned itself."""
+    def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
+        """Return the loss of the outputs: the criterion's, or the one that the model returned itself.
+
+        Where it is not needed, as in validation, a model may return none, as many detectors do in eval mode.
+        """
         if self._criterion is not None:
             if targets is None:
                 raise BadLoop(
@@ -55,9 +64,13 @@ class Forward:
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
             return outputs
         if isinstance(outputs, Mapping):
-            return outputs["loss"] if "loss" in outputs else sum(outputs.values())
-        if getattr(outputs, "loss", None) is not None:
+            loss = outputs["loss"] if "loss" in outputs else _sum(outputs.values())
+            if loss is not None:
+                return loss
+        elif getattr(outputs, "loss", None) is not None:
             return outputs.loss
+        if not is_needed:
+            return None
         raise BadLoop(
             text(
                 f"there is no criterion, and the model returned {type(outputs).__name__}, which is no loss.",
@@ -83,3 +96,26 @@ class Forward:
                 )
             )
         return named, items[left[0]] if len(left) == 1 else {name: items[name] for name in left} or None
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a scripted model's forward does not tell what it takes
+        signature = inspect.signature(_refuse)
+    return list(signature.parameters.values())
+
+
+def _sum(losses: Iterable[Any]) -> Any:
+    """Return the sum of a dict of losses, or None where the values are no losses."""
+    values = list(losses)
+    return sum(values) if values and all(isinstance(value, torch.Tensor) and value.numel() == 1 for value in values) else None
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    raise BadLoop(
+        text(
+            "several models are given; how a batch goes through them only their owner knows.",
+            write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
+        )
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookpoint.core.errors import BadLoop, NotACallback, text
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.run import Run
 
@@ -13,6 +14,10 @@ class FunctionMain(MainCallback):
     """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`."""
 
     def __init__(self, function: Callable[[Run], Any]) -> None:
+        if isinstance(function, type):
+            raise NotACallback.a_class(function)
+        if not callable(function):
+            raise BadLoop(text(f"main={function!r}.", give="a MainCallback, or a function of the run that returns the loss"))
         super().__init__(name=getattr(function, "__name__", None))
         self._function = function
 

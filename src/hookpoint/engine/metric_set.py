@@ -58,6 +58,8 @@ class MetricSet(Callback):
                 metric.to(run.device)
 
     def _update(self, mode: str, run: Run) -> None:
+        if run.outputs is None:
+            raise BadLoop(text("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it"))
         with torch.no_grad():
             for name, function in self._functions.items():
                 run.log(name, function(run.outputs, run.targets))

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 
 from hookpoint.core.dispatch import Dispatch
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop, MissingMetric, text
 from hookpoint.core.hooks import Hooks
-from hookpoint.core.run import Run
+from hookpoint.core.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run import Run, set_now
 from hookpoint.engine.forward import Forward
 
 Precision = Literal["32", "bf16", "fp16"]
@@ -21,7 +22,8 @@ class TorchStepper:
     """Compute outputs, loss, gradients and the step as a bare loop does, bit for bit.
 
     Each loss is divided by `accumulate`, and every `accumulate`-th batch steps, as does the last of an epoch. Gradients are
-    cleared before the first backward of a window, so that they can be looked at until then.
+    cleared before the first backward of a window, so that they can be looked at until then. A verdict counts until the part
+    it is about has begun: whoever skips or retries at on_step_begin drops the window's gradients, and nothing is stepped.
     """
 
     def __init__(
@@ -51,6 +53,9 @@ class TorchStepper:
         self._step_end: Dispatch | None = hooks.dispatch("on_step_end", mode="train")
         self._counts_steps = False
         self._in_window = 0
+        self._left_out = False
+        self._values_read: dict[int, int] = {}
+        self._waits_for: str | None = None
 
     def count_steps(self, run: Run) -> None:
         """Count steps and fire their points here, where all of them are made, and not through the optimizer's hooks.
@@ -69,6 +74,17 @@ class TorchStepper:
         else:
             self._compute(run)
 
+    def in_precision(self, forward: Dispatch) -> Dispatch:
+        """Return a forward that a MainCallback wrote, to be run in the precision of the run."""
+        if self._dtype is None:
+            return forward
+
+        def autocast(run: Run) -> None:
+            with torch.autocast(self._device_type, dtype=self._dtype):
+                forward(run)
+
+        return autocast
+
     def backward(self, run: Run) -> None:
         self.backward_was_called = True
         now = run._now
@@ -76,10 +92,12 @@ class TorchStepper:
             clear_gradients(run.optimizer)
         if self._begin is not None:
             self._begin(run)
-        if "backward" not in now.skipped:
+        if not now.asked or wants(now, "backward"):
             loss = now.loss if self._accumulate == 1 else now.loss / self._accumulate
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self._in_window += 1
+        else:
+            self._left_out = True
         if self._end is not None:
             self._end(run)
 
@@ -89,42 +107,87 @@ class TorchStepper:
         self.step(run)
 
     def step(self, run: Run) -> None:
+        now = run._now
+        if now.asked and not self._still_steps(run, now):
+            return
         if self._in_window >= self._accumulate or (self._in_window and self._is_last(run)):
-            if "step" in run._now.skipped:
-                clear_gradients(run.optimizer)
-                self._in_window = 0
-            else:
-                self._apply(run)
-
-    def adjust_lr(self, run: Run) -> None:
-        """Step each scheduler; one that waits for a plateau gets its metric."""
-        for scheduler in run.schedulers:
-            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step(run.metrics[self._plateau_metric(run)])
-            else:
-                scheduler.step()
-
-    def finish(self, run: Run) -> None:
-        """Step with what a last short window has gathered: for data whose end nobody knew."""
-        if self._in_window:
             self._apply(run)
 
-    def forget_window(self, run: Run) -> bool:
+    def adjust_lr(self, run: Run) -> None:
+        """Step each scheduler; one that waits for a plateau gets its metric, where there is a new value of it."""
+        for scheduler in run.schedulers:
+            if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step()
+            elif self._after_step is not None:  # with each step, when no value is final yet
+                scheduler.step(run.metrics[self._lr_metric or "loss"])
+            else:
+                self._step_on_plateau(run, scheduler)
+
+    def check_metric_came(self, run: Run) -> None:
+        """Refuse to end a run whose plateau scheduler never got its metric: it was misspelt, or nobody logged it."""
+        if self._waits_for is not None:
+            raise MissingMetric(self._waits_for, run.metrics, reader="the plateau scheduler", why="which never came")
+
+    def finish(self, run: Run) -> None:
+        """Step with what a last short window has gathered: for data whose end nobody knew.
+
+        The batches are gone by then, and callbacks at on_step_begin and on_step_end find an iteration without any values.
+        """
+        if self._in_window:
+            set_now(run, Iteration())
+            try:
+                self._apply(run)
+            finally:
+                set_now(run, NO_ITERATION)
+
+    def forget_attempt(self, run: Run, now: Iteration) -> bool:
         """Drop the gradients of a step that failed; say whether nothing else was lost with them."""
-        clean = self._accumulate == 1 or self._in_window == 0
-        if clean:
-            clear_gradients(run.optimizer)
-            self._in_window = 0
-        return clean
+        if self._in_window and self._accumulate > 1:
+            return now.loss is None  # it failed before its backward, and left the window as it was
+        clear_gradients(run.optimizer)
+        self._in_window = 0
+        return True
+
+    def was_passed_over(self, steps: int) -> bool:
+        """Say whether an on_iter_backward of one's own, in which so many steps were made, made a step itself."""
+        return not self.backward_was_called or self._in_window >= self._accumulate or (self._in_window > 0 and steps > 0)
 
     def _compute(self, run: Run) -> None:
-        now, predicts = run._now, run.mode == "pred"
-        now.outputs, now.targets = self._forward.outputs(now.batch, predicts=predicts)
-        if not predicts:
-            now.loss = self._forward.loss(now.outputs, now.targets)
+        now, mode = run._now, run.mode
+        now.outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
+        if mode != "pred":
+            now.loss = self._forward.loss(now.outputs, now.targets, is_needed=mode == "train")
 
-    def _plateau_metric(self, run: Run) -> str:
-        return self._lr_metric or ("val_loss" if "val_loss" in run.metrics else "loss")
+    def _still_steps(self, run: Run, now: Iteration) -> bool:
+        """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""
+        left_out, self._left_out = self._left_out, False
+        if wants(now, "step"):
+            return True
+        if is_off(now):
+            if self._in_window and not left_out:
+                self._drop_window(run, now)
+        elif self._in_window >= self._accumulate or (self._in_window and self._is_last(run)):
+            self._drop_window(run, now)
+        return False
+
+    def _drop_window(self, run: Run, now: Iteration) -> None:
+        if is_off(now) and self._accumulate > 1:
+            raise BadLoop(
+                text(
+                    "a batch was to be skipped or retried after its gradients were added to those of others.",
+                    ask="before on_backward_end, or run.skip_step() to drop all of the window",
+                )
+            )
+        clear_gradients(run.optimizer)
+        self._in_window = 0
+
+    def _step_on_plateau(self, run: Run, scheduler: Any) -> None:
+        name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
+        values = run.metrics.observations(name)
+        if values > self._values_read.get(id(scheduler), 0):
+            self._values_read[id(scheduler)] = values
+            scheduler.step(run.metrics[name])
+        self._waits_for = None if values else name
 
     def _apply(self, run: Run) -> None:
         self._in_window = 0
@@ -137,22 +200,53 @@ class TorchStepper:
         if self._counts_steps:
             if self._step_begin is not None:
                 self._step_begin(run)
+                if run._now.asked and not wants(run._now, "step"):
+                    self._drop_window(run, run._now)
+                    return
             optimizer.step()
             run._clocks.step += 1
             if self._step_end is not None:
                 self._step_end(run)
-        elif scaler is None:
-            optimizer.step()
         else:
-            scaler.step(optimizer)
-            scaler.update()
+            steps = run._clocks.step
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+                if run._loop.step_hooks.count and run._clocks.step == steps:
+                    return  # gradients overflowed, and the scaler left the step out
+            self._refuse_late_skip(run._now)
         if self._after_step is not None:
             self._after_step(run)
 
     @staticmethod
+    def _refuse_late_skip(now: Iteration) -> None:
+        """Say that a skip came too late, where on_step_begin is fired by the optimizer, which then steps in any case."""
+        if now.asked and not wants(now, "step"):
+            raise BadLoop(
+                text(
+                    "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
+                    " on_iter_backward of one's own.",
+                    ask="at on_backward_end",
+                )
+            )
+
+    @staticmethod
     def _is_last(run: Run) -> bool:
-        length = getattr(run.train_loader, "__len__", None)
-        return length is not None and run._now.batch_idx + 1 >= length()
+        progress = run.progress
+        return progress is not None and progress.total is not None and run._now.batch_idx + 1 >= progress.total
+
+
+def is_off(now: Iteration) -> bool:
+    """Say whether an iteration is not to count: it is skipped as a whole, or tried again."""
+    return now.retry or "batch" in now.skipped
+
+
+def wants(now: Iteration, part: str) -> bool:
+    """Say whether a part of the step, "backward" or "step", is still wanted when something was asked of its iteration."""
+    now.skips_were_read = True
+    return not is_off(now) and part not in now.skipped
 
 
 def clear_gradients(optimizer: Any) -> None:
