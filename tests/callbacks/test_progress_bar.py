@@ -69,7 +69,7 @@ with Loop([bar, ScalarPrinter()], log_every=2) as run:
     assert shown.lines[3:] == [""]
     assert shown.cursor_is_shown
     for done in range(8):
-        assert any(f" {done}/8 " in frame for frame in shown.frames)
+        assert any(f" {done}/8 " in f"{frame} " for frame in shown.frames)  # nothing follows while nothing is known yet
     assert any("epoch 1/2 val" in frame and " 3/4 " in frame for frame in shown.frames)
     assert any("epoch 2/2 pred  2 batches" in frame for frame in shown.frames)
 

@@ -9,6 +9,7 @@ import pytest
 
 from hookpoint import (
     Callback,
+    CallbackPipeline,
     Every,
     HookpointError,
     HookpointWarning,
@@ -19,7 +20,7 @@ from hookpoint import (
     errors,
     on,
 )
-from hookpoint.core.errors import listed, text
+from hookpoint.core.errors import MissingMetric, NotACallback, UnknownPoint, listed, text
 
 CLASSES = [one for one in vars(errors).values() if inspect.isclass(one) and one.__module__ == errors.__name__]
 ERRORS = [one for one in CLASSES if issubclass(one, HookpointError) and one is not HookpointError]
@@ -355,3 +356,27 @@ def test_lambda_callbacks_are_refused_like_classes():
 
 def test_a_stop_travels_between_processes():
     assert pickle.loads(pickle.dumps(StopRun("enough"))).reason == "enough"
+
+
+def test_errors_survive_pickling():
+    error = MissingMetric("loss", ["acc"], reader="KeepBest")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.name) == (MissingMetric, str(error), "loss")
+
+
+def test_a_pipeline_with_a_handler_of_its_own_is_refused():
+    class Steps(CallbackPipeline):
+        def on_epoch_end(self, run): ...
+
+    with pytest.raises(NotACallback) as caught:
+        Hooks([Steps([Callback()])])
+    assert str(caught.value) == (
+        "Steps.on_epoch_end would never be called: a pipeline runs its callbacks and nothing else.\n"
+        "  move      on_epoch_end into a callback of the pipeline\n"
+        "  override  or run(self, hookpoint=None, logs=None), which gets every point"
+    )
+
+
+def test_a_lambda_for_no_point_is_refused():
+    with pytest.raises(UnknownPoint, match="a name that begins with on_ is"):
+        LambdaCallback(epochs=lambda: None)

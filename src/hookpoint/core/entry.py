@@ -51,7 +51,8 @@ class Entry:
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads or writes."""
         value = getattr(self.subject, option, ())
-        return (value,) if isinstance(value, str) else tuple(value or ())
+        several = (value,) if isinstance(value, str | type) else tuple(value or ())
+        return tuple(one.__name__ if isinstance(one, type) else one for one in several)
 
     def is_called(self, name: str) -> bool:
         """Say whether `after` or `before` means this callback: by its name, its class or a base of it."""
@@ -124,6 +125,8 @@ def _leaves(callbacks: Iterable[Any], path: tuple[CallbackPipeline, ...]) -> Ite
         callbacks = [callbacks]
     for callback in callbacks:
         if isinstance(callback, CallbackPipeline) and type(callback).run is CallbackPipeline.run:
+            for handler in find_handlers(callback):
+                raise NotACallback.a_pipeline(type(callback).__name__, handler.spelling)
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield callback, path

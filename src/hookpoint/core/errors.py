@@ -66,6 +66,16 @@ class HookpointError(Exception):
     def __str__(self) -> str:  # KeyError would show the text quoted, its line breaks escaped
         return str(self.args[0]) if self.args else ""
 
+    def __reduce__(self) -> tuple[Any, ...]:  # its text is made of other arguments than the one it keeps
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[HookpointError], args: tuple[Any, ...], state: dict[str, Any]) -> HookpointError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class CompileError(HookpointError, ValueError):
     """A list of callbacks cannot be compiled."""
@@ -145,6 +155,16 @@ class NotACallback(CompileError, TypeError):
             text(
                 f"the function {name} does not say at which point it runs.",
                 write=f'@on("on_epoch_end") above def {name}',
+            )
+        )
+
+    @classmethod
+    def a_pipeline(cls, name: str, method: str) -> NotACallback:
+        return cls(
+            text(
+                f"{name}.{method} would never be called: a pipeline runs its callbacks and nothing else.",
+                move=f"{method} into a callback of the pipeline",
+                override="or run(self, hookpoint=None, logs=None), which gets every point",
             )
         )
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.callback import Callback, OnError, Ranks
+from hookpoint.core.errors import UnknownPoint
+from hookpoint.core.points import SPELLINGS
+from hookpoint.core.spelling import near_miss
 
 
 class LambdaCallback(Callback):
@@ -29,6 +32,8 @@ class LambdaCallback(Callback):
         for point, function in functions.items():
             if not callable(function):
                 raise TypeError(f"LambdaCallback({point}=...) takes a function, not {function!r}")
+            if not point.startswith("on_") and point not in SPELLINGS:
+                raise UnknownPoint("LambdaCallback", point, near_miss(point, SPELLINGS) or "a name that begins with on_")
             setattr(self, point, function)
 
     def __repr__(self) -> str:

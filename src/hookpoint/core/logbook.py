@@ -96,6 +96,10 @@ class Logbook:
         if not page.aside:
             self._send(page.whole, "epoch", page.mode)
 
+    def drop_page(self) -> None:
+        """Forget the pass that an exception cut off."""
+        self._pages.pop()
+
     def drop_pages(self) -> None:
         """Forget passes that an exception cut off."""
         self._pages.clear()

@@ -69,6 +69,7 @@ class Loop:
         stepper: Stepper | None = None,
         floats: Floats = floats_one_by_one,
         prepare: Callable[[Any], Any] | None = None,
+        begin: Callable[[Run], None] | None = None,
         run_points: bool = True,
     ) -> None:
         if log_every < 0 or max_retries < 0:
@@ -94,6 +95,7 @@ class Loop:
         self._stepper = stepper
         self._floats = floats
         self.prepare = prepare
+        self._begin = begin
         self._run_points = run_points
         self._run: Run | None = None
         self._was_entered = False
@@ -106,6 +108,8 @@ class Loop:
         self._prepare()
         run = self.running()
         try:
+            if self._begin is not None:
+                self._begin(run)
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)
             self.hooks.attach(run)

@@ -58,6 +58,10 @@ class OtherNames:
     def target(self: Any) -> Any:
         return self.targets
 
+    @target.setter
+    def target(self: Any, value: Any) -> None:
+        self.targets = value
+
     @property
     def num_epochs(self: Any) -> int | None:
         number: int | None = self.max_epochs

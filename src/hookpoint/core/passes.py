@@ -126,6 +126,8 @@ class Pass:
                     self._end_iteration()
                     continue
             return now.batch
+        if self._is_train and not verdicts.stop:
+            run._stepper.finish(run)
         self.close(complete=self._saw_everything())
         raise StopIteration
 
@@ -168,6 +170,15 @@ class Pass:
         self.is_open, self._is_done, self._in_iteration = False, True, False
         self.now.clear()
 
+    def abort(self) -> None:
+        """Drop the pass, and leave the run as it was before it: an exception came out of it, and someone may catch it."""
+        if self.is_open and not self.is_closing and self._loop.passes[-1] is self:
+            self.drop()
+            self._loop.logbook.drop_page()
+            self._loop.passes.pop()
+            self._run.mode = self._outer_mode
+            set_now(self._run, self._outer_now)
+
     def _open(self) -> None:
         loop = self._loop
         self._run = run = loop.running()
@@ -190,7 +201,7 @@ class Pass:
         set_now(run, NO_ITERATION)
         if self._is_train:
             run.train_loader = self._loader
-        elif self.mode == "val":
+        elif self.mode == "val" and not self._aside:
             run.val_loader = self._loader
         loop.logbook.open_page(self.mode, aside=self._aside)
         loop.passes.append(self)
@@ -213,7 +224,9 @@ class Pass:
 
     def _must_end(self) -> bool:
         verdicts = self._verdicts
-        return verdicts.stop or self.wants_end or (verdicts.stop_epoch and self._is_train)
+        # What someone does aside, after a stop was asked, he wants done; a signal ends it as it ends anything.
+        stops = verdicts.stop and not (self._aside and self._loop.signals.received is None)
+        return stops or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
         length = _length(self._loader)

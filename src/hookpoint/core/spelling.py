@@ -39,4 +39,5 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 def _typo(name: str, candidate: str) -> bool:
     letters = ["".join(c for c in text if not c.isdigit()) for text in (name, candidate)]
     name, candidate = name.lower(), candidate.lower()
-    return letters[0] != letters[1] and (name == candidate or one_slip_apart(name, candidate))
+    is_other_word = len(name) == len(candidate) < 5  # mae and mse differ in one letter, and mean two things
+    return letters[0] != letters[1] and (name == candidate or (not is_other_word and one_slip_apart(name, candidate)))

@@ -51,6 +51,8 @@ def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
     if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
         return batch.to(device)
     again = partial(move, device=device, waits=waits)
+    if type(batch) is dict:
+        return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
         moved.update({key: again(value) for key, value in batch.items()})

@@ -17,6 +17,15 @@ def modules_of(model: Any) -> list[torch.nn.Module]:
     return [module for module in found if isinstance(module, torch.nn.Module)]
 
 
+def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
+    """Load a state dict into a model, or one each into several."""
+    if isinstance(model, Mapping):
+        for name, state in weights.items():
+            model[name].load_state_dict(state)
+    else:
+        model.load_state_dict(weights)
+
+
 @contextmanager
 def modes_kept(model: Any) -> Iterator[None]:
     """Put every submodule back into the mode, train or eval, in which it was found, whatever happens."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import logging
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -11,26 +13,31 @@ import torch
 
 from hookpoint.core.callback import Callback
 from hookpoint.core.dispatch import Dispatch
-from hookpoint.core.errors import BadLoop, OutsideRun, text
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.iteration import Iteration
 from hookpoint.core.loop import Loop
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
+from hookpoint.core.passes import Batches
 from hookpoint.core.run import Run
+from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
-from hookpoint.engine.data import as_loader, move
+from hookpoint.engine.data import as_loader, described, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.metric_set import MetricSet
-from hookpoint.engine.modules import evaluating, modules_of, training
-from hookpoint.engine.rng import deterministic_algorithms, rng_kept, seed_all
-from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options
+from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
+from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
+from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, is_off
 from hookpoint.engine.strict_sync import StrictSync
 from hookpoint.engine.values import device_floats
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"
+END = object()
+
+logger = logging.getLogger("hookpoint")
 
 
 class Runner:
@@ -71,7 +78,7 @@ class Runner:
         place_model(model, self.device)
         check_optimizer(model, optimizer)
         if init_weights is not None:
-            model.load_state_dict(init_weights)
+            load_weights(model, init_weights)
         self._steps_lr_with_optimizer = lr_scheduler_on == "step"
         self._step_options: dict[str, Any] = {
             "precision": precision,
@@ -79,7 +86,9 @@ class Runner:
             "clip_grad_norm": clip_grad_norm,
             "lr_metric": lr_metric,
         }
-        self._needs_own_backward = precision == "fp16" or accumulate > 1 or clip_grad_norm is not None
+        self._owns_the_step = (
+            precision == "fp16" or accumulate > 1 or clip_grad_norm is not None or self._steps_lr_with_optimizer
+        )
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
@@ -92,7 +101,8 @@ class Runner:
             "max_retries": max_retries,
         }
         self._run: Run | None = None
-        self._make_loop([])  # finds the mistakes in the callbacks now, not in fit
+        self._loss_is_finite = True
+        self._make_loop()  # finds the mistakes in the callbacks now, not in fit
 
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
@@ -104,7 +114,9 @@ class Runner:
         """Add a function as a callback for a point: `@runner.on("on_epoch_end")`."""
 
         def decorate(function: Function) -> Function:
-            self._callbacks.append(on(point, **options)(function))
+            on(point, **options)(function)
+            self._make_loop([function])
+            self._callbacks.append(function)
             return function
 
         return decorate
@@ -127,28 +139,34 @@ class Runner:
         """
         if self.optimizer is None:
             raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
-        train = as_loader(train, batch_size, shuffle=True)
+        _check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
+        val_alone = isinstance(val, tuple) and not isinstance(train, tuple)
+        train = as_loader(train, None if val_alone else batch_size, shuffle=True)
         val = None if val is None else as_loader(val, batch_size if isinstance(val, tuple) else None, shuffle=False)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
-        inside = [on("on_iter_end", when=validate_every)(self._validation(val))] if _asks_in_epochs(validate_every, val) else []
+        inside = [self._validation(val, schedule)] if _asks_in_epochs(validate_every, val) else []
         if self._seed is not None:
             seed_all(self._seed)
-        with self._running(inside) as run, training(self.model), deterministic_algorithms(self._deterministic):
+
+        def begin(run: Run) -> None:
+            run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
+
+        with self._running(inside, begin) as run, training(self.model), deterministic_algorithms(self._deterministic):
             schedule.start(run._clocks)
-            for _ in run.epochs(epochs):
-                for batch in run.batches(train):
-                    del batch  # the run has it, and lets go of it when the iteration ends
-                    self._train_step(run)
-                    if max_steps is not None and run.step >= max_steps:
-                        run.stop(f"max_steps={max_steps} is reached")
-                if run.iteration == 0 and not run._verdicts.stop:
-                    raise BadLoop(text("the training data gave no batch.", check="that the loader is not empty"))
-                self._log_rates(run)
-                if not run._loop.cut_short:
+            if max_steps == 0:
+                run.stop("max_steps=0")
+            for _ in run.epochs(run.max_epochs):
+                self._train_epoch(run, train, max_steps)
+                is_over = max_steps is not None and run.step >= max_steps
+                if not run._loop.cut_short or not (is_over or run._verdicts.stop):
                     if val is not None and schedule.take(run, "epoch"):
                         self._evaluate(run, val)
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
+                if is_over:
+                    run.stop(f"max_steps={max_steps} is reached")
+            if not run._verdicts.stop:
+                self._stepper.check_metric_came(run)
         return run
 
     def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
@@ -157,27 +175,51 @@ class Runner:
         if self._run is not None:
             with rng_kept():
                 return _floats(self._evaluate(self._run, loader, aside=True))
-        with self._running([], run_points=False) as run:
+        with self._running() as run:
             return _floats(self._evaluate(run, loader))
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
-        """Return the outputs for each batch, on the host."""
-        return [move(outputs, torch.device("cpu")) for outputs in self.predict_iter(data, batch_size=batch_size)]
+        """Return the outputs for each batch, on the host; during a fit, disturb nothing."""
+        host = torch.device("cpu")
+        return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
 
     def predict_iter(self, data: Any, *, batch_size: int | None = None) -> Iterator[Any]:
-        """Yield the outputs for each batch as it is computed, on the device."""
+        """Yield the outputs for each batch as it is computed, on the device; during a fit, disturb nothing."""
         loader = as_loader(data, batch_size, shuffle=False)
-        with ExitStack() as stack:
-            run = self._run if self._run is not None else stack.enter_context(self._running([], run_points=False))
-            forward = run.hooks.dispatch("on_pred_forward", mode="pred")
-            assert forward is not None
-            for batch in run.batches(loader, mode="pred"):
-                del batch
-                with evaluating(self.model):
-                    forward(run)
-                yield run.outputs
+        return self._predictions(loader) if self._run is None else apart(self._predictions(loader))
 
-    # One iteration
+    def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
+        with nullcontext(self._run) if self._run is not None else self._running() as run:
+            forward = self._dispatched(run, "on_pred_forward", "pred")
+            batches = run._loop.batches(loader, "pred", aside=True)
+            while True:
+                with _left_on_error(batches), evaluating(self.model):
+                    if next(batches, END) is END:
+                        return
+                    counts = self._is_computed(forward, run)
+                if counts:
+                    try:
+                        yield run.outputs
+                    except GeneratorExit:
+                        return  # whoever wants no more of them has not failed
+
+    # One epoch, one iteration
+
+    def _train_epoch(self, run: Run, train: Iterable[Any], max_steps: int | None) -> None:
+        batches, first_step = run.batches(train), run.step + 1
+        for batch in batches:
+            del batch  # the run has it, and lets go of it when the iteration ends
+            self._train_step(run)
+            if max_steps is not None and run.step >= max_steps:
+                run.stop_epoch()
+        if not batches._pass._batches_seen and not run._verdicts.asked:
+            raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
+        for name, rate in self._rates().items():
+            run.put_scalar(name, rate)
+        loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
+        self._loss_is_finite = math.isfinite(loss)
+        if was_finite and not self._loss_is_finite:
+            logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
 
     def _train_step(self, run: Run) -> None:
         now = run._now
@@ -186,21 +228,30 @@ class Runner:
             self._log_loss(run, now)
             self._backward(run)
         except Exception as error:
-            if not self._recovered(run, now, error):
+            if not (self._recovered(run, now, error) and self._stepper.forget_attempt(run, now)):
                 raise
-        if now.asked:
-            now.skips_were_read = True
 
     def _evaluate(self, run: Run, loader: Iterable[Any], *, aside: bool = False) -> Mapping[str, Any]:
-        forward = run.hooks.dispatch("on_val_forward", mode="val")
-        assert forward is not None
+        forward = self._dispatched(run, "on_val_forward", "val")
         batches = run._loop.batches(loader, "val", aside=aside)
-        with evaluating(self.model):
+        with _left_on_error(batches), evaluating(self.model):
             for batch in batches:
                 del batch
-                forward(run)
-                self._log_loss(run, run._now)
+                if self._is_computed(forward, run):
+                    self._log_loss(run, run._now)
+        if not batches._pass._batches_seen and not run._verdicts.asked:
+            raise BadLoop(text("the validation data gave no batch.", check=LOADER_CHECK))
         return batches.results
+
+    def _is_computed(self, forward: Dispatch, run: Run) -> bool:
+        """Run a forward outside of training; say whether the batch counts: whether nobody had it skipped or retried."""
+        now = run._now
+        try:
+            forward(run)
+        except Exception as error:
+            if not self._recovered(run, now, error):
+                raise
+        return not (now.asked and is_off(now))
 
     def _log_loss(self, run: Run, now: Iteration) -> None:
         if now.loss is None:
@@ -211,31 +262,42 @@ class Runner:
 
     def _recovered(self, run: Run, now: Iteration, error: Exception) -> bool:
         """Ask the callbacks about a step that failed; say whether one of them wants it retried or skipped."""
-        error.add_note(f"in the step of batch {now.batch_idx}, {_described(now.batch)} (step {run.step}, rank {run.rank})")
-        handle = run.hooks.dispatch("on_iter_error", mode="train")
+        if isinstance(error, StopRun):
+            return False
+        error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
+        handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
         if handle is None:
             return False
         run._payload = {"error": error}
-        handle(run)
-        asked = now.retry or "batch" in now.skipped
-        return asked and self._stepper.forget_window(run)
+        try:
+            handle(run)
+        finally:
+            run._payload = {}  # an error keeps its frames, and they keep the memory that a retry may need
+        return is_off(now)
 
     # Around a run
 
     @contextmanager
-    def _running(self, inside: list[Any], *, run_points: bool = True) -> Iterator[Run]:
+    def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None) -> Iterator[Run]:
+        """Run a loop around what is inside; with `begin`, which gets the run before its first point, it is a fit."""
         if self._run is not None:
-            raise OutsideRun(text("this runner is fitting already.", use="validate or predict, or a second Runner"))
-        loop = self._make_loop(inside, run_points=run_points)
+            raise OutsideRun(text("this runner is running already.", use="validate or predict, or a second Runner"))
+
+        def prepare(run: Run) -> None:
+            self._run, self._loss_is_finite = run, True
+            self._prepare(run)
+            if begin is not None:
+                begin(run)
+
         try:
-            with loop as run:
-                self._run = run
-                self._prepare(run)
+            with self._make_loop(inside, begin=prepare, run_points=begin is not None) as run:
+                if self._backward == self._stepper.backward_and_step:
+                    self._stepper.count_steps(run)
                 yield run
         finally:
             self._run = None
 
-    def _make_loop(self, inside: list[Any], *, run_points: bool = True) -> Loop:
+    def _make_loop(self, inside: Sequence[Any] = (), **given: Any) -> Loop:
         mains = [self._main] if self._main is not None else []
         callbacks = [*self._internal, *mains, *self._callbacks, *inside]
         options = {
@@ -246,8 +308,8 @@ class Runner:
             "device": self.device,
             "floats": device_floats,
             "prepare": partial(move, device=self.device) if self.device.type != "cpu" else None,
-            "run_points": run_points,
             **self._loop_options,
+            **given,
         }
         loop = Loop(callbacks, **options)
         return loop if loop.hooks.main is not None else Loop([MainCallback(), *callbacks], **options)
@@ -258,49 +320,71 @@ class Runner:
         forward = Forward(self.model, self.criterion)
         self._stepper = TorchStepper(forward, hooks, self.device, after_step=after_step, **self._step_options)
         run._stepper = self._stepper
-        self._forward = self._owned(hooks, "on_train_forward", ("on_train_forward", "on_iter_forward"), self._stepper.forward)
-        self._backward = self._owned(hooks, "on_iter_backward", ("on_iter_backward",), self._stepper.backward_and_step)
-        if self._backward == self._stepper.backward_and_step:
-            self._stepper.count_steps(run)
-        elif self._needs_own_backward:
-            self._backward = partial(self._checked, self._backward)
-        run.at_log_step(lambda values: self._rates())
-
-    @staticmethod
-    def _owned(hooks: Hooks, point: str, methods: tuple[str, ...], default: Dispatch) -> Dispatch:
-        """Return what computes a part of the step: the MainCallback's, or ours at once where it does not override it."""
-        if all(getattr(type(hooks.main), method) is getattr(MainCallback, method) for method in methods):
-            return default
-        call = hooks.dispatch(point, mode="train")
-        assert call is not None
-        return call
-
-    def _checked(self, backward: Callable[[Run], None], run: Run) -> None:
-        """Run an overridden on_iter_backward for the first time, and see that it leaves the step to the runner."""
-        backward(run)
-        if not self._stepper.backward_was_called:
+        self._forward: Dispatch = self._stepper.forward
+        if _overrides(hooks.main, "on_train_forward", "on_iter_forward"):
+            self._forward = self._dispatched(run, "on_train_forward", "train")
+        self._backward: Dispatch = self._stepper.backward_and_step
+        if _overrides(hooks.main, "on_iter_backward"):
+            backward = self._dispatched(run, "on_iter_backward", "train")
+            self._backward = partial(self._checked, backward) if self._owns_the_step else backward
+        elif isinstance(self.optimizer, Mapping):
             raise BadLoop(
                 text(
-                    "on_iter_backward computes the step itself, which knows nothing of accumulate, clip_grad_norm and fp16.",
+                    "several optimizers are given; when each of them steps only their owner knows.",
+                    write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
+                )
+            )
+        run.at_log_step(lambda values: self._rates())
+
+    def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
+        """Return what the MainCallback does at a point; its forwards run in the precision of the run."""
+        call = run.hooks.dispatch(point, mode=mode)
+        assert call is not None
+        return self._stepper.in_precision(call) if point.endswith("_forward") else call
+
+    def _checked(self, backward: Dispatch, run: Run) -> None:
+        """Run an overridden on_iter_backward for the first time, and see that it leaves the step to the runner."""
+        steps = run.step
+        backward(run)
+        if self._stepper.was_passed_over(run.step - steps):
+            raise BadLoop(
+                text(
+                    "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
+                    " lr_scheduler_on='step'.",
                     call="run.backward() and run.optimizer_step() in it",
                 )
             )
         self._backward = backward
 
-    def _validation(self, val: Iterable[Any]) -> Callable[[Run], None]:
+    def _validation(self, val: Iterable[Any], schedule: Armed) -> Callable[[Run], None]:
+        @on("on_iter_end")
         def validation(run: Run) -> None:
-            if run.mode == "train":
+            if run.mode == "train" and schedule.take(run, "iter"):
                 self._evaluate(run, val)
 
         return validation
 
-    def _rates(self) -> dict[str, float]:
+    def _rates(self) -> dict[str, Any]:
         groups = getattr(self.optimizer, "param_groups", None) or []
-        return {"learning_rate": float(groups[0]["lr"])} if groups and "lr" in groups[0] else {}
+        rate = groups[0].get("lr") if groups else None
+        # A tensor is changed in place when the rate is; it is copied, and becomes a float where that makes nobody wait.
+        return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
 
-    def _log_rates(self, run: Run) -> None:
-        for name, rate in self._rates().items():
-            run.put_scalar(name, rate)
+
+@contextmanager
+def _left_on_error(batches: Batches) -> Iterator[None]:
+    """Leave a pass that failed: whoever contains the error goes on training."""
+    try:
+        yield
+    except StopRun:
+        raise
+    except BaseException:
+        batches._pass.abort()
+        raise
+
+
+def _overrides(main: Any, *methods: str) -> bool:
+    return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
 def _asks_in_epochs(schedule: When | None, val: Any) -> bool:
@@ -311,12 +395,7 @@ def _floats(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def _described(batch: Any) -> str:
-    """Say what a batch is made of: the shapes of its tensors."""
-    if isinstance(batch, torch.Tensor):
-        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
-    if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{name}: {_described(value)}" for name, value in batch.items()) + "}"
-    if isinstance(batch, tuple | list):
-        return "(" + ", ".join(map(_described, batch)) + ")"
-    return type(batch).__name__
+def _check_counts(**counts: Any) -> None:
+    for name, number in counts.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise BadLoop(text(f"{name}={number!r}.", give="an integer, 0 or more"))

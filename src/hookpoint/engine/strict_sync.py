@@ -12,43 +12,45 @@ class StrictSync(Callback):
     """Make CUDA refuse to wait on the training thread while a training pass runs; the error names the callback that did.
 
     Validation and prediction may wait, also in the middle of a training pass. Off a GPU there is nothing to wait for, and
-    nothing is done. What was set before the run is set again after it.
+    nothing is done. What was set before is set again.
     """
 
-    _before: str | int = "default"
-
-    def on_run_begin(self) -> None:
-        self._before = torch.cuda.get_sync_debug_mode() if torch.cuda.is_available() else 0
+    _found: int | None = None
 
     def on_train_epoch_begin(self) -> None:
-        self._switch("error")
+        self._refuse_waits()
 
     def on_train_epoch_end(self) -> None:
-        self._switch(self._before)
+        self._allow_waits()
 
     def on_val_epoch_begin(self) -> None:
-        self._switch(self._before)
+        self._allow_waits()
 
     def on_val_epoch_end(self, run: Run) -> None:
         self._go_on(run)
 
     def on_pred_epoch_begin(self) -> None:
-        self._switch(self._before)
+        self._allow_waits()
 
     def on_pred_epoch_end(self, run: Run) -> None:
         self._go_on(run)
 
     def on_exception(self) -> None:
-        self._switch(self._before)
+        self._allow_waits()
 
     def on_run_end(self) -> None:
-        self._switch(self._before)
+        self._allow_waits()
 
     def _go_on(self, run: Run) -> None:
         if any(one.mode == "train" and one.is_open for one in run._loop.passes):
-            self._switch("error")
+            self._refuse_waits()
 
-    @staticmethod
-    def _switch(mode: str | int) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.set_sync_debug_mode(mode)
+    def _refuse_waits(self) -> None:
+        if self._found is None and torch.cuda.is_available():
+            self._found = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+
+    def _allow_waits(self) -> None:
+        if self._found is not None:
+            torch.cuda.set_sync_debug_mode(self._found)
+            self._found = None
