@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -20,21 +21,33 @@ Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer, nn.Module]]
 Took = tuple[int, int]  # nanoseconds of this thread's CPU time, and of the wall clock
 
 
-class Clock(Callback):
-    """Time the training pass from its begin to its end, the model's set-up and the run's left out."""
+class Clocked:
+    """Batches that time whoever iterates over them, from when the first is asked for until the last is: all steps but one.
 
-    def __init__(self, wait: Callable[[], None]) -> None:
-        super().__init__()
+    What comes before and after, such as making a model or opening a progress bar, is left out. A batch costs no more than
+    from the list itself. Whoever fetches a batch ahead is timed for one step less.
+    """
+
+    def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
         self.took: Took = (0, 0)
+        self._batches = batches
         self._wait = wait
 
-    def on_train_epoch_begin(self) -> None:
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain(self._start(), islice(self._batches, len(self) - 1), self._stop(), self._batches[-1:])
+
+    def _start(self) -> Iterator[Any]:
         self._wait()
         self._began = thread_time_ns(), perf_counter_ns()
+        yield from ()
 
-    def on_train_epoch_end(self) -> None:
+    def _stop(self) -> Iterator[Any]:
         self._wait()
         self.took = thread_time_ns() - self._began[0], perf_counter_ns() - self._began[1]
+        yield from ()
 
 
 class NoOp(Callback):
@@ -52,36 +65,37 @@ class Job:
     wait: Callable[[], None] = field(default=lambda: None)
     precision: str = "32"
 
+    def clocked(self) -> Clocked:
+        """Return the batches, to be iterated over once."""
+        return Clocked(self.batches, self.wait)
+
     def bare(self) -> Took:
         """Train with the loop that everyone writes."""
         model, optimizer, criterion = self.make()
         device = next(model.parameters()).device.type
-        bf16 = self.precision == "bf16"
-        self.wait()
-        began = thread_time_ns(), perf_counter_ns()
-        if bf16:
-            for inputs, targets in self.batches:
+        batches = self.clocked()
+        if self.precision == "bf16":
+            for inputs, targets in batches:
                 optimizer.zero_grad()
                 with torch.autocast(device, dtype=torch.bfloat16):
                     loss = criterion(model(inputs), targets)
                 loss.backward()
                 optimizer.step()
         else:
-            for inputs, targets in self.batches:
+            for inputs, targets in batches:
                 optimizer.zero_grad()
                 loss = criterion(model(inputs), targets)
                 loss.backward()
                 optimizer.step()
-        self.wait()
-        return thread_time_ns() - began[0], perf_counter_ns() - began[1]
+        return batches.took
 
     def under_runner(self, callbacks: Iterable[Any] = (), **options: Any) -> Took:
         """Train the same with a Runner; `extra_callbacks=[], monitors=[]` makes it a quiet one."""
         model, optimizer, criterion = self.make()
-        clock = Clock(self.wait)
-        runner = Runner(model, optimizer, criterion, callbacks=[clock, *callbacks], precision=self.precision, **options)
-        runner.fit(self.batches, epochs=1)
-        return clock.took
+        batches = self.clocked()
+        runner = Runner(model, optimizer, criterion, callbacks=callbacks, precision=self.precision, **options)
+        runner.fit(batches, epochs=1)
+        return batches.took
 
 
 QUIET: dict[str, Any] = {"extra_callbacks": [], "monitors": []}
@@ -93,14 +107,17 @@ def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: in
     for candidate in candidates.values():
         candidate()
     order, shuffle = list(candidates), random.Random(0).shuffle
+    gc.collect()
+    gc.freeze()  # what is imported by now need not be looked at between any two
     for _ in range(rounds):
         shuffle(order)
         for name in order:
             gc.collect()
             taken[name].append(candidates[name]())
+    gc.unfreeze()
     groups = []
     for position, clock in enumerate(("CPU time", "wall time")):
         group = Group(f"{title}, {clock} of a step")
-        group.timings = {name: Timing([took[position] / steps for took in values]) for name, values in taken.items()}
+        group.timings = {name: Timing([took[position] / (steps - 1) for took in values]) for name, values in taken.items()}
         groups.append(group)
     return groups[0], groups[1]

@@ -50,6 +50,9 @@ A begin is followed by exactly one of: its end; `on_iter_skip`, where a verdict 
 nothing but `on_exception` and `on_run_end`. A `break` out of a loop of one's own ends the iteration and the epoch normally,
 with `run.epoch_complete` false. `on_trigger` runs for complete epochs only.
 
+In a [runner](runner.md), a step that raises fires `on_iter_error` first. A callback that asks for `run.retry()` or
+`run.skip_batch()` there has dealt with it, and `on_iter_skip` follows; otherwise the error goes on.
+
 In a loop of one's own, `on_step_begin` and `on_step_end` fire where the optimizer has step hooks, as those of PyTorch have. The
 points of the MainCallback fire when the loop's body says so: `run.fire("on_train_forward")`.
 """

@@ -38,7 +38,8 @@ def make_batches(number: int, *, seed: int, size: int = 20) -> list[list[Sample]
     return [samples[start : start + size] for start in range(0, len(samples), size)]
 
 
-# Everything else: callbacks, one line each to add and to remove.
+# Everything else: callbacks, one line each to add and to remove. They say all there is to say themselves, so that the defaults,
+# a progress bar and the epoch's values among them, are left out below.
 
 
 class StopWhen(Callback):
@@ -93,7 +94,7 @@ class ShowPoints(Callback):
 
 
 def show_points() -> None:
-    with Loop([ShowPoints()]) as run:
+    with Loop([ShowPoints()], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             for _ in run.batches(["a batch"]):
                 pass
@@ -103,7 +104,8 @@ def show_points() -> None:
 
 def train() -> None:
     model, training, validation = Model(), make_batches(50, seed=1), make_batches(20, seed=2)
-    loop = Loop([StopWhen("error", below=0.04), CountErrors(), Smooth(), say_loss, say_epoch], model=model)
+    callbacks = [StopWhen("error", below=0.04), CountErrors(), Smooth(), say_loss, say_epoch]
+    loop = Loop(callbacks, extra_callbacks=[], monitors=[], model=model)
     print(f"\nWho runs when, and why there\n\n{loop.hooks.explain()}\n\nThe training\n")
     with loop as run:
         for _ in run.epochs(20):

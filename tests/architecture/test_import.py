@@ -27,7 +27,7 @@ WATCHED
 before = set(sys.modules)
 import hookpoint
 after_import = sorted(set(sys.modules) - before)
-for name in hookpoint.__all__:
+for name in set(hookpoint.__all__) - {"Runner"}:  # which is for those who have torch
     getattr(hookpoint, name)
 after_use = sorted(set(sys.modules) - before)
 json.dump({"after_import": after_import, "after_use": after_use, "changed": CHANGED}, sys.stdout)
@@ -44,6 +44,16 @@ def probe(program: str) -> dict[str, list[str]]:
     return json.loads(done.stdout)
 
 
+def without_torch(program: str) -> str:
+    """Return what a program prints where torch cannot be found."""
+    hidden = "import sys\nfrom importlib.machinery import PathFinder as Finder\nfind = Finder.find_spec\n"
+    hidden += "Finder.find_spec = lambda name, *where: None if name.partition('.')[0] == 'torch' else find(name, *where)\n"
+    program = f"{hidden}import hookpoint\n{program}"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def third_party(modules: list[str]) -> list[str]:
     return [name for name in modules if name.partition(".")[0] not in {*sys.stdlib_module_names, "hookpoint"}]
 
@@ -54,10 +64,26 @@ def test_import_loads_no_third_party_module_and_not_even_the_core():
     assert [name for name in loaded if name.startswith("hookpoint")] == ["hookpoint", "hookpoint._version"]
 
 
-def test_using_every_name_loads_no_third_party_module():
+def test_using_every_name_but_runner_loads_no_third_party_module():
     loaded = probe(BARE)["after_use"]
     assert third_party(loaded) == []
     assert "hookpoint.core.loop" in loaded
+
+
+def test_runner_without_torch_says_what_to_install():
+    runner = "try:\n    hookpoint.Runner\nexcept ImportError as error:\n    print(error)"
+    assert without_torch(runner) == "hookpoint.Runner needs PyTorch: pip install 'hookpoint[torch]'\n"
+
+
+def test_loop_and_its_defaults_work_without_torch(tmp_path):
+    loop = f"""
+with hookpoint.Loop(workdir={str(tmp_path)!r}) as run:
+    for epoch in run.epochs(2):
+        for batch in run.batches([1.0, 3.0]):
+            run.log(loss=batch / epoch)
+print(run.metrics["loss"])"""
+    assert without_torch(loop) == "1.0\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "scalars.jsonl"}
 
 
 def test_import_and_use_change_nothing():

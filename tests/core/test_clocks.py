@@ -72,6 +72,7 @@ def test_clocks_keep_their_state_and_elapsed_counts_on(time):
     assert state == {"epoch": 1, "epochs_done": 1, "step": 3, "iteration": 3, "samples": 6, "elapsed": 6.0}
     time[0] += 100
     with Loop() as run:
+        time[0] += 10
         run._clocks.load_state_dict(state)
         time[0] += 1
         assert (run.epoch, run.step, run.iteration, run.samples, run.elapsed) == (1, 3, 3, 6, 7.0)

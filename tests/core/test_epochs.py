@@ -100,6 +100,12 @@ def test_a_trigger_runs_for_complete_epochs_only():
     assert trigger.epochs == [1, 3]
 
 
+def test_an_epoch_that_is_stopped_when_it_begins_is_not_handed_out():
+    stop = LambdaCallback(on_epoch_begin=lambda run, epoch: epoch == 2 and run.stop_epoch())
+    with Loop([stop]) as run:
+        assert list(run.epochs(3)) == [1, 3]
+
+
 def test_epochs_that_were_broken_off_can_be_taken_up_again():
     with Loop() as run:
         for epoch in run.epochs(4):

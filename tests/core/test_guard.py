@@ -10,7 +10,7 @@ import types
 import pytest
 
 from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Replace, StopRun, guard, guarding, install, on
-from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument
+from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument, UnknownPoint
 from hookpoint.core.loop import Loop
 
 
@@ -461,6 +461,33 @@ def test_an_error_thrown_into_an_async_generator_that_does_not_catch_it_fires_er
     with pytest.raises(ValueError, match="thrown") as caught:
         asyncio.run(throw())
     assert trace.seen == ["begin", ("error", caught.value)]
+
+
+# Points of one's own are declared, so that their names are taken for what they are
+
+
+def with_guard():
+    @guard("on_epochx")
+    def work(callbacks=None): ...
+
+
+def with_guarding():
+    with guarding("on_epochx"):
+        pass
+
+
+def with_install():
+    install(types.SimpleNamespace(work=print), "work", "on_epochx", [])()
+
+
+@pytest.mark.parametrize("declare_it", [with_guard, with_guarding, with_install])
+def test_a_guarded_point_is_no_slip_of_the_pen(declare_it, monkeypatch):
+    monkeypatch.setattr("hookpoint.core.points._declared", set())
+    handlers = {f"on_epochx_{edge}": lambda: None for edge in ("begin", "end")}
+    with pytest.raises(UnknownPoint, match="on_epochx_begin is no point; on_epoch_begin is"):
+        Hooks([LambdaCallback(**handlers)])
+    declare_it()
+    Hooks([LambdaCallback(**handlers)])
 
 
 # What a guard refuses

@@ -95,6 +95,13 @@ def test_the_mean_of_a_long_pass_is_right_however_it_is_folded():
     assert run.metrics["x"] == run.metrics["val_x"] == 499.5
 
 
+def test_a_value_logged_in_a_pass_between_its_iterations_weighs_as_one_sample():
+    with Loop([LambdaCallback(on_train_epoch_begin=lambda run: run.log(x=10))]) as run:
+        for _ in run.batches([["a", "b", "c"]]):
+            run.log(x=2)
+    assert run.metrics["x"] == 4.0
+
+
 # Names in validation and prediction
 
 

@@ -109,10 +109,10 @@ def test_names_cannot_move_the_cursor(capsys):
     ("columns", "lines"),
     [
         (80, ["epoch 1/1  accuracy: 0.5  loss: 0.21429  val_loss: 1.2346e+05"]),
-        (40, ["epoch 1/1", "    accuracy: 0.5", "    loss: 0.21429", "    val_loss: 1.2346e+05"]),
+        (40, ["epoch 1/1  accuracy: 0.5  loss: 0.21429", "    val_loss: 1.2346e+05"]),
     ],
 )
-def test_a_narrow_terminal_gets_a_line_for_each_value(monkeypatch, columns, lines):
+def test_a_narrow_terminal_gets_more_lines(monkeypatch, columns, lines):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with open(theirs, "w") as terminal:

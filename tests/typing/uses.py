@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import assert_type
+from typing import Any, assert_type
+
+import torch
 
 from hookpoint import (
     After,
@@ -25,6 +27,7 @@ from hookpoint import (
     Record,
     Replace,
     Run,
+    Runner,
     When,
     current_run,
     declare,
@@ -183,7 +186,7 @@ def use_loop() -> None:
         rarely,
         monitor,
     ]
-    with Loop(callbacks, name="typed", log_every=2) as run:
+    with Loop(callbacks, monitors=[], name="typed", log_every=2) as run:
         assert_type(run, Run)
         assert_type(current_run(), Run | None)
         for epoch in run.epochs(2):
@@ -214,6 +217,57 @@ def misuse_loop(run: Run) -> None:
     Loop(epochs=3)  # type: ignore[call-arg]
 
 
+# No loop of one's own.
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.round() == targets).float().mean()
+
+
+def mean_error(run: Run) -> torch.Tensor:
+    inputs, targets = run.batch
+    run.outputs, run.targets = run.model(inputs), targets
+    return torch.nn.functional.l1_loss(run.outputs, run.targets)
+
+
+def use_runner() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = (torch.randn(12, 2), torch.randn(12, 1))
+    run_only = RunOnly()
+    runner = Runner(
+        model,
+        optimizer,
+        main=mean_error,
+        metrics={"accuracy": accuracy},
+        lr_scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5),
+        callbacks=[run_only],
+        extra_callbacks=[],
+        monitors=[],
+        precision="bf16",
+    )
+
+    @runner.on("on_epoch_end")
+    def known(run: Run) -> int:
+        return len(run.metrics)
+
+    assert_type(runner.fit(data, data, epochs=2, batch_size=4, validate_every=Every(epochs=2)), Run)
+    assert_type(runner.validate(data, batch_size=4), dict[str, float])
+    assert_type(runner.predict([data[0]]), list[Any])
+    assert_type(runner.predict_iter([data[0]]), Iterator[Any])
+    function: Callable[[Run], int] = known
+    assert function is known
+    assert run_only.epochs == [1, 2]
+
+
+def misuse_runner(runner: Runner) -> None:
+    """Never called: what a type checker refuses."""
+    runner.fit([])  # type: ignore[call-arg]
+    runner.fit([], epochs="3")  # type: ignore[arg-type]
+    runner.fit([], epochs=3, validate_every=2)  # type: ignore[arg-type]
+    Runner(None, precision="bfloat16")  # type: ignore[arg-type]
+
+
 # The rest of the public names.
 
 
@@ -237,6 +291,7 @@ def main() -> None:
     use_guards()
     use_functions()
     use_loop()
+    use_runner()
     use_the_rest()
 
 

@@ -47,5 +47,5 @@ class StepShare:
             share = sum(cost.seconds for cost in costs if cost.callback == name) / (self._step_seconds or float("inf"))
             if share > self.LIMIT and name not in self._named:
                 self._named.add(name)
-                lines.append(f"{name} takes {share:.0%} of the step; give it a schedule, as in when=Every(steps=50)")
+                lines.append(f"{name} takes {share:.0%} of the step; where it can run less often, use when=Every(steps=50)")
         return lines

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def _batch_num(run: Run) -> int | None:
-    return getattr(run.train_loader, "__len__", lambda: None)()
+    try:
+        return len(run.train_loader)
+    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
+        return None
 
 
 def _net_outputs(run: Run) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 def count_samples(batch: Any) -> int:
     """Return the length of the first dimension of the first array in a batch; where there is none, its number of items.
 
-    Tuples, lists and mappings are opened as columns of a batch, unless they hold no array: a list of tuples is a list of
-    samples, and a list of anything else that is no container counts by its length. What cannot be opened counts as one.
+    Tuples, lists, mappings and dataclasses are opened as columns of a batch, unless they hold no array: a list of tuples is a
+    list of samples, and a list of anything else that is no container counts by its length. What cannot be opened counts as
+    one.
 
     >>> count_samples([["a", "b", "c"], [0, 1, 0]])
     3
@@ -31,4 +32,7 @@ def count_samples(batch: Any) -> int:
         if is_samples or not isinstance(first, list | tuple | Mapping):
             return len(batch)
         return count_samples(first)
+    fields = getattr(batch, "__dataclass_fields__", None)
+    if fields and not isinstance(batch, type):
+        return count_samples([getattr(batch, name) for name in fields])
     return 1

@@ -101,7 +101,7 @@ class Forward:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a scripted model's forward does not tell what it takes
+    except ValueError:  # a builtin does not tell what it takes
         signature = inspect.signature(_refuse)
     return list(signature.parameters.values())
 

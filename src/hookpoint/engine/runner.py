@@ -29,7 +29,7 @@ from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
 from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
-from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, is_off
+from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, is_off, learning_rate
 from hookpoint.engine.strict_sync import StrictSync
 from hookpoint.engine.values import device_floats
 
@@ -214,7 +214,7 @@ class Runner:
                 run.stop_epoch()
         if not batches._pass._batches_seen and not run._verdicts.asked:
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
-        for name, rate in self._rates().items():
+        for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
         self._loss_is_finite = math.isfinite(loss)
@@ -334,7 +334,7 @@ class Runner:
                     write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
                 )
             )
-        run.at_log_step(lambda values: self._rates())
+        run.at_log_step(lambda values: learning_rate(self.optimizer))
 
     def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
         """Return what the MainCallback does at a point; its forwards run in the precision of the run."""
@@ -363,12 +363,6 @@ class Runner:
                 self._evaluate(run, val)
 
         return validation
-
-    def _rates(self) -> dict[str, Any]:
-        groups = getattr(self.optimizer, "param_groups", None) or []
-        rate = groups[0].get("lr") if groups else None
-        # A tensor is changed in place when the rate is; it is copied, and becomes a float where that makes nobody wait.
-        return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
 
 
 @contextmanager

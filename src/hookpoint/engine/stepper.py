@@ -88,8 +88,9 @@ class TorchStepper:
     def backward(self, run: Run) -> None:
         self.backward_was_called = True
         now = run._now
-        if self._in_window == 0:
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # the second where someone else has stepped
             clear_gradients(run.optimizer)
+            self._in_window = 0
         if self._begin is not None:
             self._begin(run)
         if not now.asked or wants(now, "backward"):
@@ -133,7 +134,7 @@ class TorchStepper:
 
         The batches are gone by then, and callbacks at on_step_begin and on_step_end find an iteration without any values.
         """
-        if self._in_window:
+        if 0 < self._in_window < self._accumulate:
             set_now(run, Iteration())
             try:
                 self._apply(run)
@@ -144,7 +145,8 @@ class TorchStepper:
         """Drop the gradients of a step that failed; say whether nothing else was lost with them."""
         if self._in_window and self._accumulate > 1:
             return now.loss is None  # it failed before its backward, and left the window as it was
-        clear_gradients(run.optimizer)
+        for optimizer in run.optimizers:
+            clear_gradients(optimizer)
         self._in_window = 0
         return True
 
@@ -254,6 +256,16 @@ def clear_gradients(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
+
+
+def learning_rate(optimizer: Any) -> dict[str, Any]:
+    """Return the learning rate of an optimizer's first group under its name, or nothing where there is none.
+
+    A tensor is changed in place when the rate is; it is copied, and becomes a float where that makes nobody wait.
+    """
+    groups = getattr(optimizer, "param_groups", None) or []
+    rate = groups[0].get("lr") if groups else None
+    return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
 
 
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None) -> None:

@@ -68,7 +68,7 @@ class JSONWriter(Callback):
                 cut_after(folder / name, self._cut_after)
             self._cut_after = None
         append(folder / self.filename, [_scalars_row(record) for record in records if record.kind == "scalars"])
-        append(folder / EVENTS, [_event_row(record) for record in records if record.kind == "event"])
+        append(folder / EVENTS, [_event_row(record) for record in records if _is_event(record)])
 
 
 def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -131,6 +131,10 @@ def _cut_torn_line(file: Any) -> None:
 def _scalars_row(record: Record) -> dict[str, Any]:
     values = {_key(name): _plain(value) for name, value in record.scalars().items()}
     return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "at": record.at, **values}
+
+
+def _is_event(record: Record) -> bool:
+    return record.kind == "event" and "epoch_end" not in record.values  # that one only tells monitors to close an epoch
 
 
 def _event_row(record: Record) -> dict[str, Any]:

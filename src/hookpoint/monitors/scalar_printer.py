@@ -76,8 +76,7 @@ class ScalarPrinter(Callback):
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]
         if shown:
-            line = "  ".join([title, *shown])
-            say(line if len(line) < _width() else "\n    ".join([title, *shown]))
+            say("\n".join(_lines(title, shown, _width())))
 
     def _is_wanted(self, name: str) -> bool:
         listed = self._whitelist is None or any(pattern.search(name) for pattern in self._whitelist)
@@ -86,6 +85,17 @@ class ScalarPrinter(Callback):
 
 def _patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
     return [re.compile(pattern) for pattern in ([given] if isinstance(given, str) else given)]
+
+
+def _lines(title: str, shown: list[str], width: float) -> list[str]:
+    """Return the values behind the title, on as many lines as they need; a value is never torn from its name."""
+    lines = [title]
+    for value in shown:
+        if len(lines[-1]) + len(value) + 2 < width:
+            lines[-1] += f"  {value}"
+        else:
+            lines.append(f"    {value}")
+    return lines
 
 
 def _width() -> float:

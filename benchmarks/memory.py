@@ -1,0 +1,202 @@
+"""What a run keeps in memory: how much a long one grows by, and its peak beside a bare loop's.
+
+Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to its end. Peaks are
+counted twice: the tensors' by torch's allocator, to the byte, and the whole process's by the system. Run it with `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from report import Figure, machine, print_table, versions, write
+from rounds import Group, Spread, Timing
+from step_overhead import make
+from steps import QUIET
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from hookpoint import Callback
+from hookpoint.presets.runner import Runner
+
+MEGABYTE = 1e6
+PAGE = resource.getpagesize()
+WARM_UP = 0.2  # of the steps
+KINDS = ("bare", "quiet", "default")
+
+
+def resident_bytes() -> int:
+    """Return how much memory of this process is in RAM now; where the system does not tell, the most there ever was."""
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+# Growth
+
+
+class Watch(Callback):
+    """Note the memory and the number of objects every so many iterations."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, int, int]] = []
+        self._every = every
+
+    def on_iter_end(self, run: Any) -> None:
+        if run.iteration % self._every == 0:
+            gc.collect()
+            self.seen.append((run.iteration, resident_bytes(), len(gc.get_objects())))
+
+
+class Endless:
+    """The same few batches again and again, so that data takes no memory of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._batches = [(torch.randn(32, 32), torch.randint(0, 10, (32,))) for _ in range(16)]
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self._number):
+            yield self._batches[index % len(self._batches)]
+
+
+def grown(steps: int, epochs: int) -> list[tuple[int, int, int]]:
+    """Train with the default callbacks and return what was noted: iteration, bytes, objects."""
+    watch = Watch(max(100, steps // 20))
+    with TemporaryDirectory() as workdir, open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        runner = Runner(*make(), callbacks=[watch], workdir=workdir)
+        runner.fit(Endless(steps // epochs), epochs=epochs)
+    return watch.seen
+
+
+# Peaks
+
+
+def make_big(width: int) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
+    """Make a model whose weights, gradients and activations are most of a process's memory."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+
+def train(kind: str, width: int) -> None:
+    """Train for a few steps; the bare loop clears gradients where Runner does, before the backward."""
+    model, optimizer, criterion = make_big(width)
+    batches = [(torch.randn(width // 4, width), torch.randint(0, 10, (width // 4,))) for _ in range(4)] * 2
+    if kind != "bare":
+        options = {} if kind == "default" else QUIET
+        with TemporaryDirectory() as workdir, open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            Runner(model, optimizer, criterion, workdir=workdir, **options).fit(batches, epochs=1)
+        return
+    for inputs, targets in batches:
+        loss = criterion(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def tensor_peak(kind: str, width: int) -> float:
+    """Return the most bytes that torch's allocator had given out at a time, by its own count."""
+    gc.collect()  # its count goes on from what an earlier model may have left in a cycle of references
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        train(kind, width)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        trace.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    return max(event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]")
+
+
+def process_peaks(repetitions: int, width: int) -> Group:
+    """Measure the peaks of whole processes, one for each repetition: a process's peak never comes down again."""
+    group = Group("peak resident memory of a process, bytes")
+    group.timings = {kind: Timing() for kind in KINDS}
+    order, shuffle = list(KINDS), random.Random(0).shuffle
+    for _ in range(repetitions):
+        shuffle(order)
+        for kind in order:
+            command = [sys.executable, __file__, "--train", kind, "--width", str(width)]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            group[kind].rounds.append(float(said.split()[-1]))
+    return group
+
+
+def exactly(value: float) -> Spread:
+    return Spread(value, value, value)
+
+
+def figures_of(seen: list[tuple[int, int, int]], tensors: dict[str, float], processes: Group) -> list[Figure]:
+    warm, last = next(one for one in seen if one[0] >= seen[-1][0] * WARM_UP), seen[-1]
+    bare = processes["bare"]
+    return [
+        Figure("resident memory grows by", "MB", exactly((last[1] - warm[1]) / MEGABYTE), 2, digits=3),
+        Figure("objects grow by", "", exactly(last[2] - warm[2]), digits=0),
+        Figure("peak of tensors: Runner, quiet / bare", "x", exactly(tensors["quiet"] / tensors["bare"]), 1.01, digits=4),
+        Figure("peak of tensors: Runner, default / bare", "x", exactly(tensors["default"] / tensors["bare"]), 1.01, digits=4),
+        Figure("peak of the process: Runner, quiet / bare", "x", processes["quiet"].over(bare), 1.01, "low", 4),
+        Figure("peak of the process: Runner, default / bare", "x", processes["default"].over(bare), digits=4),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few steps and a small model: seconds, and rough figures")
+    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--train", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--width", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
+    if options.train:
+        train(options.train, options.width)
+        print(peak_bytes())
+        return
+
+    steps, epochs, repetitions, width = (400, 2, 1, 64) if options.quick else (100_000, 4, 9, 2048)
+    about: dict[str, Any] = {"versions": versions("hookpoint", "torch", "tensorboard"), "machine": machine()}
+    print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
+    tensors = {kind: tensor_peak(kind, width) for kind in KINDS}
+    processes = process_peaks(repetitions, width)
+    seen = grown(steps, epochs)
+
+    rows = [[f"{step}", f"{size / MEGABYTE:.2f}", f"{objects}"] for step, size, objects in seen]
+    print_table(f"{steps} tiny steps with default callbacks, after step", ["resident MB", "objects"], rows)
+    rows = [
+        [kind, f"{tensors[kind] / MEGABYTE:.2f}", f"{processes[kind].spread.median / MEGABYTE:.1f}"] for kind in KINDS
+    ]
+    print_table(f"peak with an MLP of width {width}, MB", ["tensors", "process"], rows)
+    figures = figures_of(seen, tensors, processes)
+    print_table("must hold", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in figures])
+    if not options.no_write:
+        about |= {"steps": steps, "seen": seen, "tensor_bytes": tensors, "process_bytes": {kind: processes[kind].rounds for kind in KINDS}}
+        path = write("memory", "", about, [], figures)
+        print(f"\nwrote benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()

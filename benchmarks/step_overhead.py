@@ -1,0 +1,212 @@
+"""What a training step costs under a Runner, under a loop of one's own and under other trainers, beside a bare torch loop.
+
+An MLP 32-64-10 with batches of 32, SGD and one thread: small enough for everything around it to be seen. Run it with
+`make bench`, or with `make bench-peers` to have the other trainers in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import pty
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from peers import PACKAGES, tried
+from report import Figure, in_words, machine, print_table, versions, write
+from rounds import Group
+from steps import QUIET, Job, NoOp, Took, measure
+from torch import nn
+
+from hookpoint.core.loop import Loop as CoreLoop
+from hookpoint.engine.stepper import clear_gradients
+from hookpoint.presets.loop import Loop
+
+BARE = "bare loop"
+AGAIN = "bare loop again"
+CLEARS = "bare loop that sets .grad = None, as Runner does"
+TERMINAL = "Runner, default callbacks, bar in a terminal"
+LIMITS = {
+    "Runner, quiet": 1.02,
+    "Runner, ten no-op callbacks": 1.03,
+    "Runner, default callbacks": 1.05,
+    TERMINAL: 1.05,
+}
+
+
+def make() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+
+def job_of(steps: int) -> Job:
+    torch.manual_seed(0)
+    return Job(make, [(torch.randn(32, 32), torch.randint(0, 10, (32,))) for _ in range(steps)])
+
+
+def bare_with_none(job: Job) -> Took:
+    """Train with the bare loop, but for the way the gradients are cleared, and where: after the forward."""
+    model, optimizer, criterion = job.make()
+    batches = job.clocked()
+    for inputs, targets in batches:
+        loss = criterion(model(inputs), targets)
+        clear_gradients(optimizer)
+        loss.backward()
+        optimizer.step()
+    return batches.took
+
+
+def own_loop(job: Job, loop: Any) -> Took:
+    """Train with the bare body in a loop of one's own."""
+    model, optimizer, criterion = job.make()
+    batches = job.clocked()
+    with loop as run:
+        for _ in run.epochs(1):
+            for inputs, targets in run.batches(batches):
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+    return batches.took
+
+
+def own_loop_that_logs(job: Job, loop: Any) -> Took:
+    model, optimizer, criterion = job.make()
+    batches = job.clocked()
+    with loop as run:
+        for _ in run.epochs(1):
+            for inputs, targets in run.batches(batches):
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                run.log(loss=loss)
+                loss.backward()
+                optimizer.step()
+    return batches.took
+
+
+def own(job: Job, workdir: str) -> dict[str, Callable[[], Took]]:
+    return {
+        BARE: job.bare,
+        AGAIN: job.bare,
+        CLEARS: lambda: bare_with_none(job),
+        "Runner, quiet": lambda: job.under_runner(**QUIET),
+        "Runner, ten no-op callbacks": lambda: job.under_runner([NoOp() for _ in range(10)], **QUIET),
+        "Runner, default callbacks": lambda: job.under_runner(workdir=workdir),
+        "own loop in a core Loop": lambda: own_loop(job, CoreLoop()),
+        "own loop in a Loop with defaults": lambda: own_loop(job, Loop(workdir=workdir)),
+        "the same with run.log(loss=loss)": lambda: own_loop_that_logs(job, Loop(workdir=workdir)),
+    }
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Let nothing of what is trained reach the tables: bars draw themselves as they do in a file."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def terminal() -> Iterator[None]:
+    """Make stderr a terminal that another process reads."""
+    ours, theirs = pty.openpty()
+    reader = subprocess.Popen(["cat"], stdin=ours, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(ours)
+    known, os.environ["TERM"] = os.environ.get("TERM", ""), "xterm-256color"
+    try:
+        with open(theirs, "w") as stream, redirect_stderr(stream):
+            yield
+    finally:
+        os.environ["TERM"] = known
+        reader.wait()
+
+
+def in_a_terminal(job: Job, workdir: str) -> Took:
+    with terminal():
+        return job.under_runner(workdir=workdir)
+
+
+def figures_of(cpu: Group, wall: Group, against: dict[str, float]) -> list[Figure]:
+    return [
+        Figure(f"{clock}: {name}", "x", group[name].over(group[BARE]), against.get(name), "low", 3)
+        for clock, group in (("CPU", cpu), ("wall", wall))
+        for name in group.timings
+        if name != BARE
+    ]
+
+
+def print_group(title: str, cpu: Group, wall: Group) -> None:
+    """Print what a step takes and how many times the bare loop that is, by both clocks."""
+    rows = []
+    for name in cpu.timings:
+        cells = [name]
+        for group in (cpu, wall):
+            ratio = group[name].over(group[BARE])
+            cells += [
+                in_words(group[name], digits=1, per=1e3),
+                f"{ratio.median:.3f}",
+                f"{ratio.low:.3f}-{ratio.high:.3f}",
+            ]
+        rows.append(cells)
+    print_table(title, ["CPU us (min)", "times bare", "95 %", "wall us (min)", "times bare", "95 %"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
+    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, also those that are installed")
+    options = parser.parse_args()
+    rounds, steps = (3, 60) if options.quick else (61, 600)
+    drawn_rounds, drawn_steps = (2, 100) if options.quick else (15, 6000)
+    peer_rounds, peer_steps = (2, 20) if options.quick else (15, 600)
+    torch.set_num_threads(1)
+    for name in ("hookpoint", "lightning", "transformers", "torchtnt", "ignite"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    about: dict[str, Any] = {"versions": versions("hookpoint", "torch", *PACKAGES), "machine": machine()}
+    print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
+    print(", ".join(str(value) for value in about["machine"].values()))
+    fails: dict[str, str] = {}
+    groups: list[Group] = []
+    figures: list[Figure] = []
+
+    with TemporaryDirectory() as workdir:
+        with unseen():
+            job, long_job, peer_job = (job_of(number) for number in (steps, drawn_steps, peer_steps))
+            cpu, wall = measure("MLP 32-64-10", own(job, workdir), rounds=rounds, steps=steps)
+            candidates = {BARE: long_job.bare, TERMINAL: lambda: in_a_terminal(long_job, workdir)}
+            drawn = measure("long passes", candidates, rounds=drawn_rounds, steps=drawn_steps)
+        print_group(f"a training step, {rounds} rounds of {steps} steps", cpu, wall)
+        print_group(f"the same, {drawn_rounds} rounds of {drawn_steps} steps", *drawn)
+        groups += [cpu, wall, *drawn]
+        figures += figures_of(cpu, wall, LIMITS) + figures_of(*drawn, LIMITS)
+        if not options.no_peers:
+            with unseen():
+                works, fails = tried(peer_job)
+                beside = measure("peers", {BARE: peer_job.bare, **works}, rounds=peer_rounds, steps=peer_steps)
+            print_group(f"other trainers, {peer_rounds} rounds of {peer_steps} steps", *beside)
+            for name, reason in fails.items():
+                print(f"  {name:<48}  {reason}")
+            groups += beside
+            figures += figures_of(*beside, {})
+
+    promised = [figure for figure in figures if figure.limit is not None]
+    heads = ["figure", "95 % interval", "at most", "verdict"]
+    print_table("must hold, by the lower end of the interval", heads, [figure.cells() for figure in promised])
+    if not options.no_write:
+        suffix = "-peers" if not options.no_peers and len(fails) < len(groups[-1].timings) else ""
+        path = write("step-overhead", suffix, {**about, "failed": fails}, groups, figures)
+        print(f"\nwrote benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""What the tests of the engine share: a small model, data for it, and runners over both, made the same way every time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hookpoint.engine.runner import Runner
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """The models are tiny, and threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def net():
+    """Make a model of one layer, or the one that is given, and an optimizer for it."""
+
+    def make(model=None, lr=0.1, **options):
+        if model is None:
+            torch.manual_seed(0)
+            model = nn.Linear(3, 2)
+        return model, torch.optim.SGD(model.parameters(), lr=lr, **options)
+
+    return make
+
+
+@pytest.fixture
+def batches():
+    """Five batches of four samples, as a list."""
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(4, 3, generator=generator), torch.randn(4, 2, generator=generator)) for _ in range(5)]
+
+
+@pytest.fixture
+def runner(net):
+    """Make a runner over the small model; `runner.model` and `runner.optimizer` are there to be looked at."""
+
+    def make(*callbacks, model=None, criterion=nn.functional.mse_loss, **options):
+        model, optimizer = net(model)
+        return Runner(model, options.pop("optimizer", optimizer), criterion, callbacks=callbacks, **options)
+
+    return make

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookpoint.core.errors import BadLoop
+from hookpoint.engine.data import as_loader, described, move
+
+META = torch.device("meta")  # a device that is always there and is not the host
+
+
+@dataclass(frozen=True)
+class Batch:
+    x: Any
+    y: Any = None
+    both: Any = field(init=False, default=None)
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+# Loaders
+
+
+def test_what_gives_batches_is_its_own_loader():
+    for data in ([1, 2], iter([1]), (n for n in [1]), DataLoader([1, 2]), {1: "a"}):
+        assert as_loader(data, None, shuffle=True) is data
+
+
+def test_what_is_indexed_only_is_a_loader_too():
+    class Old:
+        def __getitem__(self, index):
+            raise IndexError
+
+    old = Old()
+    assert as_loader(old, None, shuffle=True) is old
+
+
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray], ids=["tensors", "arrays"])
+def test_a_tuple_is_a_data_set_shuffled_for_training_only(kind):
+    x, y = kind(np.arange(10.0)), kind(np.arange(10) * 2)
+    torch.manual_seed(0)
+    shuffled = [torch.stack(batch) for batch in as_loader((x, y), 4, shuffle=True)]
+    in_order = [torch.stack(batch) for batch in as_loader((x, y), 4, shuffle=False)]
+    assert [part.shape[1] for part in shuffled] == [4, 4, 2]
+    assert torch.cat(in_order, 1).tolist() == [list(range(10)), list(range(0, 20, 2))]
+    assert torch.cat(shuffled, 1)[0].tolist() != list(range(10))
+    assert sorted(torch.cat(shuffled, 1)[0].tolist()) == list(range(10))
+    assert torch.equal(torch.cat(shuffled, 1)[0] * 2, torch.cat(shuffled, 1)[1])
+
+
+def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
+    x = torch.arange(10)
+    torch.manual_seed(3)
+    expected = [batch[0].tolist() for batch in DataLoader(TensorDataset(x), batch_size=3, shuffle=True)]
+    torch.manual_seed(3)
+    assert [batch[0].tolist() for batch in as_loader((x,), 3, shuffle=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "batch_size", "message"),
+    [
+        ((torch.ones(2),), None, "a tuple of tensors or arrays needs a batch size.\n  give      batch_size=32"),
+        ((torch.ones(2), torch.ones(3)), 1, "the tensors of a data set must be equally long.\n  got       2, 3"),
+        (
+            ((torch.ones(2), torch.ones(2)), [1, 2]),
+            1,
+            "a tuple of data holds tensors or arrays, not tuple, list.\n  give      batches as a list, an iterable or a DataLoader",
+        ),
+        (
+            (),
+            1,
+            "a tuple of data holds tensors or arrays, not nothing.\n  give      batches as a list, an iterable or a DataLoader",
+        ),
+        ([1], 2, "batch_size is for a tuple of tensors or arrays; a loader has its own.\n  drop      batch_size"),
+        (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+        (None, None, "None gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+    ],
+)
+def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
+    with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
+        as_loader(data, batch_size, shuffle=False)
+
+
+# Moving
+
+
+@pytest.mark.parametrize(
+    ("batch", "tensors"),
+    [
+        (torch.ones(2), lambda moved: [moved]),
+        ((torch.ones(2), torch.ones(2)), lambda moved: list(moved)),
+        ([torch.ones(2), [torch.ones(2)]], lambda moved: [moved[0], moved[1][0]]),
+        ({"x": torch.ones(2), "y": (torch.ones(2),)}, lambda moved: [moved["x"], moved["y"][0]]),
+        (OrderedDict(x=torch.ones(2)), lambda moved: [moved["x"]]),
+        (defaultdict(list, x=torch.ones(2)), lambda moved: [moved["x"]]),
+        (Pair(torch.ones(2), {"z": torch.ones(2)}), lambda moved: [moved.x, moved.y["z"]]),
+        (Batch(torch.ones(2), [torch.ones(2)]), lambda moved: [moved.x, moved.y[0]]),
+    ],
+    ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass"],
+)
+def test_every_tensor_moves_and_its_container_stays_what_it_is(batch, tensors):
+    moved = move(batch, META)
+    assert type(moved) is type(batch)
+    assert {tensor.device.type for tensor in tensors(moved)} == {"meta"}
+    assert {tensor.device.type for tensor in tensors(batch)} == {"cpu"}
+
+
+def test_what_can_move_itself_does():
+    class Graph:
+        def to(self, device):
+            return ("moved", device)
+
+    assert move([Graph()], META) == [("moved", META)]
+    packed = move(pack_sequence([torch.ones(3), torch.ones(2)]), META)
+    assert packed.data.device.type == "meta"
+    assert packed.batch_sizes.device.type == "cpu"  # where it has to stay
+
+
+@pytest.mark.parametrize("thing", [3, "text", None, {1, 2}, nn.Linear, np.ones(2)])
+def test_what_is_no_tensor_stays(thing):
+    assert move(thing, META) is thing
+
+
+def test_a_copy_for_the_host_can_be_waited_for():
+    batch = {"x": torch.arange(3.0)}
+    assert torch.equal(move(batch, torch.device("cpu"), waits=True)["x"], batch["x"])
+
+
+# Describing
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        (torch.ones(2, 3), "float32[2, 3]"),
+        (torch.tensor(1), "int64[]"),
+        ((torch.ones(2), [torch.ones(2, dtype=torch.bfloat16), "a"]), "(float32[2], (bfloat16[2], str))"),
+        ({"x": torch.ones(2), "y": None}, "{x: float32[2], y: NoneType}"),
+        (Batch(torch.ones(2)), "{x: float32[2], y: NoneType, both: NoneType}"),
+        (object(), "object"),
+    ],
+)
+def test_a_batch_is_described_by_its_shapes(batch, text):
+    assert described(batch) == text

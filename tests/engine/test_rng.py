@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from hookpoint.engine.rng import RngState, apart, deterministic_algorithms, rng_kept, seed_all
+
+
+def draw():
+    return random.random(), np.random.rand(), torch.rand(1).item()
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    """Leave every generator as it was found, whatever a test draws."""
+    found = RngState.now()
+    yield
+    found.restore()
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40, -1])
+def test_one_seed_is_for_every_generator(seed):
+    seed_all(seed)
+    first = draw()
+    assert draw() != first
+    seed_all(seed)
+    assert draw() == first
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_generator_is_put_back(fails):
+    seed_all(1)
+    expected = draw()
+    seed_all(1)
+    with pytest.raises(ValueError, match="inside") if fails else rng_kept(), rng_kept():
+        draw()
+        if fails:
+            raise ValueError("inside")
+    assert draw() == expected
+
+
+def test_what_is_drawn_apart_is_missing_from_nobody_else():
+    def source():
+        for _ in range(3):
+            yield draw()
+
+    seed_all(1)
+    alone = list(source())
+    seed_all(2)
+    others = [draw() for _ in range(3)]
+
+    seed_all(1)
+    drawn = apart(source())
+    got = [next(drawn)]
+    seed_all(2)
+    mine = [draw()]
+    got.append(next(drawn))
+    mine.append(draw())
+    got.extend(drawn)
+    mine.append(draw())
+    assert got == alone
+    assert mine == others
+
+
+@pytest.mark.parametrize("ends", ["close", "error"])
+def test_a_source_that_is_left_or_fails_is_closed_and_the_generators_are_put_back(ends):
+    closed = []
+
+    def source():
+        try:
+            draw()
+            yield 1
+            draw()
+            raise ValueError("source")
+        finally:
+            closed.append(True)
+
+    seed_all(1)
+    expected = draw()
+    seed_all(1)
+    drawn = apart(source())
+    assert next(drawn) == 1
+    if ends == "close":
+        drawn.close()
+    else:
+        with pytest.raises(ValueError, match="source"):
+            next(drawn)
+    assert closed == [True]
+    assert draw() == expected
+
+
+@pytest.mark.parametrize("warns", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_deterministic_algorithms_are_used_inside_and_as_before_outside(before, warns):
+    torch.use_deterministic_algorithms(before, warn_only=warns)
+    torch.backends.cudnn.benchmark = True
+    try:
+        with pytest.raises(ValueError, match="inside"), deterministic_algorithms(True):
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+            assert not torch.backends.cudnn.benchmark
+            raise ValueError("inside")
+        assert torch.are_deterministic_algorithms_enabled() == before
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
+        assert torch.backends.cudnn.benchmark
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.benchmark = False
+
+
+def test_where_they_are_not_wanted_nothing_changes():
+    with deterministic_algorithms(False):
+        assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,772 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from hookpoint import Callback, Every, HookpointWarning, LambdaCallback, MainCallback, StopRun, on
+from hookpoint.core.errors import BadLoop, MissingMetric, TooManyRetries
+from hookpoint.engine.runner import Runner
+
+mse = nn.functional.mse_loss
+
+
+class Stream(IterableDataset):
+    """Batches whose number nobody knows, in a DataLoader that has a __len__ all the same."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def bare(net, batches, *, epochs=1, accumulate=1, clip=None, dtype=None, left_out=()):
+    """Train as one would by hand, without the batches that are left out, and return the weights."""
+    model, optimizer = net()
+    for _ in range(epochs):
+        for number, (inputs, targets) in enumerate(batches, 1):
+            if number - 1 in left_out:
+                continue
+            if (number - 1) % accumulate == 0:
+                optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                loss = mse(model(inputs), targets)
+            (loss / accumulate).backward()
+            if number % accumulate == 0 or number == len(batches):
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+    return model.weight.detach()
+
+
+def ask(point, verdict, at=(0,)):
+    """A callback that asks for a verdict, once, at a point of the batches with these numbers."""
+    waiting = list(at)
+
+    def handler(run):
+        if run.batch_idx in waiting:
+            waiting.remove(run.batch_idx)
+            getattr(run, verdict)()
+
+    return LambdaCallback(**{point: handler})
+
+
+class Watch(Callback):
+    """Remember what happens in a training iteration, and what was left out of it."""
+
+    def __init__(self):
+        self.seen, self.skipped = [], []
+
+    def run(self, hookpoint=None, logs=None):
+        if hookpoint.startswith(("on_backward", "on_step", "on_iter_skip", "on_train_iter")):
+            self.seen.append(hookpoint.removeprefix("on_"))
+        if hookpoint in ("on_train_iter_end", "on_iter_skip"):
+            self.skipped.append(set(logs["run"].skipped))
+
+
+BACKWARD = ["backward_begin", "backward_end"]
+STEP = ["step_begin", "step_end"]
+
+
+# What happens when
+
+
+def test_the_points_of_the_step_come_in_order(runner, batches):
+    watch = Watch()
+    run = runner(watch).fit(batches[:2], epochs=1)
+    assert watch.seen == ["train_iter_begin", *BACKWARD, *STEP, "train_iter_end"] * 2
+    assert (run.step, run.iteration, run.samples) == (2, 2, 8)
+
+
+def test_gradients_can_be_looked_at_until_the_next_backward(runner, batches):
+    seen = []
+
+    @on("on_iter_end")
+    @on("on_train_iter_begin")
+    def look(run):
+        seen.append(run.model.weight.grad is not None)
+
+    runner(look).fit(batches[:2], epochs=1)
+    assert seen == [False, True, True, True]
+
+
+def test_the_step_counts_once_it_is_made(runner, batches):
+    seen = []
+    look = LambdaCallback(
+        on_step_begin=lambda run: seen.append(run.step),
+        on_step_end=lambda run: seen.append(run.step),
+        on_train_iter_end=lambda run: seen.append(run.step),
+    )
+    runner(look).fit(batches[:2], epochs=1)
+    assert seen == [0, 1, 1, 1, 2, 2]
+
+
+# Accumulation and clipping
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 5, 7])
+@pytest.mark.parametrize("kind", ["sized", "generator", "stream"])
+def test_windows_and_the_last_short_one_step_as_by_hand(net, runner, batches, accumulate, kind):
+    class Again:
+        """Unsized, and fresh in every epoch."""
+
+        def __iter__(self):
+            return iter(batches)
+
+    loaders = {"sized": batches, "generator": Again(), "stream": DataLoader(Stream(batches), batch_size=None)}
+    watch = Watch()
+    one = runner(watch, accumulate=accumulate)
+    run = one.fit(loaders[kind], epochs=2)
+    assert torch.equal(one.model.weight, bare(net, batches, epochs=2, accumulate=accumulate))
+    assert run.step == watch.seen.count("step_end") == 2 * -(-5 // accumulate)
+    assert run.iteration == watch.seen.count("backward_end") == 10
+
+
+def test_the_last_short_window_of_a_stream_has_an_iteration_without_values(runner, batches):
+    seen = []
+
+    class Look(Callback):
+        def on_step_begin(self, run, batch, loss, outputs):
+            seen.append((batch is None, loss is None, outputs is None))
+
+    runner(Look(), accumulate=2).fit(iter(batches[:3]), epochs=1)
+    assert seen == [(False, False, False), (True, True, True)]
+
+
+def test_the_last_short_window_of_a_stream_can_be_dropped(net, runner, batches):
+    one = runner(LambdaCallback(on_step_begin=lambda run: run.batch is None and run.skip_step()), accumulate=2)
+    run = one.fit(iter(batches[:3]), epochs=1)
+    assert run.step == 1
+    assert torch.equal(one.model.weight, bare(net, batches[:2], accumulate=2))
+
+
+def test_a_window_that_stop_epoch_cuts_off_steps_and_one_that_stop_cuts_off_does_not(net, runner, batches):
+    one = runner(ask("on_train_iter_end", "stop_epoch", at=[2]), accumulate=2)
+    assert one.fit(batches, epochs=1).step == 2
+    assert torch.equal(one.model.weight, bare(net, batches[:3], accumulate=2))
+    one = runner(ask("on_train_iter_end", "stop", at=[2]), accumulate=2)
+    assert one.fit(batches, epochs=1).step == 1
+    assert torch.equal(one.model.weight, bare(net, batches[:2], accumulate=2))
+
+
+def test_gradients_are_clipped_as_by_hand_before_on_step_begin(net, runner, batches):
+    norms = []
+
+    @on("on_step_begin")
+    def look(run):
+        norms.append(torch.stack([parameter.grad.norm() for parameter in run.model.parameters()]).norm().item())
+
+    one = runner(look, clip_grad_norm=0.05)
+    one.fit(batches, epochs=1)
+    assert norms == pytest.approx([0.05] * 5, rel=1e-4)
+    assert torch.equal(one.model.weight, bare(net, batches, clip=0.05))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "16"}, "precision='16'.\n  choose    '32', 'bf16' or 'fp16'"),
+        ({"accumulate": 0}, "accumulate=0.\n  give      an integer, 1 or more"),
+        ({"accumulate": 1.5}, "accumulate=1.5.\n  give      an integer, 1 or more"),
+        ({"clip_grad_norm": 0}, "clip_grad_norm=0.\n  give      a number above 0, or None"),
+        ({"clip_grad_norm": float("nan")}, "clip_grad_norm=nan.\n  give      a number above 0, or None"),
+        ({"lr_scheduler_on": "batch"}, "lr_scheduler_on='batch'.\n  choose    'epoch' or 'step'"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_at_once(runner, options, message):
+    with pytest.raises(BadLoop) as caught:
+        runner(**options)
+    assert str(caught.value) == message
+
+
+# Precision
+
+
+def test_bf16_is_autocast_as_by_hand(net, runner, batches):
+    seen = []
+    one = runner(LambdaCallback(on_train_iter_end=lambda outputs: seen.append(outputs.dtype)), precision="bf16")
+    one.fit(batches, epochs=1)
+    assert seen == [torch.bfloat16] * 5
+    assert torch.equal(one.model.weight, bare(net, batches, dtype=torch.bfloat16))
+    assert one.predict(batches)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_fp16_is_scaled_as_by_hand(net, runner, batches, accumulate, clip):
+    model, optimizer = net()
+    steps = []
+    optimizer.register_step_post_hook(lambda *_: steps.append(True))  # some overflow at first, until the scale is right
+    scaler = torch.amp.GradScaler("cpu")
+    for number, (inputs, targets) in enumerate(batches, 1):
+        if (number - 1) % accumulate == 0:
+            optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = mse(model(inputs), targets)
+        scaler.scale(loss / accumulate).backward()
+        if number % accumulate == 0 or number == len(batches):
+            if clip is not None:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            scaler.step(optimizer)
+            scaler.update()
+    watch = Watch()
+    one = runner(watch, precision="fp16", accumulate=accumulate, clip_grad_norm=clip)
+    run = one.fit(batches, epochs=1)
+    assert torch.equal(one.model.weight, model.weight)
+    assert run.step == watch.seen.count("step_begin") == watch.seen.count("step_end") == len(steps) > 0
+
+
+def test_a_step_that_overflows_in_fp16_is_no_step(net, batches):
+    class Overflow(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) * (1e38 if inputs is batches[0][0] else 1.0)
+
+    torch.manual_seed(0)
+    model, optimizer = net(Overflow(3, 2))
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=10)
+    watch = Watch()
+    run = Runner(
+        model, optimizer, mse, precision="fp16", lr_scheduler=scheduler, lr_scheduler_on="step", callbacks=[watch]
+    ).fit(batches, epochs=1)
+    assert 0 < run.step < 5
+    assert watch.seen[:4] == ["train_iter_begin", *BACKWARD, "train_iter_end"]
+    assert run.step == watch.seen.count("step_end") == scheduler.last_epoch
+    assert torch.isfinite(model.weight).all()
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_a_forward_of_ones_own_runs_in_the_precision_of_the_run(net, batches, precision):
+    class Main(MainCallback):
+        def on_iter_forward(self, run):
+            inputs, targets = run.batch
+            run.outputs = run.model(inputs)
+            run.loss = mse(run.outputs, targets)
+
+        def on_pred_forward(self, run):
+            run.outputs = run.model(run.batch[0])
+
+    dtypes = []
+    look = LambdaCallback(on_iter_end=lambda outputs: dtypes.append(outputs.dtype))
+    model, optimizer = net()
+    runner = Runner(model, optimizer, precision=precision, callbacks=[Main(), look])
+    runner.fit(batches, batches, epochs=1)
+    runner.predict(batches)
+    expected = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert dtypes == [expected] * 15
+    assert torch.equal(model.weight, bare(net, batches, dtype=torch.bfloat16 if precision == "bf16" else None))
+
+
+# Verdicts
+
+
+def test_a_skipped_batch_is_not_even_seen_by_the_model(net, runner, batches):
+    watch = Watch()
+    one = runner(ask("on_train_iter_begin", "skip_batch", at=[1]), watch)
+    called = []
+    one.model.register_forward_hook(lambda *_: called.append(True))
+    run = one.fit(batches, epochs=1)
+    assert len(called) == run.iteration == run.step == 4
+    assert watch.seen[6:8] == ["train_iter_begin", "iter_skip"]
+    assert watch.skipped == [set(), {"batch"}, set(), set(), set()]
+    assert torch.equal(one.model.weight, bare(net, batches, left_out=[1]))
+
+
+@pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin"])
+def test_skip_backward_leaves_out_backward_and_step(net, runner, batches, point):
+    watch = Watch()
+    one = runner(ask(point, "skip_backward", at=[1]), watch)
+    run = one.fit(batches, epochs=1)
+    assert watch.seen[6:10] == ["train_iter_begin", *BACKWARD, "train_iter_end"]
+    assert watch.skipped == [set(), {"backward"}, set(), set(), set()]
+    assert (run.iteration, run.step) == (5, 4)
+    assert torch.equal(one.model.weight, bare(net, batches, left_out=[1]))
+
+
+@pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin"])
+def test_skip_step_drops_the_gradients(net, runner, batches, point):
+    watch, gradients = Watch(), []
+    look = LambdaCallback(on_train_iter_end=lambda run: gradients.append(run.model.weight.grad is not None))
+    one = runner(ask(point, "skip_step", at=[1]), watch, look)
+    run = one.fit(batches, epochs=1)
+    assert watch.seen.count("step_end") == run.step == 4
+    assert watch.skipped == [set(), {"step"}, set(), set(), set()]
+    assert gradients == [True, False, True, True, True]
+    assert torch.equal(one.model.weight, bare(net, batches, left_out=[1]))
+
+
+def test_skip_step_drops_the_whole_window(net, runner, batches):
+    one = runner(ask("on_backward_end", "skip_step", at=[1]), accumulate=2)
+    assert one.fit(batches[:4], epochs=1).step == 1
+    assert torch.equal(one.model.weight, bare(net, batches[2:4], accumulate=2))
+
+
+def test_skip_step_in_the_middle_of_a_window_changes_nothing(net, runner, batches):
+    one = runner(ask("on_backward_end", "skip_step", at=[0]), accumulate=2)
+    one.fit(batches[:4], epochs=1)
+    assert torch.equal(one.model.weight, bare(net, batches[:4], accumulate=2))
+
+
+@pytest.mark.parametrize("verdict", ["skip_backward", "skip_batch"])
+def test_a_batch_that_is_left_out_makes_room_for_another_in_the_window(net, runner, batches, verdict):
+    one = runner(ask("on_backward_begin", verdict, at=[1]), accumulate=2)
+    assert one.fit(batches, epochs=1).step == 2
+    assert torch.equal(one.model.weight, bare(net, [batches[0], *batches[2:]], accumulate=2))
+
+
+@pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin"])
+@pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
+def test_what_is_retried_or_skipped_before_its_step_changes_nothing(net, runner, batches, point, verdict):
+    watch = Watch()
+    one = runner(ask(point, verdict, at=[1]), watch)
+    run = one.fit(batches, epochs=1)
+    left_out = [1] if verdict == "skip_batch" else []
+    assert torch.equal(one.model.weight, bare(net, batches, left_out=left_out))
+    assert run.step == run.iteration == 5 - len(left_out)
+    assert watch.seen.count("iter_skip") == 1
+
+
+@pytest.mark.parametrize("point", ["on_backward_end", "on_step_begin"])
+@pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
+def test_what_is_mixed_with_others_already_cannot_be_taken_back(runner, batches, point, verdict):
+    with pytest.raises(BadLoop) as caught:
+        runner(ask(point, verdict, at=[1]), accumulate=2).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "a batch was to be skipped or retried after its gradients were added to those of others.\n"
+        "  ask       before on_backward_end, or run.skip_step() to drop all of the window"
+    )
+
+
+def test_retry_before_the_backward_leaves_a_window_as_it_is(net, runner, batches):
+    one = runner(ask("on_backward_begin", "retry", at=[1, 2]), accumulate=2)
+    one.fit(batches, epochs=1)
+    assert torch.equal(one.model.weight, bare(net, batches, accumulate=2))
+
+
+def test_retries_are_bounded(runner, batches):
+    one = runner(LambdaCallback(on_backward_begin=lambda run: run.retry()), max_retries=2)
+    calls = []
+    one.model.register_forward_hook(lambda *_: calls.append(True))
+    with pytest.raises(TooManyRetries, match="batch 0 was to be retried 3 times; 2 are allowed"):
+        one.fit(batches, epochs=1)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(("verdict", "seen"), [("stop_epoch", [0, 1, 0, 1, 2, 3, 4]), ("stop", [0, 1])])
+def test_stop_epoch_and_stop_end_at_the_next_boundary(runner, batches, verdict, seen):
+    indices, ends = [], []
+    look = LambdaCallback(
+        on_train_iter_end=lambda batch_idx: indices.append(batch_idx),
+        on_epoch_end=lambda run: ends.append(run.epoch_complete),
+    )
+    run = runner(look, ask("on_backward_end", verdict, at=[1])).fit(batches, epochs=2)
+    assert indices == seen
+    assert run.step == len(seen)  # the step in which it was asked is made
+    assert ends == [False, True][: 2 if verdict == "stop_epoch" else 1]
+
+
+def test_stop_run_raised_in_the_step_is_no_error(runner, batches):
+    errors = []
+
+    def stop():
+        raise StopRun("enough")
+
+    run = runner(
+        LambdaCallback(on_backward_end=stop, on_iter_error=lambda error: errors.append(error)),
+    ).fit(batches, epochs=2)
+    assert (run.epoch, run.step, errors) == (1, 0, [])
+
+
+def test_a_skip_that_an_on_iter_backward_of_ones_own_does_not_look_at_is_warned_of(runner, batches):
+    class Careless(MainCallback):
+        def on_iter_backward(self, run):
+            run.optimizer.zero_grad()
+            run.loss.backward()
+            run.optimizer.step()
+
+    class Careful(Careless):
+        def on_iter_backward(self, run):
+            if "step" not in run.skipped:
+                super().on_iter_backward(run)
+
+    asks = ask("on_train_iter_begin", "skip_step")
+    with pytest.warns(HookpointWarning, match="skip_step was asked, and the loop's body did not look at run.skipped"):
+        assert runner(Careless(), asks).fit(batches, epochs=1).step == 5
+    assert runner(Careful(), ask("on_train_iter_begin", "skip_step")).fit(batches, epochs=1).step == 4
+
+
+# A step that fails
+
+
+class OutOfMemory(RuntimeError):
+    pass
+
+
+class Tight(nn.Linear):
+    """Fail so many times at the second batch, in forward or in backward, as a device does that is out of memory."""
+
+    def __init__(self, batches, fails, where):
+        torch.manual_seed(0)
+        super().__init__(3, 2)
+        self.at, self.fails, self.where = batches[1][0], fails, where
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        if inputs is self.at and self.fails and self.training:
+            self.fails -= 1
+            if self.where == "forward":
+                raise OutOfMemory("no room")
+            outputs.register_hook(self.fail)
+        return outputs
+
+    def fail(self, gradient):
+        raise OutOfMemory("no room")
+
+
+class Handler(Callback):
+    """What one writes against running out of memory: free what can be freed, and try again."""
+
+    def __init__(self, verdict="retry"):
+        self.verdict, self.errors = verdict, []
+
+    def on_iter_error(self, run, error, batch_idx):
+        if isinstance(error, OutOfMemory):
+            self.errors.append((str(error), batch_idx))
+            getattr(run, self.verdict)()
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_error_in_the_step_can_be_answered_with_a_retry(net, batches, where):
+    model, optimizer = net(Tight(batches, 2, where))
+    handler = Handler()
+    run = Runner(model, optimizer, mse, callbacks=[handler]).fit(batches, epochs=1)
+    assert handler.errors == [("no room", 1)] * 2
+    assert (run.step, run.iteration) == (5, 5)
+    assert torch.equal(model.weight, bare(net, batches))
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_error_in_the_step_can_be_answered_with_a_skip(net, batches, where):
+    model, optimizer = net(Tight(batches, 1, where))
+    run = Runner(model, optimizer, mse, callbacks=[Handler("skip_batch")]).fit(batches, epochs=1)
+    assert run.step == 4
+    assert torch.equal(model.weight, bare(net, batches, left_out=[1]))
+
+
+def test_retries_after_errors_are_bounded_too(net, batches):
+    model, optimizer = net(Tight(batches, 100, "forward"))
+    with pytest.raises(TooManyRetries, match="batch 1 was to be retried 4 times; 3 are allowed"):
+        Runner(model, optimizer, mse, callbacks=[Handler()]).fit(batches, epochs=1)
+    assert model.fails == 96
+
+
+def test_an_error_before_the_backward_leaves_a_window_as_it_is(net, batches):
+    model, optimizer = net(Tight(batches, 1, "forward"))
+    Runner(model, optimizer, mse, accumulate=2, callbacks=[Handler()]).fit(batches, epochs=1)
+    assert torch.equal(model.weight, bare(net, batches, accumulate=2))
+
+
+def test_an_error_in_the_backward_of_a_window_goes_on_whatever_is_asked(net, batches):
+    model, optimizer = net(Tight(batches, 1, "backward"))
+    with pytest.raises(OutOfMemory):
+        Runner(model, optimizer, mse, accumulate=2, callbacks=[Handler()]).fit(batches, epochs=1)
+
+
+@pytest.mark.parametrize("verdict", ["skip_step", "stop"])
+def test_an_error_that_nobody_answers_goes_on_and_says_which_batch_it_was(net, batches, verdict):
+    model, optimizer = net(Tight(batches, 1, "forward"))
+    with pytest.raises(OutOfMemory) as caught:
+        Runner(model, optimizer, mse, callbacks=[Handler(verdict)]).fit(batches, epochs=1)
+    assert caught.value.__notes__ == ["in the step of batch 1, (float32[4, 3], float32[4, 2]) (step 1, rank 0)"]
+
+
+def test_an_error_that_was_answered_is_let_go_of(net, batches):
+    """An error keeps its frames alive, and these the very memory that ran out."""
+    activations = []
+
+    class Big(Tight):
+        def forward(self, inputs):
+            activation = inputs * 2
+            activations.append(weakref.ref(activation))
+            return super().forward(inputs) + 0 * activation.sum()
+
+    alive = []
+    look = LambdaCallback(on_train_iter_begin=lambda run: alive.append(sum(ref() is not None for ref in activations)))
+    model, optimizer = net(Big(batches, 1, "forward"))
+    gc.disable()  # what only a collection would free is memory that a retry does not have
+    try:
+        Runner(model, optimizer, mse, callbacks=[Handler(), look]).fit(batches, epochs=1)
+    finally:
+        gc.enable()
+    assert alive == [0] * 6
+
+
+# An on_iter_backward of one's own
+
+
+class ByHand(MainCallback):
+    """Orca's default, written out."""
+
+    def on_iter_backward(self, run):
+        run.optimizer.zero_grad()
+        run.loss.backward()
+        run.optimizer.step()
+
+
+class Halfway(MainCallback):
+    def on_iter_backward(self, run):
+        run.backward()
+        run.optimizer.step()
+
+
+class Through(MainCallback):
+    def on_iter_backward(self, run):
+        run.backward()
+        run.optimizer_step()
+
+
+OPTIONS = {
+    "accumulate": {"accumulate": 2},
+    "clip": {"clip_grad_norm": 0.05},
+    "fp16": {"precision": "fp16"},
+    "rate per step": {"lr_scheduler_on": "step"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("main", [ByHand, Halfway])
+def test_a_step_of_ones_own_past_the_runner_is_refused_where_it_has_something_to_do(runner, batches, main, options):
+    with pytest.raises(BadLoop) as caught:
+        runner(main(), **options).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
+        " lr_scheduler_on='step'.\n"
+        "  call      run.backward() and run.optimizer_step() in it"
+    )
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_step_of_ones_own_through_the_runner_is_the_runners(runner, batches, options):
+    own, default = runner(Through(), **options), runner(**options)
+    runs = own.fit(batches, epochs=2), default.fit(batches, epochs=2)
+    assert runs[0].step == runs[1].step
+    assert torch.equal(own.model.weight, default.model.weight)
+
+
+@pytest.mark.parametrize("main", [ByHand, Halfway, Through])
+def test_without_such_options_any_step_of_ones_own_will_do(net, runner, batches, main):
+    watch = Watch()
+    one = runner(main(), watch)
+    run = one.fit(batches, epochs=1)
+    assert torch.equal(one.model.weight, bare(net, batches))
+    assert run.step == watch.seen.count("step_begin") == watch.seen.count("step_end") == 5
+
+
+@pytest.mark.parametrize(("main", "options"), [(Through(), {}), (MainCallback(), {"precision": "fp16"})])
+def test_a_skip_inside_the_optimizers_step_comes_too_late(runner, batches, main, options):
+    with pytest.raises(BadLoop) as caught:
+        runner(main, ask("on_step_begin", "skip_step"), **options).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
+        " on_iter_backward of one's own.\n"
+        "  ask       at on_backward_end"
+    )
+
+
+# Learning-rate schedulers
+
+
+def scheduled(net, make, callbacks=(), **options):
+    model, optimizer = net()
+    scheduler = make(optimizer)
+    return Runner(model, optimizer, mse, lr_scheduler=scheduler, callbacks=callbacks, **options), scheduler
+
+
+def halving(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+
+def test_a_scheduler_steps_with_each_epoch_and_its_rate_is_logged(net, batches):
+    seen = []
+    look = LambdaCallback(on_epoch_end=lambda logs: seen.append(logs["learning_rate"]))
+    runner, _ = scheduled(net, halving, callbacks=[look])
+    run = runner.fit(batches, epochs=3)
+    assert seen == [0.1, 0.05, 0.025]  # the rates the epochs were trained with
+    assert run.optimizer.param_groups[0]["lr"] == 0.0125
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 5), (2, 3)])
+def test_a_scheduler_steps_with_the_optimizer_when_told(net, batches, accumulate, steps):
+    runner, scheduler = scheduled(net, halving, lr_scheduler_on="step", accumulate=accumulate)
+    runner.fit(batches, epochs=1)
+    assert scheduler.last_epoch == steps
+    assert scheduler.get_last_lr() == [0.1 * 0.5**steps]
+
+
+def test_an_epoch_that_a_stop_cut_short_does_not_count_for_the_scheduler(net, batches):
+    runner, scheduler = scheduled(net, halving, callbacks=[ask("on_train_iter_end", "stop", at=[1])])
+    runner.fit(batches, epochs=2)
+    assert scheduler.last_epoch == 0
+
+
+def test_an_epoch_that_stop_epoch_ended_counts(net, batches):
+    runner, scheduler = scheduled(net, halving, callbacks=[ask("on_train_iter_end", "stop_epoch", at=[1])])
+    runner.fit(batches, epochs=2)
+    assert scheduler.last_epoch == 2
+
+
+class Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
+    """Remember what it was given."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.given = []
+
+    def step(self, metrics, epoch=None):
+        self.given.append(metrics)
+        super().step(metrics, epoch)
+
+
+@pytest.mark.parametrize(
+    ("val", "lr_metric", "name"),
+    [(False, None, "loss"), (True, None, "val_loss"), (True, "loss", "loss"), (True, "val_far", "val_far")],
+)
+def test_a_plateau_scheduler_gets_its_metric(net, batches, val, lr_metric, name):
+    runner, plateau = scheduled(net, Plateau, lr_metric=lr_metric, metrics={"far": lambda o, t: (o - t).abs().mean()})
+    run = runner.fit(batches, batches if val else None, epochs=3)
+    assert plateau.given == [value for _, value in run.monitors.get_history(name)]
+    assert len(plateau.given) == 3
+
+
+def test_a_plateau_scheduler_acts_only_on_a_new_value(net, batches):
+    runner, plateau = scheduled(net, Plateau)
+    run = runner.fit(batches, batches, epochs=5, validate_every=Every(epochs=2))
+    assert plateau.given == [value for _, value in run.monitors.get_history("val_loss")]
+    assert len(plateau.given) == 2
+
+
+def test_a_metric_that_comes_with_the_end_of_the_epoch_is_read_in_the_next(net, batches):
+    @on("on_epoch_end")
+    def log(run):
+        run.log(late=run.epoch)
+
+    runner, plateau = scheduled(net, Plateau, lr_metric="late", callbacks=[log])
+    runner.fit(batches, epochs=3)
+    assert plateau.given == [1.0, 2.0]
+
+
+def test_a_metric_that_never_comes_is_an_error_at_the_end(net, batches):
+    runner, _ = scheduled(net, Plateau, lr_metric="val_los")
+    with pytest.raises(MissingMetric) as caught:
+        runner.fit(batches, batches, epochs=2)
+    assert str(caught.value) == (
+        "the plateau scheduler reads 'val_los', which never came.\n"
+        "  known     learning_rate, loss, val_loss\n"
+        '  log       run.log({"val_los": value}) before it is read'
+    )
+
+
+def test_a_plateau_scheduler_may_step_with_the_optimizer_too(net, batches):
+    losses = []
+    look = LambdaCallback(on_train_iter_end=lambda loss: losses.append(loss.item()))
+    runner, plateau = scheduled(net, Plateau, lr_scheduler_on="step", callbacks=[look])
+    runner.fit(batches, batches, epochs=1)
+    assert plateau.given == losses
+
+
+def test_several_schedulers_step_together(net, batches):
+    model, optimizer = net()
+    schedulers = {"one": halving(optimizer), "two": Plateau(optimizer), "three": Plateau(optimizer)}
+    Runner(model, optimizer, mse, lr_scheduler=schedulers).fit(batches, batches, epochs=2)
+    assert schedulers["one"].last_epoch == 2
+    assert len(schedulers["two"].given) == len(schedulers["three"].given) == 2
+
+
+def test_on_lr_adjust_may_be_ones_own(net, batches):
+    class Main(MainCallback):
+        def on_lr_adjust(self, run):
+            seen.append(run.epoch)
+
+    seen = []
+    runner, scheduler = scheduled(net, halving, callbacks=[Main()])
+    runner.fit(batches, epochs=2)
+    assert (seen, scheduler.last_epoch) == ([1, 2], 0)
+
+
+# The learning rate
+
+
+def records(kind="scalars"):
+    """A monitor that keeps what it gets."""
+
+    class Keep(Callback):
+        def __init__(self):
+            self.kept = []
+
+        def on_records(self, records):
+            self.kept += [(record.at, record.step, record.scalars()) for record in records if record.kind == kind]
+
+    return Keep()
+
+
+def test_the_learning_rate_is_in_the_records_of_log_steps_and_epochs(runner, batches):
+    keep = records()
+    runner(keep, log_every=2).fit(batches, epochs=1)
+    assert [(at, step, values.get("learning_rate")) for at, step, values in keep.kept] == [
+        ("step", 2, 0.1),
+        ("step", 4, 0.1),
+        ("epoch", 5, None),
+        ("value", 5, 0.1),
+    ]
+
+
+def test_a_rate_that_is_a_tensor_is_logged_as_it_was(net, batches):
+    model, _ = net()
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    keep = records()
+
+    @on("on_train_iter_end")
+    def change(run):
+        run.hyper["lr"] = run.step / 10
+
+    Runner(model, optimizer, mse, callbacks=[change, keep], log_every=1).fit(batches, epochs=1)
+    assert optimizer.param_groups[0]["lr"] is rate
+    rates = [values["learning_rate"] for at, _, values in keep.kept if at == "step"]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+def test_an_optimizer_without_a_rate_logs_none(net, batches):
+    class Fixed(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        def step(self, closure=None):
+            pass
+
+    model, _ = net()
+    run = Runner(model, Fixed(model.parameters()), mse).fit(batches, epochs=1)
+    assert "learning_rate" not in run.metrics
+    assert run.step == 5
+
+
+def test_an_optimizer_without_hooks_steps_with_each_batch(net, batches):
+    class Plain:
+        """The least that an optimizer can be."""
+
+        def __init__(self, parameters):
+            self.param_groups = [{"params": list(parameters)}]
+
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+
+    model, _ = net()
+    run = Runner(model, Plain(model.parameters()), mse).fit(batches, epochs=1)
+    assert run.step == 5
+    assert torch.equal(model.weight, bare(net, batches))
