@@ -13,6 +13,7 @@ else
 CANDIDATES := $(PYTHON)
 endif
 
+TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
 PINNED := pyproject.toml constraints.txt
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
@@ -27,18 +28,21 @@ demo: $(VENV)/.stamp-base ## run the smallest example, a hand-written loop
 	@$(PY) examples/own_loop.py
 
 test: lint ## lint, then run every test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n auto
 
 lint: $(VENV)/.stamp-dev ## check style, formatting and types
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
-bench: $(VENV)/.stamp-bench ## measure dispatch beside pluggy and blinker
+bench: $(VENV)/.stamp-bench ## measure dispatch, a training step and memory
 	@$(PY) benchmarks/dispatch.py
+	@$(PY) benchmarks/step_overhead.py
+	@$(PY) benchmarks/memory.py
 
-bench-peers: $(PEERS)/.stamp-bench ## the same with pytorch-ignite too (installs torch in .venv-peers)
+bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers (installs them in .venv-peers)
 	@$(PEERS)/bin/python benchmarks/dispatch.py
+	@$(PEERS)/bin/python benchmarks/step_overhead.py
 
 docs: $(VENV)/.stamp-base ## write the pages that derive from the source
 	@$(PY) docs/make_points.py
@@ -61,13 +65,13 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base
 	@echo "setting up $(VENV) for bench ..."
-	@$(PY) $(PIP_INSTALL) pluggy blinker
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[tensorboard,torch]' pluggy blinker
 	@touch $@
 
 $(PEERS)/.stamp-bench: $(PEERS)/.stamp-venv $(PINNED)
 	@echo "setting up $(PEERS) ..."
 	@$(PEERS)/bin/python $(PIP_INSTALL) hatchling
-	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[torch]' pluggy blinker pytorch-ignite
+	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[tensorboard,torch]' pluggy blinker $(TRAINERS)
 	@touch $@
 
 $(VENV)/.stamp-venv $(PEERS)/.stamp-venv:

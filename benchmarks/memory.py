@@ -186,14 +186,13 @@ def main() -> None:
 
     rows = [[f"{step}", f"{size / MEGABYTE:.2f}", f"{objects}"] for step, size, objects in seen]
     print_table(f"{steps} tiny steps with default callbacks, after step", ["resident MB", "objects"], rows)
-    rows = [
-        [kind, f"{tensors[kind] / MEGABYTE:.2f}", f"{processes[kind].spread.median / MEGABYTE:.1f}"] for kind in KINDS
-    ]
+    rows = [[kind, f"{tensors[kind] / MEGABYTE:.2f}", f"{processes[kind].spread.median / MEGABYTE:.1f}"] for kind in KINDS]
     print_table(f"peak with an MLP of width {width}, MB", ["tensors", "process"], rows)
     figures = figures_of(seen, tensors, processes)
     print_table("must hold", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in figures])
     if not options.no_write:
-        about |= {"steps": steps, "seen": seen, "tensor_bytes": tensors, "process_bytes": {kind: processes[kind].rounds for kind in KINDS}}
+        in_bytes = {"tensors": tensors, "processes": {kind: processes[kind].rounds for kind in KINDS}}
+        about |= {"steps": steps, "steps_bytes_objects": seen, "peaks_bytes": in_bytes}
         path = write("memory", "", about, [], figures)
         print(f"\nwrote benchmarks/results/{path.name}")
 

@@ -78,9 +78,7 @@ def lightning(job: Job, **options: Any) -> Callable[[], Took]:
 
 
 def lightning_quiet(job: Job) -> Callable[[], Took]:
-    return lightning(
-        job, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
-    )
+    return lightning(job, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
 
 
 def torchtnt_quiet(job: Job) -> Callable[[], Took]:
@@ -180,9 +178,7 @@ def keras(job: Job, **options: Any) -> Callable[[], Took]:
     def train() -> Took:
         layers = [one for one in job.make()[0].modules() if isinstance(one, torch.nn.Linear)]
         hidden = [keras.layers.Dense(one.out_features, activation="relu") for one in layers[:-1]]
-        model = keras.Sequential(
-            [keras.Input((layers[0].in_features,)), *hidden, keras.layers.Dense(layers[-1].out_features)]
-        )
+        model = keras.Sequential([keras.Input((layers[0].in_features,)), *hidden, keras.layers.Dense(layers[-1].out_features)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.SGD(0.01), loss=loss)
         clock = Clock()
@@ -196,38 +192,6 @@ def keras_quiet(job: Job) -> Callable[[], Took]:
     return keras(job, verbose=0)
 
 
-def fastai(job: Job, *, quiet: bool = False) -> Callable[[], Took]:
-    from fastai.callback.core import Callback
-    from fastai.data.core import DataLoaders
-    from fastai.learner import Learner
-
-    class Clock(Callback):
-        took: Took = (0, 0)
-
-        def before_train(self) -> None:
-            self._began = thread_time_ns(), perf_counter_ns()
-
-        def after_train(self) -> None:
-            self.took = thread_time_ns() - self._began[0], perf_counter_ns() - self._began[1]
-
-    def train() -> Took:
-        model, optimizer, criterion = job.make()
-        learner = Learner(DataLoaders(job.batches, []), model, loss_func=criterion, opt_func=lambda groups, lr: optimizer)
-        clock = Clock()
-        if quiet:
-            with learner.no_logging(), learner.no_bar():
-                learner.fit(1, cbs=[clock])
-        else:
-            learner.fit(1, cbs=[clock])
-        return clock.took
-
-    return train
-
-
-def fastai_quiet(job: Job) -> Callable[[], Took]:
-    return fastai(job, quiet=True)
-
-
 PEERS: dict[str, Peer] = {
     "Ignite, quiet: an Engine around the bare body": ignite_quiet,
     "Ignite, default: create_supervised_trainer": ignite_default,
@@ -239,10 +203,8 @@ PEERS: dict[str, Peer] = {
     "HF Trainer, default": hugging_face,
     "Keras on torch, quiet": keras_quiet,
     "Keras on torch, default": keras,
-    "fastai, quiet": fastai_quiet,
-    "fastai, default": fastai,
 }
-PACKAGES = ("pytorch-ignite", "torchtnt", "lightning", "transformers", "accelerate", "keras", "fastai")
+PACKAGES = ("pytorch-ignite", "torchtnt", "lightning", "transformers", "accelerate", "keras")
 
 
 def tried(job: Job) -> tuple[dict[str, Callable[[], Took]], dict[str, str]]:

@@ -43,14 +43,14 @@ class Figure:
         digits = self.digits if self.digits is not None else 2 if self.unit in ("x", "us") else 1
         value, low, high = (f"{number:.{digits}f}" for number in (self.value.median, self.value.low, self.value.high))
         limit = "" if self.limit is None else f"{self.limit:g} {self.unit}"
-        return [self.name, f"{value} {self.unit}", f"{low} to {high}", limit, self.verdict]
+        return [self.name, f"{value} {self.unit}".rstrip(), f"{low} to {high}", limit, self.verdict]
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under a title, the first column to the left and the others to the right."""
     print(f"\n{title:<50}" + "".join(f"{head:>16}" for head in heads))
     for name, *cells in rows:
-        print((f"  {name:<48}" + "".join(f"{cell:>16}" for cell in cells)).rstrip())
+        print((f"  {name:<48}" + "".join(f" {cell:>15}" for cell in cells)).rstrip())
 
 
 def in_words(timing: Timing, *, digits: int = 0, per: float = 1) -> str:

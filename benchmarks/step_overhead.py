@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
     parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, also those that are installed")
     options = parser.parse_args()
-    rounds, steps = (3, 60) if options.quick else (61, 600)
+    rounds, steps = (3, 60) if options.quick else (151, 200)
     drawn_rounds, drawn_steps = (2, 100) if options.quick else (15, 6000)
     peer_rounds, peer_steps = (2, 20) if options.quick else (15, 600)
     torch.set_num_threads(1)

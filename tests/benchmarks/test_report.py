@@ -20,10 +20,12 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return report
 
 
-def test_a_figure_is_over_when_its_median_is(report: Any) -> None:
+def test_a_figure_is_over_when_its_median_is_or_the_lower_end_where_that_counts(report: Any) -> None:
     spread = report.Spread(2.0, 1.0, 3.0)
     assert report.Figure("a", "x", spread, 2).verdict == "ok"
     assert report.Figure("a", "x", spread, 1.9).verdict == "over"
+    assert report.Figure("a", "x", spread, 1.5, counts="low").verdict == "ok"
+    assert report.Figure("a", "x", spread, 0.9, counts="low").verdict == "over"
     assert report.Figure("a", "x", spread).cells() == ["a", "2.00 x", "1.00 to 3.00", "", ""]
 
 

@@ -18,6 +18,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch):
+    """The numbers are compared with those of bare loops on the host, also where there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture
 def net():
     """Make a model of one layer, or the one that is given, and an optimizer for it."""

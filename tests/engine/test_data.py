@@ -74,9 +74,9 @@ def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
         ((torch.ones(2),), None, "a tuple of tensors or arrays needs a batch size.\n  give      batch_size=32"),
         ((torch.ones(2), torch.ones(3)), 1, "the tensors of a data set must be equally long.\n  got       2, 3"),
         (
-            ((torch.ones(2), torch.ones(2)), [1, 2]),
+            (torch.ones(2), [1, 2]),
             1,
-            "a tuple of data holds tensors or arrays, not tuple, list.\n  give      batches as a list, an iterable or a DataLoader",
+            "a tuple of data holds tensors or arrays, not list.\n  give      batches as a list, an iterable or a DataLoader",
         ),
         (
             (),

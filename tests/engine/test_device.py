@@ -28,14 +28,12 @@ def test_auto_is_the_device_the_model_is_on_already():
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.ReLU(), lambda x: x], ids=["layer", "no parameters", "function"])
-def test_auto_without_an_accelerator_is_the_host(model, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_auto_without_an_accelerator_is_the_host(model):
     assert choose_device(model, "auto") == torch.device("cpu")
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0", torch.device("cuda")])
-def test_cuda_where_there_is_none_is_refused(wanted, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_cuda_where_there_is_none_is_refused(wanted):
     with pytest.raises(BadLoop) as caught:
         choose_device(nn.Linear(2, 2), wanted)
     assert str(caught.value) == (

@@ -88,6 +88,17 @@ def test_a_function_sees_no_gradients(runner, batches):
     assert seen == [False] * 10
 
 
+def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_set(runner, batches):
+    class Main(MainCallback):
+        def on_iter_forward(self, run):
+            inputs, targets = run.batch
+            run.outputs = run.model(inputs)
+            run.loss = nn.functional.mse_loss(run.outputs, targets)
+
+    own, default = (runner(*main, metrics={"far": distance, "count": Count()}) for main in ([Main()], []))
+    assert own.validate(batches) == default.validate(batches)
+
+
 def test_what_is_no_metric_is_refused_at_once(runner):
     with pytest.raises(BadLoop) as caught:
         runner(metrics={"acc": 3})

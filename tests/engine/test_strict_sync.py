@@ -88,7 +88,6 @@ def test_alone_a_validation_switches_nothing(strict, switch, batches):
     assert switch == ["warn"]
 
 
-def test_without_a_gpu_nothing_is_switched(runner, switch, batches, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_without_a_gpu_nothing_is_switched(runner, switch, batches):
     runner(strict_sync=True).fit(batches, batches, epochs=1)
     assert switch == ["warn"]

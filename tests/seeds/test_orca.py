@@ -5,8 +5,10 @@ from __future__ import annotations
 import weakref
 
 import pytest
+import torch
+from torch import nn
 
-from hookpoint import Callback, MainCallBack, MainCallback, errors
+from hookpoint import Callback, Every, MainCallBack, MainCallback, Runner, errors
 from hookpoint.core.loop import Loop
 
 GLOBAL = ("before_run", "after_run", "before_epoch", "after_epoch", "before_iter", "after_iter", "on_iter_forward")
@@ -436,3 +438,304 @@ def test_pocket_of_the_runner():
         run.remove("best")
         with pytest.raises(KeyError, match="nothing is shared under 'best'"):
             run.get("best")
+
+
+# The same on the runner, with torch
+
+HOST = {"device": "cpu"}
+QUIET = {"extra_callbacks": [], "monitors": [], **HOST}
+
+
+def tensors(number=3):
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(4, 3, generator=generator), torch.randn(4, 2, generator=generator)) for _ in range(number)]
+
+
+def torch_parts(model=None):
+    """A model, its optimizer, a criterion and a scheduler, made the same way every time."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, nn.MSELoss(), torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def fitted(*callbacks, epochs=3, val=None, **options):
+    """Fit, and return the model."""
+    model, optimizer, criterion, scheduler = torch_parts()
+    runner = Runner(model, optimizer, criterion, lr_scheduler=scheduler, callbacks=callbacks, **QUIET, **options)
+    runner.fit(tensors(), val, epochs=epochs)
+    return model
+
+
+def test_the_runner_calls_an_ordinary_callback_at_its_points():
+    callback = OrdinaryCallback()
+    fitted(callback, epochs=2)
+    iterations = [f"on_iter_{edge} {number}" for number in range(3) for edge in ("begin", "end")]
+    assert callback.seen == [
+        "on_run_begin",
+        *["on_epoch_begin 1", *iterations, "on_epoch_end 1"],
+        *["on_epoch_begin 2", *iterations, "on_epoch_end 2"],
+        "on_run_end",
+    ]
+
+
+class PseudoCode(MainCallback):
+    """The hooks of the pseudo code, in its names; each says that it was called and which attributes there are."""
+
+    def __init__(self):
+        self.seen = []
+
+    def say(self, runner, hook):
+        present = [name for name in ("batch", "batch_idx", "outputs", "loss") if getattr(runner, name, None) is not None]
+        self.seen.append((hook, runner.epoch, *present))
+
+    def on_run_begin(self, runner):
+        self.say(runner, "on_run_begin")
+
+    def on_epoch_begin(self, runner):
+        self.say(runner, "on_epoch_begin")
+
+    def on_iter_begin(self, runner):
+        self.say(runner, "on_iter_begin")
+
+    def on_iter_forward(self, runner):
+        super().on_iter_forward(runner)
+        self.say(runner, "on_iter_forward")
+
+    def on_iter_backward(self, runner):
+        super().on_iter_backward(runner)
+        self.say(runner, "on_iter_backward")
+
+    def on_iter_end(self, runner):
+        self.say(runner, "on_iter_end")
+
+    def on_lr_adjust(self, runner):
+        super().on_lr_adjust(runner)
+        self.say(runner, "on_lr_adjust")
+
+    def on_epoch_end(self, runner):
+        self.say(runner, "on_epoch_end")
+
+    def on_run_end(self, runner):
+        self.say(runner, "on_run_end")
+
+
+def test_the_runner_follows_the_pseudo_code():
+    main = PseudoCode()
+    fitted(main, epochs=2)
+
+    def epoch(number):
+        iteration = [
+            ("on_iter_begin", number, "batch", "batch_idx"),
+            ("on_iter_forward", number, "batch", "batch_idx", "outputs", "loss"),
+            ("on_iter_backward", number, "batch", "batch_idx", "outputs", "loss"),
+            ("on_iter_end", number, "batch", "batch_idx", "outputs", "loss"),
+        ]
+        return [("on_epoch_begin", number), *iteration * 3, ("on_lr_adjust", number), ("on_epoch_end", number)]
+
+    assert main.seen == [("on_run_begin", 0), *epoch(1), *epoch(2), ("on_run_end", 2)]
+
+
+def test_the_runner_fires_all_23_points_in_order():
+    main = AllPoints()
+    model, optimizer, criterion, scheduler = torch_parts()
+    runner = Runner(model, optimizer, criterion, lr_scheduler=scheduler, callbacks=[main], **QUIET)
+    runner.fit(tensors(2), tensors(1), epochs=1)
+    runner.predict(tensors(1))
+    train_iter = [
+        *["before_iter", "before_train_iter", "on_train_forward", "on_iter_forward", "on_iter_backward"],
+        *["after_train_iter", "after_iter"],
+    ]
+    val_iter = ["before_iter", "before_val_iter", "on_val_forward", "on_iter_forward", "after_val_iter", "after_iter"]
+    pred_iter = ["before_iter", "before_pred_iter", "after_pred_iter", "after_iter"]
+    assert main.seen == [
+        "before_run",
+        *("before_epoch", "before_train_epoch", *train_iter, *train_iter, "after_train_epoch", "after_epoch"),
+        *("before_epoch", "before_val_epoch", *val_iter, "after_val_epoch", "after_epoch"),
+        *("on_lr_adjust", "after_run"),
+        *("before_epoch", "before_pred_epoch", *pred_iter, "after_pred_epoch", "after_epoch"),
+    ]
+
+
+def test_the_runners_default_is_what_orca_writes_out():
+    model, optimizer, criterion, scheduler = torch_parts()
+    for _ in range(3):
+        for inputs, targets in tensors():
+            optimizer.zero_grad()
+            criterion(model(inputs), targets).backward()
+            optimizer.step()
+        scheduler.step()
+    for trained in (fitted(), fitted(MainCallback()), fitted(WrittenOut()), fitted(WrittenOut(), val=tensors())):
+        assert torch.equal(trained.weight, model.weight)
+
+
+class Detector(nn.Module):
+    """A detector as in torchvision: images and targets in, a dict of losses out."""
+
+    def __init__(self):
+        super().__init__()
+        self.box, self.label = nn.Linear(3, 4), nn.Linear(3, 1)
+
+    def forward(self, images, targets):
+        features = torch.stack([image.mean((1, 2)) for image in images])
+        boxes = torch.stack([target["boxes"] for target in targets])
+        labels = torch.stack([target["labels"] for target in targets])
+        return {
+            "loss_box_reg": nn.functional.l1_loss(self.box(features), boxes),
+            "loss_classifier": nn.functional.binary_cross_entropy_with_logits(self.label(features), labels),
+        }
+
+
+def detections(number=2):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            [torch.rand(3, 4 + size, 5, generator=generator) for size in range(2)],
+            [{"boxes": torch.rand(4, generator=generator), "labels": torch.ones(1)} for _ in range(2)],
+        )
+        for _ in range(number)
+    ]
+
+
+def test_custom_main_callback_trains_a_model_that_returns_its_losses():
+    seen = []
+
+    class Watch(Callback):
+        def after_train_iter(self, runner):
+            seen.append((sorted(runner.output), runner.loss.item()))
+
+    model, optimizer, _, _ = torch_parts(Detector())
+    by_hand, other, _, _ = torch_parts(Detector())
+    by_hand.load_state_dict(model.state_dict())
+
+    run = Runner(model, optimizer, callbacks=[CustomMainCB(), Watch()], **QUIET).fit(detections(), detections(), epochs=2)
+    losses = []
+    for _ in range(2):
+        for images, targets in detections():
+            other.zero_grad()
+            loss = sum(loss for loss in by_hand(images, targets).values())
+            loss.backward()
+            other.step()
+            losses.append(loss.item())
+
+    assert seen == [(["loss_box_reg", "loss_classifier"], loss) for loss in losses]
+    assert torch.equal(model.box.weight, by_hand.box.weight)
+    assert run.metrics["val_loss"] > 0
+
+
+def test_the_default_main_callback_does_so_too():
+    models = []
+    for callbacks in ([CustomMainCB()], []):
+        model, optimizer, _, _ = torch_parts(Detector())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.1)
+        Runner(model, optimizer, callbacks=callbacks, **QUIET).fit(detections(), epochs=2)
+        models.append(model)
+    assert torch.equal(models[0].box.weight, models[1].box.weight)
+
+
+class Alive(Callback):
+    """Keep weak references to what iterations see, and say at later points how many of them still live."""
+
+    def __init__(self):
+        self.references, self.at = [], {}
+
+    def watch(self, runner):
+        inputs, targets = runner.batch
+        self.references += [weakref.ref(thing) for thing in (inputs, targets, runner.outputs, runner.loss)]
+
+    def count(self, point):
+        self.at.setdefault(point, set()).add(sum(reference() is not None for reference in self.references))
+
+    def after_train_iter(self, runner):
+        self.watch(runner)
+
+    def after_val_iter(self, runner):
+        self.watch(runner)
+
+    def before_iter(self, runner):
+        self.count(f"before an iteration, in {runner.mode}")
+
+    def before_val_epoch(self, runner):
+        self.count("before validation")
+
+    def on_train_epoch_end(self, runner):
+        self.count("after training")
+
+    def on_epoch_end(self, runner):
+        self.count("after the epoch")
+
+    def on_run_end(self, runner):
+        self.count("after the run")
+
+
+def fresh(number=3):
+    """Batches that nobody else holds, new ones in every epoch."""
+
+    class Fresh:
+        def __iter__(self):
+            return (tuple(torch.randn(4, width) for width in (3, 2)) for _ in range(number))
+
+    return Fresh()
+
+
+def mean_distance(outputs, targets):
+    return (outputs - targets).abs().mean()
+
+
+class WithWindows(WrittenOut):
+    """The default written out, as it has to be where gradients are accumulated."""
+
+    def on_iter_backward(self, runner):
+        runner.backward()
+        runner.optimizer_step()
+
+
+@pytest.mark.parametrize(("main", "accumulate"), [(MainCallback, 1), (MainCallback, 2), (WrittenOut, 1), (WithWindows, 2)])
+@pytest.mark.parametrize("defaults", [False, True], ids=["quiet", "with default callbacks"])
+def test_nothing_of_an_iteration_lives_on_in_the_next_or_in_validation(main, defaults, accumulate):
+    alive = Alive()
+    model, optimizer, criterion, _ = torch_parts()
+    options = HOST if defaults else QUIET
+    runner = Runner(
+        model,
+        optimizer,
+        criterion,
+        callbacks=[main(), alive],
+        metrics={"distance": mean_distance},
+        accumulate=accumulate,
+        log_every=2,
+        **options,
+    )
+    runner.fit(fresh(), fresh(), epochs=2)
+    assert len(alive.references) == 2 * (3 + 3) * 4
+    assert alive.at == {
+        "before an iteration, in train": {0},
+        "before an iteration, in val": {0},
+        "before validation": {0},
+        "after training": {0},
+        "after the epoch": {0},
+        "after the run": {0},
+    }
+
+
+def test_validation_in_the_middle_of_training_keeps_the_training_batch_and_no_other():
+    alive = Alive()
+    model, optimizer, criterion, _ = torch_parts()
+    runner = Runner(model, optimizer, criterion, callbacks=[alive], **QUIET)
+    runner.fit(fresh(), fresh(), epochs=1, validate_every=Every(steps=1))
+    assert alive.at["before an iteration, in train"] == {0}
+    assert alive.at["before an iteration, in val"] == {4}  # the iteration at whose end it validates is not over
+
+
+def test_values_of_an_iteration_cannot_be_read_after_it_on_the_runner_either():
+    class Look(Callback):
+        def after_train_epoch(self, runner):
+            for name in ("batch", "batch_idx", "output", "outputs", "loss", "target"):
+                assert not hasattr(runner, name)
+            seen.append(runner.epoch)
+
+    seen = []
+    fitted(Look(), epochs=2)
+    assert seen == [1, 2]

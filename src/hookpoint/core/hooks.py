@@ -146,9 +146,15 @@ class Hooks:
         """Return a table: each point's callbacks in order, when and where they run, and why they stand where they stand."""
         return explain(self._calls, self.entries)
 
-    def costs(self) -> list[Cost]:
-        """Return what each callback took at each point, the most expensive first; iterations are sampled, one in 64."""
-        costs = {id(call.cost): call.cost for calls in self._calls.values() for call in calls if call.cost and call.cost.calls}
+    def costs(self, *, of_users: bool = False) -> list[Cost]:
+        """Return what each callback took at each point, the most expensive first; iterations are sampled, one in 64.
+
+        Callbacks that a runner made for itself are left out where only those of users count.
+        """
+        calls = [call for calls in self._calls.values() for call in calls if call.cost and call.cost.calls]
+        if of_users:
+            calls = [call for call in calls if not getattr(call.entry.subject, "is_internal", False)]
+        costs = {id(call.cost): call.cost for call in calls if call.cost is not None}
         return sorted(costs.values(), key=lambda cost: -cost.seconds)
 
     def calls(self, point: str) -> tuple[Call, ...]:

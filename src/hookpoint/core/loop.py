@@ -203,6 +203,8 @@ class Loop:
             run.put_event("exception", type=type(failure).__name__, text=str(failure))
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
+        if self.signals.received is not None:
+            run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
         if failure is None and self.tags:
             try:
@@ -314,7 +316,7 @@ class Loop:
         self.logbook.flush()
         run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
         run.monitors.raise_errors()
-        for line in self.share.heavy(self.hooks.costs()):
+        for line in self.share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
         if self.tags:
             self.write_checkpoint()

@@ -18,7 +18,10 @@ class MetricSet(Callback):
 
     A function `(outputs, targets) -> number or tensor` is averaged over the pass, by samples. An object with `update`,
     `compute` and `reset` gets every batch and is logged once at the end of the pass; training and validation have one each.
+    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them.
     """
+
+    is_internal = True
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
         super().__init__()
@@ -60,11 +63,14 @@ class MetricSet(Callback):
     def _update(self, mode: str, run: Run) -> None:
         if run.outputs is None:
             raise BadLoop(text("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it"))
+        targets = run.targets
+        if targets is None and isinstance(run.batch, tuple | list) and len(run.batch) > 1:
+            targets = run.batch[-1]
         with torch.no_grad():
             for name, function in self._functions.items():
-                run.log(name, function(run.outputs, run.targets))
+                run.log(name, function(run.outputs, targets))
             for metric in self._objects[mode].values():
-                metric.update(run.outputs, run.targets)
+                metric.update(run.outputs, targets)
 
     def _compute(self, mode: str, run: Run) -> None:
         for name, metric in self._objects[mode].items():

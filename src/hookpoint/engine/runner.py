@@ -200,8 +200,9 @@ class Runner:
                 if counts:
                     try:
                         yield run.outputs
-                    except GeneratorExit:
-                        return  # whoever wants no more of them has not failed
+                    except GeneratorExit:  # whoever wants no more of them has not failed
+                        batches._pass.close(complete=False)
+                        return
 
     # One epoch, one iteration
 
@@ -362,6 +363,7 @@ class Runner:
             if run.mode == "train" and schedule.take(run, "iter"):
                 self._evaluate(run, val)
 
+        validation.is_internal = True  # type: ignore[attr-defined]
         return validation
 
 

@@ -17,6 +17,8 @@ class StrictSync(Callback):
 
     _found: int | None = None
 
+    is_internal = True
+
     def on_train_epoch_begin(self) -> None:
         self._refuse_waits()
 

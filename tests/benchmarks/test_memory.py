@@ -1,0 +1,25 @@
+"""The memory benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PROMISED = {
+    "resident memory grows by": "2 MB",
+    "peak of tensors: Runner, quiet / bare": "1.01 x",
+    "peak of tensors: Runner, default / bare": "1.01 x",
+    "peak of the process: Runner, quiet / bare": "1.01 x",
+}
+
+
+def test_prints_every_promise_with_its_limit_and_verdict_and_writes_nothing() -> None:
+    before = sorted((BENCHMARKS / "results").glob("*"))
+    command = [sys.executable, str(BENCHMARKS / "memory.py"), "--quick", "--no-write"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    for name, limit in PROMISED.items():
+        line = rf"^  {name} +-?\d+\.\d+ (x|MB) +-?\d+\.\d+ to -?\d+\.\d+ +{limit} +(ok|over)$"
+        assert re.search(line, said, re.MULTILINE), said
+    assert re.search(r"^  400 +\d+\.\d+ +\d+$", said, re.MULTILINE), said
+    assert sorted((BENCHMARKS / "results").glob("*")) == before

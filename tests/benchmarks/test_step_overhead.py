@@ -1,0 +1,84 @@
+"""The step benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROWS = (
+    "bare loop",
+    "bare loop again",
+    "bare loop that sets .grad = None, as Runner does",
+    "Runner, quiet",
+    "Runner, ten no-op callbacks",
+    "Runner, default callbacks",
+    "Runner, default callbacks, bar in a terminal",
+    "own loop in a core Loop",
+    "own loop in a Loop with defaults",
+    "the same with run.log(loss=loss)",
+)
+PROMISED = {
+    "Runner, quiet": "1.02",
+    "Runner, ten no-op callbacks": "1.03",
+    "Runner, default callbacks": "1.05",
+    "Runner, default callbacks, bar in a terminal": "1.05",
+}
+
+
+def test_prints_every_row_and_every_promise_with_its_verdict_and_writes_nothing() -> None:
+    before = sorted((BENCHMARKS / "results").glob("*"))
+    command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), "--quick", "--no-write", "--no-peers"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    for row in ROWS:
+        columns = r" +\d+\.\d \(\d+\.\d\) +\d\.\d{3} +\d\.\d{3}-\d+\.\d{3}"
+        assert re.search(rf"^  {re.escape(row)}({columns}){{2}}$", said, re.MULTILINE), said
+    for name, limit in PROMISED.items():
+        for clock in ("CPU", "wall"):
+            line = rf"^  {clock}: {name} +\d+\.\d+ x +\d+\.\d+ to \d+\.\d+ +{limit} x +(ok|over)$"
+            assert re.search(line, said, re.MULTILINE), said
+    assert sorted((BENCHMARKS / "results").glob("*")) == before
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import steps
+
+    return steps
+
+
+def test_batches_are_timed_from_the_first_that_is_asked_for_until_the_last_is(steps: Any) -> None:
+    clocks: list[int] = []
+    seen: list[str] = []
+    batches = steps.Clocked(["a", "b", "c"], wait=lambda: clocks.append(len(seen)))
+    iterator = iter(batches)
+    while (batch := next(iterator, None)) is not None:
+        seen.append(batch)
+    assert seen == ["a", "b", "c"]
+    assert clocks == [0, 2]
+    assert len(batches) == 3
+    assert all(nanoseconds > 0 for nanoseconds in batches.took)
+
+
+def test_a_peer_that_cannot_be_imported_or_fails_is_a_line_and_no_more(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import peers
+
+    def missing(job: Any) -> Any:
+        import no_such_trainer
+
+        return no_such_trainer
+
+    def fails(job: Any) -> Any:
+        def train() -> Any:
+            raise RuntimeError("no\n  such luck")
+
+        return train
+
+    works = {"good": lambda: (1, 1)}
+    monkeypatch.setattr(peers, "PEERS", {"a": missing, "b": fails, "good": lambda job: works["good"]})
+    said = peers.tried(None)
+    assert said == (works, {"a": "not installed: no_such_trainer", "b": "RuntimeError: no such luck"})

@@ -1,0 +1,1188 @@
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookpoint import (
+    At,
+    Callback,
+    CallbackPipeline,
+    Every,
+    LambdaCallback,
+    MainCallback,
+    ObjAttrParam,
+    Once,
+    StopRun,
+    on,
+)
+from hookpoint.core.errors import BadLoop, BadValue, MissingMetric, OutsideRun, UnknownPoint, UnknownSetting
+from hookpoint.engine.runner import Runner
+
+mse = nn.functional.mse_loss
+
+
+def weights(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(first, second):
+    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.fixture
+def expected(net, batches):
+    """The weights after two epochs over the batches."""
+    model, optimizer = net()
+    Runner(model, optimizer, mse).fit(batches, epochs=2)
+    return weights(model)
+
+
+def distance(outputs, targets):
+    return (outputs - targets).abs().mean()
+
+
+class Points(Callback):
+    """Remember every point that fires."""
+
+    def __init__(self, *prefixes):
+        self.seen, self.prefixes = [], prefixes
+
+    def run(self, hookpoint=None, logs=None):
+        if hookpoint.startswith(self.prefixes or "on_") and "fetch" not in hookpoint:
+            self.seen.append(hookpoint.removeprefix("on_"))
+
+
+# fit
+
+
+def test_fit_returns_the_run_with_the_means_of_its_last_epoch(runner, batches):
+    seen = []
+    look = LambdaCallback(on_train_iter_end=lambda loss: seen.append(loss.item()))
+    run = runner(look).fit(batches, batches, epochs=2)
+    assert (run.epoch, run.step, run.iteration, run.samples, run.mode) == (2, 10, 10, 40, None)
+    assert run.epoch_complete
+    assert set(run.metrics) == {"loss", "val_loss", "learning_rate"}
+    assert run.metrics["loss"] == pytest.approx(sum(seen[5:]) / 5)
+    assert [step for step, _ in run.monitors.get_history("loss")] == [5, 10]
+
+
+def test_the_loss_is_averaged_by_samples(runner, batches):
+    uneven = [batches[0], tuple(part[:1] for part in batches[1])]
+    one = runner(optimizer=None)
+    with torch.no_grad():
+        losses = [mse(one.model(x), y).item() for x, y in uneven]
+    assert one.validate(uneven)["val_loss"] == pytest.approx((4 * losses[0] + losses[1]) / 5)
+
+
+def test_validation_comes_between_training_and_the_end_of_the_epoch(runner, batches):
+    points = Points("on_epoch", "on_train_epoch", "on_val_epoch", "on_run")
+    runner(points).fit(batches, batches, epochs=1)
+    assert points.seen == [
+        *["run_begin", "epoch_begin", "train_epoch_begin", "train_epoch_end"],
+        *["val_epoch_begin", "val_epoch_end", "epoch_end", "run_end"],
+    ]
+
+
+def test_what_fit_was_given_is_there_from_the_first_point_on(runner, batches):
+    seen = []
+
+    class Look(Callback):
+        def on_setup(self, run):
+            seen.append((run.train_loader, run.val_loader, run.max_epochs, run.device, run.name))
+
+        on_run_begin = on_epoch_begin = on_setup
+
+    val = batches[:1]
+    runner(Look()).fit(batches, val, epochs=3)
+    assert all(given == (batches, val, 3, torch.device("cpu"), "Linear") for given in seen)
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_epoch_begin"])
+def test_a_callback_may_change_the_number_of_epochs(runner, batches, point):
+    def change(run):
+        run.num_epochs = 2
+
+    assert runner(LambdaCallback(**{point: change})).fit(batches, epochs=5).epoch == 2
+
+
+def test_zero_epochs_train_nothing(runner, batches):
+    points = Points("on_")
+    one = runner(points)
+    before = weights(one.model)
+    run = one.fit(batches, epochs=0)
+    assert (run.epoch, run.step) == (0, 0)
+    assert points.seen == ["setup", "run_begin", "run_end"]
+    assert same(weights(one.model), before)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": -1}, "epochs=-1.\n  give      an integer, 0 or more"),
+        ({"epochs": 1.5}, "epochs=1.5.\n  give      an integer, 0 or more"),
+        ({"epochs": True}, "epochs=True.\n  give      an integer, 0 or more"),
+        ({"epochs": None}, "epochs=None.\n  give      an integer, 0 or more"),
+        ({"epochs": 1, "max_steps": -1}, "max_steps=-1.\n  give      an integer, 0 or more"),
+        ({"epochs": 1, "max_steps": "5"}, "max_steps='5'.\n  give      an integer, 0 or more"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_before_anything_runs(runner, batches, given, message):
+    points = Points()
+    with pytest.raises(BadLoop) as caught:
+        runner(points).fit(batches, **given)
+    assert str(caught.value) == message
+    assert points.seen == []
+
+
+def test_fit_needs_an_optimizer(runner, batches):
+    with pytest.raises(BadLoop) as caught:
+        runner(optimizer=None).fit(batches, epochs=1)
+    assert str(caught.value) == "fit needs an optimizer.\n  give      Runner(model, optimizer, criterion)"
+
+
+def test_an_optimizer_of_another_model_is_refused_at_once(runner):
+    with pytest.raises(BadLoop, match="the optimizer has none of the model's parameters"):
+        runner(optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+
+
+def test_a_device_that_is_not_there_is_refused_at_once(runner):
+    with pytest.raises(BadLoop, match="device='cuda': there is no CUDA device here"):
+        runner(device="cuda")
+
+
+def test_a_missing_criterion_is_said(runner, batches):
+    with pytest.raises(BadLoop, match=r"there is no criterion, and the model returned Tensor, which is no loss") as caught:
+        runner(criterion=None).fit(batches, epochs=1)
+    assert "in the step of batch 0, (float32[4, 3], float32[4, 2]) (step 0, rank 0)" in caught.value.__notes__
+
+
+def test_without_a_criterion_a_validation_still_has_its_metrics(runner, batches):
+    values = runner(criterion=None, metrics={"far": distance}).validate(batches)
+    assert list(values) == ["val_far"]
+
+
+def test_a_run_inside_a_run_of_the_same_runner_is_refused(runner, batches):
+    @on("on_train_iter_end")
+    def again():
+        one.fit(batches, epochs=1)
+
+    one = runner(again)
+    with pytest.raises(
+        OutsideRun, match=r"this runner is running already.\n  use       validate or predict, or a second Runner"
+    ):
+        one.fit(batches, epochs=1)
+
+
+def test_fitting_again_is_a_fresh_run_that_goes_on_with_the_weights(runner, batches, expected):
+    one = runner()
+    first, second = one.fit(batches, epochs=1), one.fit(batches, epochs=1)
+    assert first is not second
+    assert (second.epoch, second.step, len(second.monitors.get_history("loss"))) == (1, 5, 1)
+    assert same(weights(one.model), expected)
+
+
+# Data
+
+
+class Named(nn.Linear):
+    def forward(self, x, scale=None):
+        return super().forward(x["values"] if isinstance(x, dict) else x) * (1 if scale is None else scale)
+
+
+@dataclass
+class Batch:
+    x: Any
+    wanted: Any
+
+
+def forms(batches):
+    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    return {
+        "loader": DataLoader(TensorDataset(x, y), batch_size=4),
+        "list": batches,
+        "lists": [list(batch) for batch in batches],
+        "dicts": [{"x": a, "wanted": b} for a, b in batches],
+        "dataclasses": [Batch(a, b) for a, b in batches],
+        "nested": [{"x": {"values": a}, "wanted": b} for a, b in batches],
+        "several inputs": [(a, torch.ones(1), b) for a, b in batches],
+    }
+
+
+@pytest.mark.parametrize("form", ["loader", "list", "lists", "dicts", "dataclasses", "nested", "several inputs"])
+def test_data_of_every_form_trains_alike(net, batches, expected, form):
+    torch.manual_seed(0)
+    model, optimizer = net(Named(3, 2))
+    data = forms(batches)[form]
+    runner = Runner(model, optimizer, mse)
+    run = runner.fit(data, data, epochs=2)
+    assert run.samples == 40
+    assert same(weights(model), expected)
+    predicted = torch.cat(runner.predict(data))
+    with torch.no_grad():
+        assert torch.equal(predicted, torch.cat([model(x) for x, _ in batches]))
+
+
+def test_a_generator_gives_one_epoch(net, runner, batches):
+    one, other = runner(), runner()
+    run = one.fit((batch for batch in batches), epochs=1)
+    other.fit(batches, epochs=1)
+    assert run.epoch_complete
+    assert same(weights(one.model), weights(other.model))
+
+
+@pytest.mark.parametrize("kind", [lambda part: part, lambda part: part.numpy()], ids=["tensors", "arrays"])
+def test_a_tuple_of_tensors_or_arrays_is_shuffled_as_a_loader_does(runner, batches, kind):
+    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    one, other = runner(seed=5), runner(seed=5)
+    run = one.fit((kind(x), kind(y)), (kind(x), kind(y)), epochs=2, batch_size=8)
+    other.fit(DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True), DataLoader(TensorDataset(x, y), 8), epochs=2)
+    assert same(weights(one.model), weights(other.model))
+    assert run.step == 6
+
+
+def test_the_batch_size_may_be_for_the_validation_data_alone(runner, batches):
+    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    run = runner().fit(batches, (x, y), epochs=1, batch_size=5)
+    assert len(run.val_loader) == 4
+    with pytest.raises(BadLoop, match="batch_size is for a tuple"):
+        runner().fit(batches, batches, epochs=1, batch_size=5)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda loss, outputs: loss,
+        lambda loss, outputs: {"loss": loss, "logits": outputs},
+        lambda loss, outputs: {"half": loss * 0.5, "other half": loss * 0.5},
+        lambda loss, outputs: SimpleNamespace(loss=loss, logits=outputs),
+    ],
+    ids=["loss", "dict with the loss", "dict of losses", "object with the loss"],
+)
+def test_a_model_may_return_its_loss(net, batches, expected, returned):
+    class Own(nn.Linear):
+        def forward(self, x, y):
+            outputs = super().forward(x)
+            return returned(mse(outputs, y), outputs)
+
+    torch.manual_seed(0)
+    model, optimizer = net(Own(3, 2))
+    run = Runner(model, optimizer).fit(batches, batches, epochs=2)
+    assert same(weights(model), expected)
+    assert run.metrics["val_loss"] > 0
+
+
+def test_a_model_without_a_loss_in_eval_mode_is_validated_without_one(net, batches):
+    class Detector(nn.Linear):
+        def forward(self, x, y):
+            outputs = super().forward(x)
+            return {"box": mse(outputs, y)} if self.training else [{"boxes": one} for one in outputs]
+
+    model, optimizer = net(Detector(3, 2))
+    run = Runner(model, optimizer).fit(batches, batches, epochs=1)
+    assert "val_loss" not in run.metrics
+    assert run.metrics["loss"] > 0
+
+
+class Adversaries(MainCallback):
+    """Two models and two optimizers, driven in turns, as for a GAN."""
+
+    def on_iter_forward(self, run):
+        real, _ = run.batch
+        run.outputs = run.model["maker"](torch.ones(len(real), 2))
+        run.loss = run.model["judge"](run.outputs).mean()
+
+    def on_iter_backward(self, run):
+        real, _ = run.batch
+        judge, maker = run.optimizer["judge"], run.optimizer["maker"]
+        maker.zero_grad()
+        run.loss.backward()
+        maker.step()
+        judge.zero_grad()
+        loss = run.model["judge"](real).mean() - run.model["judge"](run.outputs.detach()).mean()
+        loss.backward()
+        judge.step()
+        run.log(judge_loss=loss)
+
+    def on_pred_forward(self, run):
+        run.outputs = run.model["maker"](run.batch)
+
+
+def adversaries():
+    torch.manual_seed(0)
+    models = {"maker": nn.Linear(2, 3), "judge": nn.Linear(3, 1)}
+    return models, {name: torch.optim.SGD(models[name].parameters(), lr=0.1) for name in ("maker", "judge")}
+
+
+def test_several_models_and_optimizers_are_driven_by_a_main_callback(batches):
+    models, optimizers = adversaries()
+    before = {name: weights(model) for name, model in models.items()}
+    models["judge"].eval()
+    runner = Runner(models, optimizers, main=Adversaries())
+    run = runner.fit(batches, batches, epochs=2)
+    assert run.step == 10  # those of the first optimizer
+    assert set(run.metrics) == {"loss", "judge_loss", "val_loss"}
+    for name, model in models.items():
+        assert not same(weights(model), before[name])
+    assert (models["maker"].training, models["judge"].training) == (True, False)
+    assert runner.predict([torch.ones(4, 2)])[0].shape == (4, 3)
+
+
+def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, batches):
+    models, optimizers = adversaries()
+    with pytest.raises(BadLoop, match="several models are given"):
+        Runner(models, optimizers["maker"], mse).fit(batches, epochs=1)
+    with pytest.raises(BadLoop) as caught:
+        Runner(models, optimizers, main=lambda run: 0).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "several optimizers are given; when each of them steps only their owner knows.\n"
+        "  write     a MainCallback whose on_iter_backward uses run.optimizer['name']"
+    )
+
+
+# Data that fails
+
+
+@pytest.mark.parametrize("loader", [[], (), iter(())], ids=["list", "tuple", "unsized"])
+def test_no_batch_at_all_is_an_error(runner, loader):
+    with pytest.raises(BadLoop) as caught:
+        runner().fit(list(loader) if isinstance(loader, tuple) else loader, epochs=1)
+    assert str(caught.value) == (
+        "the training data gave no batch in epoch 1.\n"
+        "  check     that the loader is not empty, and is no generator that has ended"
+    )
+
+
+def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch(runner, batches):
+    with pytest.raises(BadLoop, match="the training data gave no batch in epoch 2"):
+        runner().fit((batch for batch in batches), epochs=2)
+
+
+@pytest.mark.parametrize("val", [[], iter(())], ids=["sized", "unsized"])
+def test_validation_data_without_a_batch_is_an_error(runner, batches, val):
+    message = "the validation data gave no batch.\n  check     that the loader is not empty, and is no generator that has ended"
+    for job in (lambda: runner().fit(batches, val, epochs=1), lambda: runner().validate(val)):
+        with pytest.raises(BadLoop) as caught:
+            job()
+        assert str(caught.value) == message
+
+
+def test_there_may_be_nothing_to_predict(runner):
+    assert runner().predict([]) == []
+
+
+@pytest.mark.parametrize("verdict", ["skip_batch", "stop_epoch", "stop"])
+def test_batches_that_nobody_wanted_are_no_missing_batches(runner, batches, verdict):
+    point = "on_train_iter_begin" if verdict == "skip_batch" else "on_train_epoch_begin"
+    run = runner(LambdaCallback(**{point: lambda run: getattr(run, verdict)()})).fit(batches, epochs=2)
+    assert (run.iteration, run.step) == (0, 0)
+    assert run.epoch == (1 if verdict == "stop" else 2)
+
+
+def test_a_loader_that_raises_in_the_middle_ends_the_run_with_its_error(runner, batches):
+    def loader():
+        yield from batches[:2]
+        raise OSError("disk")
+
+    points = Points("on_exception", "on_run_end", "on_epoch_end", "on_train_epoch_end", "on_train_iter_end")
+    one = runner(points)
+    one.model.eval()
+    with pytest.raises(OSError, match="disk"):
+        one.fit(loader(), epochs=1)
+    assert points.seen == ["train_iter_end", "train_iter_end", "exception", "run_end"]
+    assert not one.model.training
+    assert one.fit(batches, epochs=1).step == 5  # and the runner is ready for another
+
+
+@pytest.mark.parametrize("job", ["fit", "validate", "predict"])
+def test_a_batch_of_the_wrong_shape_is_described(runner, batches, job):
+    wrong = [batches[0], (torch.ones(4, 7), torch.ones(4, 2))]
+    one = runner()
+    jobs = {
+        "fit": lambda: one.fit(wrong, epochs=1),
+        "validate": lambda: one.validate(wrong),
+        "predict": lambda: one.predict(wrong),
+    }
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        jobs[job]()
+    step = 1 if job == "fit" else 0
+    assert f"in the step of batch 1, (float32[4, 7], float32[4, 2]) (step {step}, rank 0)" in caught.value.__notes__
+
+
+# Losses that are not finite
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_warned_of_once_and_the_run_goes_on(runner, batches, caplog, bad):
+    def criterion(outputs, targets):
+        loss = mse(outputs, targets)
+        return loss * bad if bad_epochs and run_of[0].epoch in bad_epochs else loss
+
+    run_of, bad_epochs = [], {2, 3, 5}
+    note = LambdaCallback(on_run_begin=lambda run: run_of.append(run), on_backward_begin=lambda run: run.skip_backward())
+    with caplog.at_level(logging.WARNING, logger="hookpoint"):
+        run = runner(note, criterion=criterion).fit(batches, epochs=5)
+    assert run.epoch == 5
+    assert [record.message for record in caplog.records] == [
+        f"the training loss of epoch 2 (steps 1 to 0) is {bad}",
+        f"the training loss of epoch 5 (steps 1 to 0) is {bad}",
+    ]
+
+
+def test_the_warning_names_the_steps(runner, batches, caplog):
+    poison = LambdaCallback(on_train_iter_begin=lambda run: run.epoch == 2 and run.model.weight.data.fill_(torch.nan))
+    with caplog.at_level(logging.WARNING, logger="hookpoint"):
+        run = runner(poison).fit(batches, epochs=3)
+    assert [record.message for record in caplog.records] == ["the training loss of epoch 2 (steps 6 to 10) is nan"]
+    assert run.step == 15
+    assert np.isnan(run.metrics["loss"])
+
+
+# max_steps
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "steps", "epochs", "complete", "validations"),
+    [(3, 3, 1, False, 0), (5, 5, 1, True, 1), (7, 7, 2, False, 1), (10, 10, 2, True, 2), (99, 15, 3, True, 3)],
+)
+def test_max_steps_ends_the_run_there(net, batches, max_steps, steps, epochs, complete, validations):
+    model, optimizer = net()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    runner = Runner(model, optimizer, mse, lr_scheduler=scheduler)
+    run = runner.fit(batches, batches, epochs=3, max_steps=max_steps)
+    assert (run.step, run.epoch, run.epoch_complete) == (steps, epochs, complete)
+    assert len(run.monitors.get_history("val_loss")) == scheduler.last_epoch == validations
+
+
+def test_max_steps_counts_steps_and_not_batches(runner, batches):
+    run = runner(accumulate=2).fit(batches, epochs=9, max_steps=4)
+    assert (run.step, run.iteration) == (4, 7)
+    assert runner(accumulate=2).fit(iter(batches), epochs=1, max_steps=3).step == 3
+
+
+def test_max_steps_of_zero_trains_nothing(runner, batches):
+    run = runner().fit(batches, epochs=2, max_steps=0)
+    assert (run.step, run.epoch) == (0, 0)
+
+
+# Seeds, determinism, first weights
+
+
+def noisy():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def shuffled(batches):
+    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    return DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
+
+
+def test_a_seed_makes_runs_equal(runner, batches):
+    drawn = []
+
+    def fit(seed):
+        draw = LambdaCallback(on_run_begin=lambda: drawn.append((random.random(), np.random.rand())))
+        one = runner(draw, model=noisy(), seed=seed)
+        one.fit(shuffled(batches), epochs=2)
+        return weights(one.model)
+
+    first = fit(3)
+    torch.rand(17)
+    assert same(first, fit(3))
+    assert not same(first, fit(4))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_without_a_seed_the_generators_are_left_alone(runner, batches):
+    one = runner()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    one.fit(batches, batches, epochs=1)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_deterministic_is_for_the_fit_alone(runner, batches):
+    seen = []
+    look = LambdaCallback(on_train_iter_end=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
+    runner(look, deterministic=True).fit(batches, epochs=1)
+    assert seen == [True] * 5
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_weights_to_begin_with(runner, batches):
+    source = nn.Linear(3, 2)
+    one = runner(init_weights=source.state_dict())
+    assert same(weights(one.model), weights(source))
+    models, optimizers = adversaries()
+    maker = nn.Linear(2, 3)
+    Runner(models, optimizers, main=Adversaries(), init_weights={"maker": maker.state_dict()})
+    assert same(weights(models["maker"]), weights(maker))
+
+
+# Callbacks
+
+
+def test_a_function_is_added_with_on(runner, batches):
+    one = runner()
+    seen = []
+
+    @one.on("on_epoch_end")
+    def say(run):
+        seen.append(run.epoch)
+
+    @one.on("on_train_iter_end", when=Every(steps=2))
+    def often(run):
+        seen.append(f"step {run.step}")
+
+    assert say.__name__ == "say"
+    one.fit(batches, epochs=1)
+    assert seen == ["step 2", "step 4", 1]
+
+
+def test_a_function_for_no_point_is_refused_at_once_and_not_kept(runner, batches):
+    one = runner()
+    with pytest.raises(UnknownPoint, match="on_epoch_ends is no point; on_epoch_end is"):
+
+        @one.on("on_epoch_ends")
+        def say(run): ...
+
+    assert one.fit(batches, epochs=1).step == 5
+
+
+def test_callbacks_with_mistakes_are_refused_when_the_runner_is_made(runner):
+    class Wrong(Callback):
+        def on_epoch_ends(self, run): ...
+
+    with pytest.raises(UnknownPoint, match=r"Wrong.on_epoch_ends is no point; on_epoch_end is"):
+        runner(Wrong())
+
+
+def test_the_list_that_was_given_is_not_edited(net, batches):
+    model, optimizer = net()
+    given = [Points()]
+    runner = Runner(model, optimizer, mse, callbacks=given, metrics={"far": mse})
+    runner.on("on_epoch_end")(lambda run: None)
+    runner.fit(batches, epochs=1)
+    assert len(given) == 1
+
+
+class Best(Callback):
+    """Count epochs and keep the best loss: state that has to begin anew with every run."""
+
+    def __init__(self):
+        self.epochs, self.best, self.told = 0, None, []
+
+    def on_run_begin(self):
+        self.epochs, self.best = 0, None
+
+    def on_epoch_end(self, run, logs):
+        self.epochs += 1
+        self.best = logs["loss"] if self.best is None else min(self.best, logs["loss"])
+        self.told.append((run.epoch, self.epochs, self.best))
+
+    def on_trigger(self, run):
+        self.told.append(("trigger", run.step))
+
+
+def test_two_runners_with_the_same_callbacks_behave_like_two_with_fresh_ones(runner, batches):
+    @on("on_train_iter_end", when=Every(steps=3) | Once(steps=4))
+    def often(run):
+        told.append(run.step)
+
+    def fit(best):
+        told.clear()
+        callbacks = [CallbackPipeline([best, often])]
+        one = runner(*callbacks)
+        one.fit(batches, batches, epochs=2)
+        return best.told, list(told), weights(one.model)
+
+    told = []
+    shared = Best().when(Every(steps=4))
+    first = fit(shared)
+    length = len(first[0])
+    second = fit(shared)
+    fresh = fit(Best().when(Every(steps=4)))
+    assert first[0][:length] == second[0][length:] == fresh[0]
+    assert first[1] == second[1] == fresh[1] == [3, 4, 6, 9]
+    assert same(second[2], fresh[2])
+
+
+# When to validate
+
+
+def validations(runner, batches, when, *, epochs=3):
+    """Return after which steps there was a validation."""
+    seen = []
+    look = LambdaCallback(on_val_epoch_end=lambda run: seen.append(run.step))
+    runner(look).fit(batches, batches[:1], epochs=epochs, validate_every=when)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("when", "steps"),
+    [
+        (None, [5, 10, 15]),
+        (Every(epochs=2), [10]),
+        (At(epochs=[1, 3]), [5, 15]),
+        (Every(steps=4), [4, 8, 12]),
+        (At(steps=[1, 7]), [1, 7]),
+        (Every(iterations=6), [6, 12]),
+        (Every(steps=4) | Every(epochs=2), [4, 8, 10, 12]),
+        (Every(epochs=1) | At(steps=2), [2, 5, 10, 15]),
+        (~Every(epochs=2), [5, 15]),
+    ],
+    ids=repr,
+)
+def test_validation_is_due_when_its_schedule_says(runner, batches, when, steps):
+    assert validations(runner, batches, when) == steps
+
+
+def test_a_schedule_without_data_validates_nothing(runner, batches):
+    assert "val_loss" not in runner().fit(batches, epochs=1, validate_every=Every(steps=1)).metrics
+
+
+def test_a_validation_between_steps_is_no_callback_that_takes_too_long(runner, batches, caplog):
+    with caplog.at_level(logging.WARNING, logger="hookpoint"):
+        runner().fit(batches * 2, batches * 9, epochs=1, validate_every=Every(steps=1))
+    assert caplog.records == []
+
+
+def test_values_of_a_validation_between_steps_are_logged_with_their_step(runner, batches):
+    run = runner().fit(batches, batches, epochs=1, validate_every=Every(steps=2))
+    assert [step for step, _ in run.monitors.get_history("val_loss")] == [2, 4]
+    assert run.metrics["loss"] == run.monitors.get_history("loss")[0][1]
+
+
+def test_an_epoch_that_stop_epoch_ended_is_validated_and_one_that_stop_ended_is_not(runner, batches):
+    for verdict, count in (("stop_epoch", 2), ("stop", 0)):
+        ask = LambdaCallback(on_train_iter_end=lambda run, verdict=verdict: getattr(run, verdict)())
+        run = runner(ask).fit(batches, batches, epochs=2)
+        assert len(run.monitors.get_history("val_loss")) == count
+
+
+# validate and predict
+
+
+def test_validate_returns_the_names_as_logged(runner, batches):
+    @on("on_val_epoch_end")
+    def log(run):
+        run.log(extra=1, val_given=2)
+        run.put_scalar("as it is", 3)
+
+    one = runner(log, metrics={"far": distance})
+    values = one.validate(batches)
+    assert set(values) == {"val_loss", "val_far", "val_extra", "val_given", "as it is"}
+    assert all(type(value) is float for value in values.values())
+    assert set(one.fit(batches, batches, epochs=1).metrics) >= set(values)
+
+
+@pytest.mark.parametrize(("job", "mode"), [("validate", "val"), ("predict", "pred")])
+def test_validation_and_prediction_alone_fire_their_own_points_only(runner, batches, job, mode):
+    points = Points()
+    getattr(runner(points), job)(batches[:1])
+    iteration = ["iter_begin", f"{mode}_iter_begin", f"{mode}_iter_end", "iter_end"]
+    assert points.seen == [f"{mode}_epoch_begin", *iteration, f"{mode}_epoch_end"]
+
+
+def test_predict_returns_what_the_model_does_in_eval_mode_without_gradients(runner, batches):
+    one = runner(model=noisy())
+    outputs = one.predict(batches)
+    one.model.eval()
+    assert [output.shape for output in outputs] == [(4, 2)] * 5
+    for output, (inputs, _) in zip(outputs, batches, strict=True):
+        assert torch.equal(output, one.model(inputs))
+        assert not output.requires_grad
+
+
+def test_predict_takes_inputs_without_targets(runner, batches):
+    one = runner()
+    x = torch.cat([inputs for inputs, _ in batches])
+    for data, options in ([x[:8], x[8:]], {}), ((x,), {"batch_size": 10}), ([[x]], {}):
+        assert torch.equal(torch.cat(one.predict(data, **options)), torch.cat(one.predict(batches)))
+
+
+def test_predict_iter_computes_as_it_is_asked(runner, batches):
+    asked = []
+
+    def loader():
+        for batch in batches:
+            asked.append(batch)
+            yield batch
+
+    one = runner()
+    outputs = one.predict_iter(loader())
+    assert asked == []
+    next(outputs)
+    assert len(asked) == 1
+    assert len(list(outputs)) == 4
+
+
+def test_between_predictions_the_model_is_as_it_was(runner, batches):
+    one = runner(model=noisy())
+    for _ in one.predict_iter(batches):
+        assert all(part.training for part in one.model.modules())
+        assert torch.is_grad_enabled()
+
+
+def test_callbacks_of_validation_and_prediction_find_the_model_in_eval_mode(runner, batches):
+    seen = []
+
+    class Look(Callback):
+        def on_val_iter_end(self, run):
+            seen.append((run.model.training, torch.is_grad_enabled()))
+
+        on_val_epoch_begin = on_val_epoch_end = on_pred_iter_end = on_pred_epoch_end = on_val_iter_end
+
+    one = runner(Look())
+    one.validate(batches)
+    one.predict(batches)
+    assert seen == [(False, False)] * 13
+
+
+def test_whoever_wants_no_more_predictions_ends_the_pass_normally(runner, batches):
+    points = Points("on_pred", "on_exception")
+    one = runner(points)
+    for _ in one.predict_iter(batches):
+        break
+    assert points.seen == ["pred_epoch_begin", "pred_iter_begin", "pred_iter_end", "pred_epoch_end"]
+    assert one.fit(batches, epochs=1).step == 5
+
+
+def test_data_that_cannot_be_predicted_is_refused_at_the_call(runner):
+    with pytest.raises(BadLoop, match="3 gives no batches"):
+        runner().predict_iter(3)
+
+
+def test_a_batch_that_is_skipped_has_no_prediction_and_no_loss(runner, batches):
+    class Skip(MainCallback):
+        def on_pred_forward(self, run):
+            super().on_pred_forward(run)
+            if run.batch_idx == 1:
+                run.skip_batch()
+
+        def on_val_forward(self, run):
+            super().on_val_forward(run)
+            if run.batch_idx != 1:
+                run.skip_batch()
+
+    one = runner(Skip())
+    assert len(one.predict(batches)) == 4
+    assert one.validate(batches) == runner().validate(batches[1:2])
+
+
+@pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
+def test_an_error_outside_of_training_can_be_answered_too(net, batches, verdict):
+    class Tight(nn.Linear):
+        fails = 1
+
+        def forward(self, inputs):
+            if inputs is batches[1][0] and self.fails:
+                self.fails -= 1
+                raise MemoryError("no room")
+            return super().forward(inputs)
+
+    answer = LambdaCallback(on_iter_error=lambda run, error: getattr(run, verdict)())
+    for job in ("validate", "predict"):
+        torch.manual_seed(0)
+        model, _ = net(Tight(3, 2))
+        got = getattr(Runner(model, None, mse, callbacks=[answer]), job)(batches)
+        left = batches if verdict == "retry" else [batches[0], *batches[2:]]
+        model.fails = 0
+        wanted = getattr(Runner(model, None, mse), job)(left)
+        assert got == wanted if job == "validate" else torch.equal(torch.cat(got), torch.cat(wanted))
+
+
+# Jobs inside a fit
+
+
+class During(Callback):
+    """Do a job with the runner, which is told to it later, at a point of its fit."""
+
+    def __init__(self, point, job, data):
+        self.point, self.job, self.data, self.results = point, job, data, []
+        self.is_busy = False
+
+    def run(self, hookpoint=None, logs=None):
+        if hookpoint == self.point and not self.is_busy:
+            self.is_busy = True
+            self.results.append(self.job(self.runner, self.data))
+            self.is_busy = False
+
+
+JOBS = {
+    "validate": lambda runner, data: runner.validate(data),
+    "predict": lambda runner, data: runner.predict(data),
+    "predict_iter": lambda runner, data: list(runner.predict_iter(data)),
+    "abandoned": lambda runner, data: next(runner.predict_iter(data)),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        *["on_setup", "on_run_begin", "on_epoch_begin", "on_train_epoch_begin", "on_train_iter_begin", "on_backward_end"],
+        *["on_step_begin", "on_train_iter_end", "on_train_epoch_end", "on_val_epoch_begin", "on_epoch_end", "on_run_end"],
+    ],
+)
+def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point):
+    def fit(*callbacks):
+        """Return all that can be seen of a fit with shuffling, dropout, a frozen part, metrics and windows."""
+        seen = []
+
+        class Look(Callback):
+            def on_train_iter_end(self, run, loss):
+                seen.append((run.mode, run.epoch, run.step, run.iteration, run.samples, run.batch_idx, loss.item()))
+
+            def on_epoch_end(self, run, logs):
+                seen.append((dict(logs), run.val_loader is val, run.train_loader is train))
+
+        model, train, val = frozen(), shuffled(batches), shuffled(batches)
+        one = runner(*callbacks, Look(), model=model, seed=3, metrics={"far": distance}, accumulate=2)
+        for callback in callbacks:
+            callback.runner = one
+        run = one.fit(train, val, epochs=2)
+        seen.append((dict(run.metrics), run.monitors.get_history("val_loss"), run.monitors.get_history("far")))
+        seen.append((random.random(), np.random.rand(), torch.rand(1).item()))
+        return seen, [part.training for part in model.modules()], weights(model), model[1].running_mean.tolist()
+
+    during = During(point, JOBS[job], shuffled(batches[:3]))
+    alone, disturbed = fit(), fit(during)
+    assert during.results
+    assert disturbed[:2] == alone[:2]
+    assert same(disturbed[2], alone[2])
+    assert disturbed[3] == alone[3]
+
+
+def test_a_validation_inside_a_fit_gives_the_numbers_of_one_outside(runner, batches):
+    results = []
+
+    @on("on_epoch_end")
+    def test(run):
+        results.append(one.validate(batches[:2]))
+        run.stop("after it, there are still numbers")
+        results.append(one.validate(batches[:2]))
+        results.append(len(one.predict(batches[:2])))
+
+    one = runner(test)
+    run = one.fit(batches, epochs=3)
+    outside = one.validate(batches[:2])
+    assert results == [outside, outside, 2]
+    assert run.epoch == 1
+    assert "val_loss" not in run.metrics
+
+
+def test_a_validation_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches):
+    class Flaky(Callback):
+        on_error = "warn"
+
+        def on_train_iter_end(self, run):
+            if run.step in (2, 3):
+                one.validate([batches[0], (torch.ones(4, 9), torch.ones(4, 2))])
+
+    class Look(Callback):
+        def on_train_iter_end(self, run):
+            seen.append((run.mode, run.step, run.model.training))
+
+        def on_val_epoch_end(self):
+            seen.append("a failed pass has no end")
+
+    seen = []
+    one, other = runner(Flaky(), Look(), metrics={"far": distance}), runner()
+    run = one.fit(batches, epochs=1)
+    other.fit(batches, epochs=1)
+    assert seen == [("train", step, True) for step in range(1, 6)]
+    assert same(weights(one.model), weights(other.model))
+    assert set(run.metrics) == {"loss", "far", "learning_rate"}
+
+
+def test_stop_run_in_a_validation_closes_it_normally(runner, batches):
+    def stop():
+        raise StopRun("enough")
+
+    points = Points("on_val_epoch", "on_epoch", "on_exception")
+    run = runner(points, LambdaCallback(on_val_iter_end=stop)).fit(batches, batches, epochs=2)
+    assert points.seen == ["epoch_begin", "val_epoch_begin", "val_epoch_end", "epoch_end"]
+    assert not run.epoch_complete
+
+
+# Modes
+
+
+def frozen():
+    """A model in training whose normalisation its owner has frozen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    model[1].eval()
+    return model
+
+
+@pytest.mark.parametrize("job", ["fit", "validate", "predict", "predict_iter"])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_modes_are_put_back_as_they_were(runner, batches, job, fails, grad):
+    def fail(run):
+        if fails and run.batch_idx == 1:
+            raise ValueError("no")
+
+    one = runner(LambdaCallback(on_iter_end=fail), model=frozen())
+    jobs = {
+        "fit": lambda: one.fit(batches, batches, epochs=1),
+        "validate": lambda: one.validate(batches),
+        "predict": lambda: one.predict(batches),
+        "predict_iter": lambda: list(one.predict_iter(batches)),
+    }
+    statistics = one.model[1].running_mean.clone()
+    with torch.set_grad_enabled(grad):
+        if fails:
+            with pytest.raises(ValueError, match="no"):
+                jobs[job]()
+        else:
+            jobs[job]()
+        assert torch.is_grad_enabled() == grad
+    assert [part.training for part in one.model] == [True, False, True, True]
+    assert one.model.training
+    assert torch.equal(one.model[1].running_mean, statistics)
+
+
+def test_a_model_that_was_in_eval_mode_is_trained_and_put_back(runner, batches):
+    seen = []
+    one = runner(LambdaCallback(on_train_iter_end=lambda run: seen.append(run.model.training)), model=frozen().eval())
+    statistics = one.model[1].running_mean.clone()
+    one.fit(batches, epochs=1)
+    assert seen == [True] * 5
+    assert not any(part.training for part in one.model.modules())
+    assert not torch.equal(one.model[1].running_mean, statistics)
+
+
+# Ctrl-C
+
+
+# A process that sends itself SIGINT in training and in validation, once and twice, and says what happens. One process for
+# all of it: importing torch takes longer than the rest.
+PROGRAM = """
+import os, signal
+import torch
+from hookpoint import Callback
+from hookpoint.engine.runner import Runner
+
+def say(*words):
+    print(*words, flush=True)
+
+class Interrupt(Callback):
+    def __init__(self, where, times):
+        self.where, self.times = where, times
+
+    def send(self, run, where):
+        if where == self.where and run.batch_idx == 1:
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def on_backward_end(self, run): self.send(run, "training")
+    def on_val_iter_begin(self, run): self.send(run, "validation")
+    def on_train_iter_end(self, run): say("step", run.step)
+    def on_val_iter_end(self, run): say("val", run.batch_idx)
+    def on_trigger(self): say("triggered")
+    def on_epoch_end(self, run): say("epoch end", run.epoch_complete, *sorted(run.metrics))
+    def on_exception(self, error): say("exception", type(error).__name__)
+    def on_run_end(self, run): say("run end", run.step)
+
+def fit(where, times):
+    say("#", where, times)
+    model = torch.nn.Linear(3, 2).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [(torch.ones(4, 3), torch.ones(4, 2))] * 3
+    try:
+        Runner(model, optimizer, torch.nn.MSELoss(), callbacks=[Interrupt(where, times)]).fit(batches, batches, epochs=2)
+    finally:
+        say("put back", not model.training, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+torch.set_num_threads(1)
+for where, times in [("training", 1), ("training", 2), ("validation", 1)]:
+    try:
+        fit(where, times)
+    except KeyboardInterrupt:
+        say("KeyboardInterrupt")
+fit("validation", 2)
+"""
+
+
+def test_ctrl_c_finishes_the_step_and_a_second_one_does_not():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == -signal.SIGINT
+    assert "\nKeyboardInterrupt\n" in ended.stderr
+    assert ended.stdout.splitlines() == [
+        *["# training 1", "step 1", "step 2", "epoch end False learning_rate loss", "run end 2"],
+        *["put back True True", "KeyboardInterrupt"],
+        *["# training 2", "step 1", "exception KeyboardInterrupt", "run end 1"],
+        *["put back True True", "KeyboardInterrupt"],
+        *["# validation 1", "step 1", "step 2", "step 3", "val 0", "val 1"],
+        *["epoch end False learning_rate loss val_loss", "run end 3"],
+        *["put back True True", "KeyboardInterrupt"],
+        *["# validation 2", "step 1", "step 2", "step 3", "val 0", "exception KeyboardInterrupt", "run end 3"],
+        *["put back True True"],
+    ]
+
+
+# run.hyper
+
+
+def grouped(optimizer, **options):
+    """A model with two parameter groups, and a function that does something in the middle of its training."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    return model, optimizer([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}], **options)
+
+
+def in_training(model, optimizer, batches, action):
+    done = []
+
+    @on("on_train_iter_end", when=Once(steps=2))
+    def act(run):
+        action(run.hyper)
+        done.append(True)
+
+    Runner(model, optimizer, mse, callbacks=[act]).fit(batches, epochs=1)
+    assert done == [True]
+
+
+def test_settings_of_a_real_optimizer_are_read_and_set_by_name(batches):
+    def act(hyper):
+        assert (hyper["learning_rate"], hyper["lr@1"], hyper["momentum"]) == (0.1, 0.5, 0.9)
+        hyper["learning_rate"] = 0.01
+        hyper["lr@0"] = 0.02
+        hyper["momentum"] = 0.5
+        hyper["weight_decay@1"] = 0.1
+
+    model, optimizer = grouped(torch.optim.SGD, lr=0.1, momentum=0.9)
+    in_training(model, optimizer, batches, act)
+    found = [(group["lr"], group["momentum"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert found == [(0.02, 0.5, 0), (0.01, 0.5, 0.1)]
+
+
+def test_betas_and_a_rate_that_is_a_tensor(batches):
+    def act(hyper):
+        assert hyper["betas"] == (0.9, 0.999)
+        hyper["betas"] = (0.8, 0.9)
+        hyper["lr@0"] = 0.02
+
+    rate = torch.tensor(0.1)
+    model, optimizer = grouped(torch.optim.AdamW, lr=rate)
+    in_training(model, optimizer, batches, act)
+    assert [group["betas"] for group in optimizer.param_groups] == [(0.8, 0.9)] * 2
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.02)
+
+
+def test_a_new_rate_counts_from_the_next_step_on(net, batches):
+    model, optimizer = net()
+    other, by_hand = net()
+    in_training(model, optimizer, batches, lambda hyper: hyper.update(lr=0.0))
+    Runner(other, by_hand, mse).fit(batches[:2], epochs=1)
+    assert same(weights(model), weights(other))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("lr", value) for value in (float("nan"), float("inf"), -float("inf"), "0.1", None, True, torch.tensor([0.1, 0.2]))],
+        *[("betas", value) for value in (0.9, (0.9,), (0.9, float("nan")), ("a", "b"))],
+        *[("amsgrad", value) for value in (1, "yes")],
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(batches, name, value):
+    def act(hyper):
+        with pytest.raises(BadValue, match=name):
+            hyper[name] = value
+
+    model, optimizer = grouped(torch.optim.AdamW, lr=0.1)
+    before = [{**group, "params": None} for group in optimizer.param_groups]
+    in_training(model, optimizer, batches, act)
+    assert [{**group, "params": None} for group in optimizer.param_groups] == before
+
+
+def test_an_attribute_of_the_model_can_be_a_setting(batches):
+    def act(hyper):
+        hyper.register(ObjAttrParam(model[1], "p", name="dropout"))
+        assert hyper["dropout"] == 0.5
+        hyper["dropout"] = 0.25
+        with pytest.raises(BadValue, match="dropout takes a finite number"):
+            hyper["dropout"] = "much"
+        with pytest.raises(UnknownSetting, match=r"there is no setting 'momentun'.\n  known     .*dropout.*lr.*momentum"):
+            hyper["momentun"] = 0.5
+
+    model = noisy()
+    in_training(model, torch.optim.SGD(model.parameters(), lr=0.1), batches, act)
+    assert model[1].p == 0.25
+
+
+# Orca's names
+
+
+def test_the_run_has_orcas_names(net, batches):
+    class Look(Callback):
+        def before_run(self, runner):
+            assert runner.num_epochs == 1
+            assert (runner.rank, runner.size) == (0, 1)
+            assert (runner.train_loader, runner.val_loader) == (batches, val)
+            assert runner.models == [model]
+            assert runner.optimizers == [runner.optimizer] == [optimizer]
+            assert runner.schedulers == [runner.scheduler] == [scheduler]
+            assert runner.criterion is mse
+
+        def after_train_iter(self, runner):
+            assert runner.global_step == runner.batch_idx + 1
+            assert runner.output is runner.outputs
+            assert runner.target is runner.batch[1]
+            assert runner.metrics_stats == {"train_loss": runner.loss, "num_samples": 4}
+            runner.put("steps", runner.global_step)
+
+        def after_val_iter(self, runner):
+            assert runner.target is runner.batch[1]
+
+        def on_epoch_end(self, runner):
+            assert set(runner.epoch_stats) == {"loss", "val_loss", "learning_rate"}
+            seen.append(runner.get("steps"))
+
+    seen, val = [], batches[:2]
+    model, optimizer = net()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    Runner(model, optimizer, mse, lr_scheduler=scheduler, callbacks=[Look()]).fit(batches, val, epochs=1)
+    assert seen == [5]
+
+
+def test_a_main_callback_may_write_output_and_target(runner, batches):
+    class Main(MainCallback):
+        def on_iter_forward(self, runner):
+            features, target = runner.batch
+            runner.output = runner.model(features)
+            runner.target = target
+            runner.loss = runner.criterion(runner.output, target)
+
+    one, other = (runner(*main, metrics={"far": distance}) for main in ([Main()], []))
+    assert one.validate(batches) == other.validate(batches)
+
+
+def test_a_metric_that_is_read_and_never_logged_is_an_error_at_the_end(runner, batches):
+    class Reads(Callback):
+        reads = ("accuracy",)
+
+        def on_epoch_end(self): ...
+
+    with pytest.raises(MissingMetric, match="Reads reads 'accuracy'"):
+        runner(Reads()).fit(batches, epochs=1)
+    assert set(runner(Reads()).validate(batches)) == {"val_loss"}
