@@ -175,6 +175,7 @@ def main() -> None:
     about: dict[str, Any] = {"versions": versions("hookpoint", "torch", *PACKAGES), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
     print(", ".join(str(value) for value in about["machine"].values()))
+    works: dict[str, Callable[[], Took]] = {}
     fails: dict[str, str] = {}
     groups: list[Group] = []
     figures: list[Figure] = []
@@ -193,17 +194,20 @@ def main() -> None:
             with unseen():
                 works, fails = tried(peer_job)
                 beside = measure("peers", {BARE: peer_job.bare, **works}, rounds=peer_rounds, steps=peer_steps)
-            print_group(f"other trainers, {peer_rounds} rounds of {peer_steps} steps", *beside)
+            if works:
+                print_group(f"other trainers, {peer_rounds} rounds of {peer_steps} steps", *beside)
+                groups += beside
+                figures += figures_of(*beside, {})
+            else:
+                print("\nother trainers")
             for name, reason in fails.items():
                 print(f"  {name:<48}  {reason}")
-            groups += beside
-            figures += figures_of(*beside, {})
 
     promised = [figure for figure in figures if figure.limit is not None]
     heads = ["figure", "95 % interval", "at most", "verdict"]
     print_table("must hold, by the lower end of the interval", heads, [figure.cells() for figure in promised])
     if not options.no_write:
-        suffix = "-peers" if not options.no_peers and len(fails) < len(groups[-1].timings) else ""
+        suffix = "-peers" if works else ""
         path = write("step-overhead", suffix, {**about, "failed": fails}, groups, figures)
         print(f"\nwrote benchmarks/results/{path.name}")
 
