@@ -1,6 +1,6 @@
 """What a run keeps in memory: how much a long one grows by, and its peak beside a bare loop's.
 
-Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to its end. Peaks are
+Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to the most after it. Peaks are
 counted twice: the tensors' by torch's allocator, to the byte, and the whole process's by the system. Run it with `make bench`.
 """
 
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import random
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,21 +32,23 @@ from hookpoint import Callback
 from hookpoint.presets.runner import Runner
 
 MEGABYTE = 1e6
-PAGE = resource.getpagesize()
 WARM_UP = 0.2  # of the steps
 KINDS = ("bare", "quiet", "default")
 
 
 def resident_bytes() -> int:
-    """Return how much memory of this process is in RAM now; where the system does not tell, the most there ever was."""
-    if sys.platform == "linux":
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-    return peak_bytes()
+    """Return how much memory of this process is in RAM now."""
+    return _status("VmRSS")
 
 
 def peak_bytes() -> int:
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    """Return the most memory this process had in RAM. `getrusage` would not do: it begins with the peak of the parent."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 # Growth
@@ -120,9 +121,11 @@ def train(kind: str, width: int) -> None:
         optimizer.step()
 
 
-def tensor_peak(kind: str, width: int) -> float:
-    """Return the most bytes that torch's allocator had given out at a time, by its own count."""
-    gc.collect()  # its count goes on from what an earlier model may have left in a cycle of references
+def tensor_peak(kind: str, width: int) -> int:
+    """Return the most bytes that torch's allocator had given out at a time, by its own count.
+
+    Ask once in a process: the count goes on from the last profile's, and what was freed since then is not taken off.
+    """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         train(kind, width)
     with TemporaryDirectory() as folder:
@@ -132,17 +135,28 @@ def tensor_peak(kind: str, width: int) -> float:
     return max(event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]")
 
 
+def process_peak(kind: str, width: int) -> int:
+    train(kind, width)
+    return peak_bytes()
+
+
+# Each measurement has a process of its own, so that none finds what another has left behind
+
+
+def apart(what: str, *arguments: Any) -> Any:
+    command = [sys.executable, __file__, "--only", json.dumps([what, *arguments])]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return json.loads(said.splitlines()[-1])
+
+
 def process_peaks(repetitions: int, width: int) -> Group:
-    """Measure the peaks of whole processes, one for each repetition: a process's peak never comes down again."""
     group = Group("peak resident memory of a process, bytes")
     group.timings = {kind: Timing() for kind in KINDS}
     order, shuffle = list(KINDS), random.Random(0).shuffle
     for _ in range(repetitions):
         shuffle(order)
         for kind in order:
-            command = [sys.executable, __file__, "--train", kind, "--width", str(width)]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            group[kind].rounds.append(float(said.split()[-1]))
+            group[kind].rounds.append(apart("process_peak", kind, width))
     return group
 
 
@@ -150,12 +164,13 @@ def exactly(value: float) -> Spread:
     return Spread(value, value, value)
 
 
-def figures_of(seen: list[tuple[int, int, int]], tensors: dict[str, float], processes: Group) -> list[Figure]:
-    warm, last = next(one for one in seen if one[0] >= seen[-1][0] * WARM_UP), seen[-1]
+def figures_of(seen: list[list[int]], tensors: dict[str, int], processes: Group) -> list[Figure]:
+    warm = [one for one in seen if one[0] >= seen[-1][0] * WARM_UP]
+    most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))  # also where it fell again
     bare = processes["bare"]
     return [
-        Figure("resident memory grows by", "MB", exactly((last[1] - warm[1]) / MEGABYTE), 2, digits=3),
-        Figure("objects grow by", "", exactly(last[2] - warm[2]), digits=0),
+        Figure("resident memory grows by", "MB", exactly(most_bytes / MEGABYTE), 2, digits=3),
+        Figure("objects grow by", "", exactly(most_objects), digits=0),
         Figure("peak of tensors: Runner, quiet / bare", "x", exactly(tensors["quiet"] / tensors["bare"]), 1.01, digits=4),
         Figure("peak of tensors: Runner, default / bare", "x", exactly(tensors["default"] / tensors["bare"]), 1.01, digits=4),
         Figure("peak of the process: Runner, quiet / bare", "x", processes["quiet"].over(bare), 1.01, "low", 4),
@@ -167,22 +182,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few steps and a small model: seconds, and rough figures")
     parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
-    parser.add_argument("--train", choices=KINDS, help=argparse.SUPPRESS)
-    parser.add_argument("--width", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--only", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
-    if options.train:
-        train(options.train, options.width)
-        print(peak_bytes())
+    if options.only:
+        what, *arguments = options.only
+        print(json.dumps({"grown": grown, "tensor_peak": tensor_peak, "process_peak": process_peak}[what](*arguments)))
+        return
+    if sys.platform != "linux":
+        print("memory is read from /proc, which only Linux has", file=sys.stderr)
         return
 
     steps, epochs, repetitions, width = (400, 2, 1, 64) if options.quick else (100_000, 4, 9, 2048)
     about: dict[str, Any] = {"versions": versions("hookpoint", "torch", "tensorboard"), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
-    tensors = {kind: tensor_peak(kind, width) for kind in KINDS}
+    tensors = {kind: apart("tensor_peak", kind, width) for kind in KINDS}
     processes = process_peaks(repetitions, width)
-    seen = grown(steps, epochs)
+    seen = apart("grown", steps, epochs)
 
     rows = [[f"{step}", f"{size / MEGABYTE:.2f}", f"{objects}"] for step, size, objects in seen]
     print_table(f"{steps} tiny steps with default callbacks, after step", ["resident MB", "objects"], rows)

@@ -16,6 +16,7 @@ ROWS = (
     "Runner, quiet",
     "Runner, ten no-op callbacks",
     "Runner, default callbacks",
+    "Runner, default callbacks, long passes",
     "Runner, default callbacks, bar in a terminal",
     "own loop in a core Loop",
     "own loop in a Loop with defaults",
@@ -25,6 +26,7 @@ PROMISED = {
     "Runner, quiet": "1.02",
     "Runner, ten no-op callbacks": "1.03",
     "Runner, default callbacks": "1.05",
+    "Runner, default callbacks, long passes": "1.05",
     "Runner, default callbacks, bar in a terminal": "1.05",
 }
 

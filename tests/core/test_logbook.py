@@ -163,6 +163,15 @@ def test_validation_inside_an_iteration_leaves_the_training_means_alone(monitor)
     ]
 
 
+def test_after_validation_plain_names_are_plain_again():
+    with Loop() as run:
+        for _ in run.epochs(1):
+            for _ in run.batches("x", mode="val"):
+                run.log(loss=1)
+            run.log(loss=2)
+    assert dict(run.metrics) == {"val_loss": 1.0, "loss": 2.0}
+
+
 # Log steps
 
 
@@ -180,6 +189,27 @@ def test_log_steps_are_multiples_across_epochs(monitor):
             for batch in run.batches([1, 2, 3]):
                 run.log(loss=batch)
     assert [step for step, _ in monitor.scalars("step")] == [4, 8]
+
+
+def test_what_is_logged_before_a_pass_is_sent_by_itself_with_the_clocks_of_then(monitor):
+    with Loop([monitor], log_every=1) as run:
+        for _ in run.batches("a"):
+            pass
+        run.log(x=1)
+        for _ in run.batches("bc"):
+            run.log(loss=2)
+    assert monitor.scalars("value") == [(1, {"x": 1.0})]
+    assert monitor.scalars("step") == [(2, {"loss": 2.0}), (3, {"loss": 2.0})]
+
+
+def test_records_tell_the_mode_of_the_pass_they_are_means_of(monitor):
+    with Loop([monitor], log_every=1) as run:
+        run.log(x=1)
+        for mode in ("train", "val", "pred"):
+            for _ in run.batches("a", mode=mode):
+                run.log(x=1)
+    modes = [(record.at, record.mode) for record in monitor.records]
+    assert modes == [("value", None), ("step", "train"), ("epoch", "train"), ("epoch", "val"), ("epoch", "pred")]
 
 
 def test_without_log_steps_only_epochs_are_sent(monitor):

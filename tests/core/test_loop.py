@@ -450,3 +450,27 @@ def test_a_handler_may_use_the_run_while_what_was_broken_off_is_closed():
         *["on_val_epoch_begin", *VAL_ITERATION, "on_val_epoch_end", "on_epoch_end"],
     ]
     assert without_fetches(points)[2:-1] == epoch * 2
+
+
+def test_what_begins_a_run_gets_it_before_the_first_point():
+    points = Points()
+
+    def begin(run):
+        assert points.seen == []
+        run.max_epochs = 2
+
+    with Loop([points], begin=begin) as run:
+        assert run.max_epochs == 2
+    assert points.seen == ["on_setup", "on_run_begin", "on_run_end"]
+
+
+def test_what_fails_to_begin_a_run_ends_it():
+    points = Points()
+
+    def begin(run):
+        raise ValueError("no")
+
+    loop = Loop([points], begin=begin)
+    with pytest.raises(ValueError, match="no"):
+        loop.__enter__()
+    assert points.seen == ["on_exception", "on_run_end"]

@@ -148,6 +148,15 @@ def test_reading_a_metric_reads_it_once():
         assert reads == ["read"]
 
 
+def test_a_mean_is_right_whichever_part_of_it_was_read_before():
+    with Loop([Monitor()], log_every=4) as run:
+        for batch in run.batches([0, 0, 0, 0, 6, 6]):
+            run.log(loss=Tensor(batch))
+            if run.batch_idx == 4:
+                run.monitors.drain()  # the monitor has read the mean of the first four
+    assert run.metrics["loss"] == 2.0
+
+
 def test_a_failed_read_loses_nothing():
     is_lost = True
 

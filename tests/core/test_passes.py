@@ -125,6 +125,14 @@ def test_fetches_are_around_the_loader_with_the_index_to_come():
     ]
 
 
+@pytest.mark.parametrize("edge", ["begin", "end"])
+def test_one_edge_of_a_fetch_fires_without_a_listener_at_the_other(edge):
+    seen = []
+    with Loop([LambdaCallback(**{f"on_batch_fetch_{edge}": lambda batch_idx: seen.append(batch_idx)})]) as run:
+        assert list(run.batches("ab")) == ["a", "b"]
+    assert seen == [0, 1, 2]
+
+
 def test_a_batch_can_be_replaced_when_it_was_fetched():
     upper = LambdaCallback(on_batch_fetch_end=lambda run, batch: setattr(run, "batch", batch and batch.upper()))
     with Loop([upper]) as run:

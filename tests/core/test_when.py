@@ -126,6 +126,16 @@ def test_a_cut_short_epoch_triggers_nothing_and_only_once_waits_for_the_next(sch
     assert [epoch for epoch, _, _ in trigger.seen] == epochs
 
 
+def test_once_takes_the_first_opportunity_of_either_kind():
+    with_batches, without = Trigger().when(Once()), Trigger().when(Once())
+    for trigger, batches in ((with_batches, "ab"), (without, "")):
+        with Loop([trigger]) as run:
+            for _ in run.epochs(2):
+                for _ in run.batches(batches):
+                    pass
+    assert (with_batches.seen, without.seen) == ([(1, 1, "iter")], [(1, 0, "epoch")])
+
+
 def test_triggers_are_not_asked_in_validation():
     trigger = Trigger()
     with Loop([trigger.when(~Every(steps=2))]) as run:

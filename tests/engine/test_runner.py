@@ -344,8 +344,10 @@ def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, b
     models, optimizers = adversaries()
     with pytest.raises(BadLoop, match="several models are given"):
         Runner(models, optimizers["maker"], mse).fit(batches, epochs=1)
+    runner = Runner(models, optimizers, main=lambda run: run.model["judge"](run.batch[0]).mean())
+    assert list(runner.validate(batches)) == ["val_loss"]
     with pytest.raises(BadLoop) as caught:
-        Runner(models, optimizers, main=lambda run: 0).fit(batches, epochs=1)
+        runner.fit(batches, epochs=1)
     assert str(caught.value) == (
         "several optimizers are given; when each of them steps only their owner knows.\n"
         "  write     a MainCallback whose on_iter_backward uses run.optimizer['name']"
@@ -886,20 +888,23 @@ def test_a_validation_inside_a_fit_gives_the_numbers_of_one_outside(runner, batc
     assert "val_loss" not in run.metrics
 
 
-def test_a_validation_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches):
+@pytest.mark.parametrize("job", ["validate", "predict"])
+def test_a_job_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches, job):
     class Flaky(Callback):
         on_error = "warn"
 
         def on_train_iter_end(self, run):
             if run.step in (2, 3):
-                one.validate([batches[0], (torch.ones(4, 9), torch.ones(4, 2))])
+                getattr(one, job)([batches[0], (torch.ones(4, 9), torch.ones(4, 2))])
 
     class Look(Callback):
         def on_train_iter_end(self, run):
             seen.append((run.mode, run.step, run.model.training))
 
         def on_val_epoch_end(self):
-            seen.append("a failed pass has no end")
+            seen.append("a pass that failed has no end")
+
+        on_pred_epoch_end = on_val_epoch_end
 
     seen = []
     one, other = runner(Flaky(), Look(), metrics={"far": distance}), runner()

@@ -306,6 +306,12 @@ def test_skip_step_drops_the_whole_window(net, runner, batches):
     assert torch.equal(one.model.weight, bare(net, batches[2:4], accumulate=2))
 
 
+def test_skip_step_drops_a_last_short_window_too(net, runner, batches):
+    one = runner(ask("on_backward_end", "skip_step", at=[4]), accumulate=2)
+    assert one.fit(batches, epochs=1).step == 2
+    assert torch.equal(one.model.weight, bare(net, batches[:4], accumulate=2))
+
+
 def test_skip_step_in_the_middle_of_a_window_changes_nothing(net, runner, batches):
     one = runner(ask("on_backward_end", "skip_step", at=[0]), accumulate=2)
     one.fit(batches[:4], epochs=1)
@@ -453,8 +459,11 @@ def test_an_error_in_the_step_can_be_answered_with_a_retry(net, batches, where):
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_an_error_in_the_step_can_be_answered_with_a_skip(net, batches, where):
     model, optimizer = net(Tight(batches, 1, where))
-    run = Runner(model, optimizer, mse, callbacks=[Handler("skip_batch")]).fit(batches, epochs=1)
+    gradients = []
+    look = LambdaCallback(on_iter_skip=lambda run: gradients.append(run.model.bias.grad))
+    run = Runner(model, optimizer, mse, callbacks=[Handler("skip_batch"), look]).fit(batches, epochs=1)
     assert run.step == 4
+    assert gradients == [None]  # what the step that failed has left of them is dropped
     assert torch.equal(model.weight, bare(net, batches, left_out=[1]))
 
 

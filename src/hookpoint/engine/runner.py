@@ -149,6 +149,13 @@ class Runner:
             seed_all(self._seed)
 
         def begin(run: Run) -> None:
+            if isinstance(self.optimizer, Mapping) and not _overrides(run.hooks.main, "on_iter_backward"):
+                raise BadLoop(
+                    text(
+                        "several optimizers are given; when each of them steps only their owner knows.",
+                        write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
+                    )
+                )
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
 
         with self._running(inside, begin) as run, training(self.model), deterministic_algorithms(self._deterministic):
@@ -328,13 +335,6 @@ class Runner:
         if _overrides(hooks.main, "on_iter_backward"):
             backward = self._dispatched(run, "on_iter_backward", "train")
             self._backward = partial(self._checked, backward) if self._owns_the_step else backward
-        elif isinstance(self.optimizer, Mapping):
-            raise BadLoop(
-                text(
-                    "several optimizers are given; when each of them steps only their owner knows.",
-                    write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
-                )
-            )
         run.at_log_step(lambda values: learning_rate(self.optimizer))
 
     def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
