@@ -1,7 +1,8 @@
 """What a run keeps in memory: how much a long one grows by, and its peak beside a bare loop's.
 
-Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to the most after it. Peaks are
-counted twice: the tensors' by torch's allocator, to the byte, and the whole process's by the system. Run it with `make bench`.
+Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to the most after it.
+Peaks are counted twice: the tensors' by torch's allocator, to the byte, and the whole process's by the system. It needs Linux.
+Run it with `make bench`.
 """
 
 from __future__ import annotations

@@ -50,6 +50,10 @@ class Logbook:
         """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
         value = held(name, value)
         page = self._pages[-1] if self._pages else None
+        if page is not None and page.mode == "train" and not page.aside and name in page.window:
+            page.window[name].add(value, weight)  # the way of all values but the first since a log step
+            self.metrics.refresh(name, value)
+            return
         if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID):
             name = PREFIX[page.mode] + name
         if page is None:

@@ -144,6 +144,10 @@ class Metrics(Mapping[str, float]):
         self._values[name] = value
         self._epochs[name] = epoch
 
+    def refresh(self, name: str, value: Any) -> None:
+        """Make a value the latest one of a name that has one of this epoch already."""
+        self._values[name] = value
+
     def observe(self, name: str, value: Any, *, epoch: int, step: int) -> None:
         """Take in a final value."""
         self.show(name, value, epoch)

@@ -48,6 +48,7 @@ class Pass:
         "_end",
         "_fetch_begin",
         "_fetch_end",
+        "_fetches_quietly",
         "_in_iteration",
         "_is_done",
         "_is_sampled",
@@ -105,7 +106,13 @@ class Pass:
         if self._in_iteration:
             self._end_iteration()
         while not (verdicts.asked and self._must_end()):
-            batch = self._fetch() if self._again is END else self._again
+            if self._again is not END:
+                batch = self._again
+            elif self._fetches_quietly:
+                batch = next(self._source, END)
+                self._batches_seen += batch is not END
+            else:
+                batch = self._fetch()
             if batch is END:
                 if self._is_train:
                     run._stepper.finish(run)
@@ -221,6 +228,8 @@ class Pass:
             hooks.dispatch("on_batch_fetch_begin"),
             hooks.dispatch("on_batch_fetch_end"),
         )
+        listened_to = self._fetch_begin is not None or self._fetch_end is not None
+        self._fetches_quietly = not listened_to and self._loop.prepare is None
 
     def _must_end(self) -> bool:
         verdicts = self._verdicts
@@ -233,13 +242,7 @@ class Pass:
         return length is not None and self._batches_seen >= length
 
     def _fetch(self) -> Any:
-        if self._fetch_begin is None and self._fetch_end is None:
-            batch = next(self._source, END)
-            if batch is not END:
-                self._batches_seen += 1
-                if self._loop.prepare is not None:
-                    batch = self._loop.prepare(batch)
-            return batch
+        """Ask the loader for a batch with points around it, and prepare it."""
         run, now = self._run, self.now
         now.batch_idx = self._batches_seen
         set_now(run, now)

@@ -12,6 +12,7 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 
+SEQUENCES = (tuple, list)
 TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 
 
@@ -39,7 +40,7 @@ class Forward:
 
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
         """Return the model's outputs and the targets, None where the batch has none."""
-        if isinstance(batch, tuple | list):
+        if isinstance(batch, SEQUENCES):
             if len(batch) == 2 and self._criterion is not None and not predicts:
                 return self._model(batch[0]), batch[1]
             has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)

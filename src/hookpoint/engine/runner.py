@@ -328,7 +328,7 @@ class Runner:
         forward = Forward(self.model, self.criterion)
         self._stepper = TorchStepper(forward, hooks, self.device, after_step=after_step, **self._step_options)
         run._stepper = self._stepper
-        self._forward: Dispatch = self._stepper.forward
+        self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
         if _overrides(hooks.main, "on_train_forward", "on_iter_forward"):
             self._forward = self._dispatched(run, "on_train_forward", "train")
         self._backward: Dispatch = self._stepper.backward_and_step

@@ -68,14 +68,10 @@ class TorchStepper:
             self._counts_steps = True
 
     def forward(self, run: Run) -> None:
-        if self._dtype is not None:
-            with torch.autocast(self._device_type, dtype=self._dtype):
-                self._compute(run)
-        else:
-            self._compute(run)
+        self.in_precision(self.compute)(run)
 
     def in_precision(self, forward: Dispatch) -> Dispatch:
-        """Return a forward that a MainCallback wrote, to be run in the precision of the run."""
+        """Return a forward, ours or a MainCallback's, that runs in the precision of the run."""
         if self._dtype is None:
             return forward
 
@@ -154,7 +150,8 @@ class TorchStepper:
         """Say whether an on_iter_backward of one's own, in which so many steps were made, made a step itself."""
         return not self.backward_was_called or self._in_window >= self._accumulate or (self._in_window > 0 and steps > 0)
 
-    def _compute(self, run: Run) -> None:
+    def compute(self, run: Run) -> None:
+        """Compute outputs and loss in the precision that is set."""
         now, mode = run._now, run.mode
         now.outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
         if mode != "pred":
