@@ -232,6 +232,18 @@ def test_an_exception_in_the_body_fires_on_exception_and_on_run_end_and_nothing_
     assert current_run() is None
 
 
+def test_after_an_exception_nothing_is_left_of_what_was_open():
+    kept = []
+    with pytest.raises(ValueError, match="body"), Loop() as run:
+        for _ in run.epochs(2):
+            kept.append(run.batches("ab"))
+            next(kept[0])
+            raise ValueError("body")
+    assert (run.mode, hasattr(run, "batch")) == (None, False)
+    with pytest.raises(OutsideRun):
+        next(kept[0])
+
+
 @pytest.mark.parametrize("point", ["on_setup", "on_run_begin"])
 def test_an_error_before_the_body_ends_the_run_too(point):
     points = Points()

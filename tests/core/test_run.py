@@ -114,16 +114,18 @@ def test_values_are_there_at_every_point_of_the_iteration(edge):
     assert seen == [("a", 0, outputs[0]), ("b", 1, outputs[1])]
 
 
-@pytest.mark.parametrize(
-    "point", ["on_epoch_begin", "on_train_epoch_begin", "on_train_epoch_end", "on_epoch_end", "on_run_end"]
-)
+POINTS_BETWEEN = ["on_epoch_begin", "on_train_epoch_begin", "on_val_epoch_begin", "on_val_epoch_end", "on_train_epoch_end"]
+
+
+@pytest.mark.parametrize("point", [*POINTS_BETWEEN, "on_epoch_end", "on_run_end"])
 def test_between_iterations_callbacks_have_no_values_of_one(point):
     seen = []
     look = LambdaCallback(**{point: lambda run: seen.append(hasattr(run, "batch"))})
     with Loop([look]) as run:
         for _ in run.epochs(1):
-            for _ in run.batches("ab"):
-                pass
+            for _ in run.batches("a"):
+                for _ in run.batches("xy", mode="val"):
+                    pass
     assert seen == [False]
 
 
