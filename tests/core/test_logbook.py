@@ -262,3 +262,17 @@ def test_logs_hold_the_metrics_of_the_running_epoch_only():
                     run.log(once=1)
     assert seen == [{"loss": 1.0, "once": 1.0}, {"loss": 2.0}, {"loss": 3.0}]
     assert run.metrics["once"] == 1.0
+
+
+def test_a_name_that_says_its_mode_gets_no_second_prefix():
+    with Loop() as run:
+        for _ in run.batches([0], mode="pred"):
+            run.log({"pred_score": 1.0, "other": 2.0})
+        for _ in run.batches([0], mode="val"):
+            run.log({"val-error": 3.0, "pred_score": 4.0})
+    assert dict(run.metrics) == {
+        "pred_score": 1.0,
+        "pred_other": 2.0,
+        "val-error": 3.0,
+        "val_pred_score": 4.0,
+    }

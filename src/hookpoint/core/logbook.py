@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hookpoint.core.monitors import Monitors
 
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
-ALREADY_SAID = ("val_", "val-", "val/", "validation")
+ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
 
 
 class Page:
@@ -54,7 +54,7 @@ class Logbook:
             page.window[name].add(value, weight)  # the way of all values but the first since a log step
             self.metrics.refresh(name, value)
             return
-        if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID):
+        if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID[page.mode]):
             name = PREFIX[page.mode] + name
         if page is None:
             self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)

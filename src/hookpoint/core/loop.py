@@ -38,19 +38,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class Loop:
-    """Run callbacks around loops of one's own: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
-
-    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C and
-    SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
-    the second at once. A loop may be entered again after it was left: that is a fresh run.
-
-    >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
-    ...     for epoch in run.epochs(2):
-    ...         for batch in run.batches([1.0, 3.0]):
-    ...             run.log(loss=batch / epoch)
-    1 2.0
-    2 1.0
-    """
+    """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it."""
 
     def __init__(
         self,

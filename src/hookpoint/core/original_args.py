@@ -6,16 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.samples import length_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
-
-
-def _batch_num(run: Run) -> int | None:
-    try:
-        return len(run.train_loader)
-    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
-        return None
 
 
 def _net_outputs(run: Run) -> Any:
@@ -25,7 +19,7 @@ def _net_outputs(run: Run) -> Any:
 
 
 LIVE: dict[str, Callable[[Run], Any]] = {
-    "batch_num": _batch_num,
+    "batch_num": lambda run: length_of(run.train_loader),
     "cur_epoch_num": lambda run: run.epoch,
     "cur_step_num": lambda run: run.current_iteration,
     "epoch_num": lambda run: run.max_epochs,

@@ -11,7 +11,7 @@ from hookpoint.core.costs import FIRST_SAMPLE, SAMPLE_EVERY
 from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Mode, set_now
-from hookpoint.core.samples import count_samples
+from hookpoint.core.samples import count_samples, length_of
 
 if TYPE_CHECKING:
     from hookpoint.core.loop import Loop
@@ -199,7 +199,7 @@ class Pass:
         loop.settle()
         if self._is_train:
             loop.close_passes()
-        self._total = _length(self._loader)
+        self._total = length_of(self._loader)
         self._opened_epoch = self._is_train and not loop.epoch_is_open
         if self._opened_epoch:
             loop.open_epoch()
@@ -238,7 +238,7 @@ class Pass:
         return stops or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
-        length = _length(self._loader)
+        length = length_of(self._loader)
         return length is not None and self._batches_seen >= length
 
     def _fetch(self) -> Any:
@@ -326,13 +326,6 @@ class Pass:
         now.has_ended = True
         self._loop.hooks.fire("on_iter_skip", self._run)
         return True
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
-        return None
 
 
 class Batches:

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, whatever it is made of."""
+"""How many samples a batch holds, and how many batches a loader, whatever they are made of."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ def count_samples(batch: Any) -> int:
     if fields and not isinstance(batch, type):
         return count_samples([getattr(batch, name) for name in fields])
     return 1
+
+
+def length_of(loader: Any) -> int | None:
+    """Return how many batches a loader has, or None where it cannot tell."""
+    try:
+        return len(loader)
+    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
+        return None
