@@ -1142,7 +1142,7 @@ def test_the_run_has_orcas_names(net, batches):
     class Look(Callback):
         def before_run(self, runner):
             assert runner.num_epochs == 1
-            assert (runner.rank, runner.size) == (0, 1)
+            assert (runner.rank, runner.size, runner.logger.name) == (0, 1, "hookpoint")
             assert (runner.train_loader, runner.val_loader) == (batches, val)
             assert runner.models == [model]
             assert runner.optimizers == [runner.optimizer] == [optimizer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,10 @@ class OtherNames:
     @property
     def schedulers(self: Any) -> list[Any]:
         return _as_list(self.lr_scheduler)
+
+    @property
+    def logger(self) -> logging.Logger:
+        return logging.getLogger("hookpoint")
 
     @property
     def epoch_stats(self: Any) -> Logs:
