@@ -317,7 +317,7 @@ def test_names_are_listed_in_order(names, words):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_an_error_is_also_the_builtin_that_a_caller_would_catch(error):
-    builtin = (ValueError, TypeError, KeyError, AttributeError, RuntimeError)
+    builtin = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError)
     assert issubclass(error, builtin)
     assert error.__doc__
 

@@ -24,6 +24,12 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── NotAssignable (AttributeError)        run.stop = True
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
+    ├── NotSaveable (TypeError)               state that could not be read back safely
+    ├── NotFinite (ValueError)                weights with NaN or infinity in them, which are not saved as good ones
+    ├── CannotSave (OSError)                  nothing can be written, or three checkpoints in a row could not be
+    ├── DamagedCheckpoint (ValueError)        a checkpoint is not what its manifest says
+    ├── CannotResume (RuntimeError)           there is something to resume from, and it does not fit or is damaged
+    ├── WorkdirInUse (RuntimeError)           another process is writing to this workdir
     └── TooManyRetries (RuntimeError)         run.retry() asked again and again
 
     StopRun (Exception)                       raise it to stop the run; no error
@@ -316,6 +322,30 @@ class OutsideRun(HookpointError, RuntimeError):
 
 class NothingToSaveTo(HookpointError, RuntimeError):
     """run.save() was called, and the loop has no store."""
+
+
+class NotSaveable(HookpointError, TypeError):
+    """A part of the state is of a type that cannot be read back without running code."""
+
+
+class NotFinite(HookpointError, ValueError):
+    """Weights hold NaN or infinity; no such state is saved as a good one."""
+
+
+class CannotSave(HookpointError, OSError):
+    """Nothing can be written where checkpoints belong."""
+
+
+class DamagedCheckpoint(HookpointError, ValueError):
+    """A checkpoint is not what its manifest says, or has none."""
+
+
+class CannotResume(HookpointError, RuntimeError):
+    """There is something to resume from, and it does not fit this run or is damaged."""
+
+
+class WorkdirInUse(HookpointError, RuntimeError):
+    """Another process, or another loop of this one, is writing to the workdir."""
 
 
 class TooManyRetries(HookpointError, RuntimeError):

@@ -1,9 +1,13 @@
-"""Store: what keeps checkpoints. The core knows this protocol only."""
+"""Store: what keeps checkpoints. The core knows these protocols only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+Resume = str | os.PathLike[str]  # "auto", "never", "must", or where a checkpoint is
 
 
 class Store(Protocol):
@@ -11,3 +15,64 @@ class Store(Protocol):
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
         """Keep the state and return where it is; it is on disk for good when this returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that is there, as a rule sees it that says which ones to keep. `elapsed` is seconds of training."""
+
+    name: str
+    step: int
+    elapsed: float
+
+
+Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # of the checkpoints with a tag, the oldest first: those to keep
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was read: what was saved, and where it is."""
+
+    path: os.PathLike[str]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that is on disk for good."""
+
+    path: os.PathLike[str]
+    step: int
+    tags: Sequence[str]
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Request:
+    """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late."""
+
+    tags: dict[str, Keep | None] = field(default_factory=dict)
+    in_background: bool = True
+
+    def add(self, tag: str, keep: Keep | None, in_background: bool) -> None:
+        self.tags[tag] = keep if keep is not None else self.tags.get(tag)
+        self.in_background &= in_background
+
+
+class ResumableStore(Store, Protocol):
+    """A store that a run is resumed from, as `hookpoint.Loop` and `hookpoint.Runner` have one for their workdir."""
+
+    def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+        """Take possession of the place, and return what to resume from, or None for a fresh run."""
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse what could not be read back, naming it; before the first step."""
+
+    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
+        """Keep the state; return None where it is still being written, in the background."""
+
+    def collect(self, *, wait: bool = False) -> list[Saved]:
+        """Return what the background has finished, once, or raise what it failed with."""
+
+    def close(self) -> None:
+        """Let go of the place."""

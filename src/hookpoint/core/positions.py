@@ -1,0 +1,66 @@
+"""Positions: where a training pass stands in its data, and how to find back into it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from hookpoint.core.randomness import Randomness
+
+logger = logging.getLogger("hookpoint")
+
+END = object()
+
+
+class Positions(Protocol):
+    """Begin training passes, and go on inside of one after a resume, with the order of data that a bare loop would see.
+
+    `remembers` is set by the loop when there may be a checkpoint; otherwise nothing needs to be kept.
+    """
+
+    remembers: bool
+
+    def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
+        """Return `iter(loader)`; remember what it takes to find back into this pass."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the pass that was begun last."""
+
+    def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
+        """Return an iterator over what follows the first so many batches of the pass that `state` was kept of.
+
+        The generators of random numbers are left anywhere: the loop puts them where they belong, last of all.
+        """
+
+
+class PlainPositions:
+    """Find back into any iterable: put the generators where the pass began, and read over what was seen."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self.remembers = False
+        self._randomness = randomness
+        self._begun: dict[str, Any] = {}
+
+    def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
+        if self.remembers:
+            self._begun = self._randomness.state_dict()
+        return iter(loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"begun": self._begun}
+
+    def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
+        self._begun = dict(state["begun"])
+        self._randomness.load_state_dict(self._begun)
+        return read_over(iter(loader), batches, quietly=isinstance(loader, Sequence))
+
+
+def read_over(source: Iterator[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
+    """Return an iterator after its first so many items, which are read and dropped; say so unless that costs nothing."""
+    if batches and not quietly:
+        logger.warning("reading over the %d batches that were seen before the checkpoint: %s has no position", batches, source)
+    for _ in range(batches):
+        if next(source, END) is END:
+            break
+    return source
