@@ -1,7 +1,11 @@
-"""A real terminal for tests: programs run in a pseudo-terminal, and what they write is read as a screen would show it."""
+"""A real terminal for tests: programs run in a pseudo-terminal, and what they write is read as a screen would show it.
+
+And a disk for savers: a store that keeps checkpoints in memory, and deletes them by the rules they came with.
+"""
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import pty
@@ -15,6 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+
+from hookpoint.core.loop import Loop
+from hookpoint.core.store import Checkpoint, Kept, Saved
 
 CONTROL = re.compile(r"\x1b\[(\??)(\d*(?:;\d+)*)([A-Za-z])")
 
@@ -122,3 +129,55 @@ def _read(terminal: int, process: subprocess.Popen[bytes], signals: int) -> str:
         if signals and b"ready" in written:
             signals -= 1
             process.send_signal(signal.SIGINT)
+
+
+class Disk:
+    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept` the steps that are left of a tag."""
+
+    def __init__(self):
+        self.saved, self.background, self.states, self.fails = [], [], {}, []
+        self._kept = {}
+
+    def kept(self, tag):
+        return [one.step for one in self._kept.get(tag, ())]
+
+    def open(self, resume, identity):
+        return Checkpoint("disk/newest", copy.deepcopy(self.states[self.saved[-1][0]])) if self.saved else None
+
+    def write(self, state, *, step, elapsed, request):
+        if self.fails and self.fails.pop(0):
+            raise OSError("disk is full")
+        self.saved.append((step, list(request.tags)))
+        self.background.append(request.in_background)
+        self.states[step] = copy.deepcopy(state)
+        for tag, keep in request.tags.items():
+            all_of_tag = [*self._kept.get(tag, ()), Kept(f"step-{step}", step, elapsed)]
+            self._kept[tag] = list(keep(all_of_tag)) if keep is not None else all_of_tag
+        return Saved(f"disk/{step}", step, list(request.tags))
+
+    def check(self, state): ...
+
+    def collect(self, *, wait=False):
+        return []
+
+    def close(self): ...
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@pytest.fixture
+def train(disk):
+    """Bring the run on the disk to as many epochs as there are rows: what each epoch logs. Each has three steps."""
+
+    def go(callbacks, rows, **given):
+        with Loop(callbacks, **{"store": disk, **given}) as run:
+            for epoch in run.epochs(len(rows)):
+                for _ in run.batches(range(3)):
+                    pass
+                run.log(rows[epoch - 1])
+        return run
+
+    return go

@@ -98,16 +98,56 @@ def test_with_a_store_the_state_is_saved_before_the_end_points():
     ]
 
 
-def test_a_signal_in_validation_saves_before_its_end_and_leaves_the_epoch_incomplete():
+def test_a_signal_in_validation_ends_it_where_nothing_is_saved():
+    ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')")
+    assert ended == 143
+    assert lines[-6:] == ["x", "y", "val end", "epoch end False", "run end", "put back True"]
+
+
+def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_end_which_is_saved():
     ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')", store=True)
     assert ended == 143
-    assert lines[-7:] == ["x", "y", "saved 3 ['signal']", "val end", "epoch end False", "run end", "put back True"]
+    assert lines[-8:] == [
+        "y",
+        "z",
+        "val end",
+        "epoch end True",
+        "triggered",
+        "saved 3 ['signal']",
+        "run end",
+        "put back True",
+    ]
 
 
-def test_a_signal_between_passes_saves_before_the_end_of_the_epoch():
+def test_a_second_signal_in_validation_leaves_at_once():
+    ended, lines, _ = train(validate="say(value); value != 'z' and send('SIGTERM')", store=True)
+    assert ended == 143
+    assert lines[-5:] == ["x", "y", "exception SystemExit", "run end", "put back True"]
+
+
+def test_a_signal_between_passes_is_saved_when_the_epoch_has_ended():
     ended, lines, _ = train(after="send('SIGTERM')", store=True)
     assert ended == 143
-    assert lines[-6:] == ["val end", "saved 3 ['signal']", "epoch end True", "triggered", "run end", "put back True"]
+    assert lines[-6:] == ["val end", "epoch end True", "triggered", "saved 3 ['signal']", "run end", "put back True"]
+
+
+@pytest.mark.parametrize("place", ["body", "validate", "after"])
+def test_sigusr1_saves_and_the_run_goes_on(place):
+    once = "os.environ.pop('SEND', None) and send('SIGUSR1')"
+    ended, lines, _ = train(**{place: once}, store=True, before="import os; os.environ['SEND'] = '1'")
+    assert ended == 0
+    saved = [line for line in lines if line.startswith("saved")]
+    assert saved == ["saved 1 ['manual']" if place == "body" else "saved 3 ['manual']"]
+    assert lines.count("batch a") == 2
+
+
+def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else_listens():
+    ended, _, _ = train("send('SIGUSR1')")
+    assert ended == -signal.SIGUSR1
+    ours = "import signal; signal.signal(signal.SIGUSR1, lambda *_: print('theirs', flush=True))"
+    ended, lines, _ = train("send('SIGUSR1')", store=True, before=ours)
+    assert ended == 0
+    assert lines.count("theirs") == 6
 
 
 def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_other():

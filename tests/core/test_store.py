@@ -199,5 +199,5 @@ def test_each_checkpoint_is_an_event():
 def test_without_a_store_there_is_nothing_to_save_to():
     with Loop() as run, pytest.raises(NothingToSaveTo) as caught:
         run.save("best")
-    assert str(caught.value) == "there is nothing to save to.\n  give      the loop a store"
+    assert str(caught.value) == 'there is nothing to save to.\n  give      workdir="runs/name", or a store'
     assert isinstance(caught.value, RuntimeError)

@@ -27,7 +27,7 @@ class Delivery:
         self.dropped = 0
         self.error: Exception | None = None
         self._receive = receive
-        self._drops = drops
+        self.drops = drops
         self._capacity = capacity
         self._records: deque[Record] = deque()
         self._in_hand = 0
@@ -39,7 +39,7 @@ class Delivery:
     def put(self, record: Record) -> None:
         with self._change:
             while len(self._records) >= self._capacity and self.error is None:
-                if self._drops:
+                if self.drops:
                     self._records.popleft()
                     self.dropped += 1
                 else:

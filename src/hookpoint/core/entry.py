@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -85,6 +85,23 @@ class Entry:
 
         return call
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the callback and of its schedules."""
+        state = self.contained(self.subject.state_dict, "state_dict")() if hasattr(self.subject, "state_dict") else {}
+        return {"state": state or {}, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
+
+    def load_state(self, kept: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+        if kept["state"] and hasattr(self.subject, "load_state_dict"):
+            try:
+                self.contained(self.subject.load_state_dict, "load_state_dict")(kept["state"])
+            except Exception as error:
+                error.add_note(f"while {self.name} took its state back from a checkpoint")
+                raise
+        for key, armed in self.armed.items():
+            if key in kept["schedules"]:
+                armed.load_state(kept["schedules"][key])
+
     def fail(self, point: str, error: Exception) -> None:
         """Count a failure and say it; give the callback up when its policy says so."""
         self.failures += 1
@@ -96,6 +113,11 @@ class Entry:
             logger.warning("%s%s; it is disabled for the rest of the run", what, again, exc_info=error)
         else:
             logger.warning("%s; the run goes on", what, exc_info=error)
+
+
+def is_anything(kept: Mapping[str, Any]) -> bool:
+    """Say whether there is anything in what a checkpoint keeps of a callback."""
+    return bool(kept["state"]) or bool(kept["schedules"])
 
 
 def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0) -> list[Entry]:

@@ -25,13 +25,15 @@ class Epochs:
         loop = self._loop
         run = loop.running()
         loop.close_open_epoch(cut_short=False)
-        while not run._verdicts.stop and (run.max_epochs is None or loop.clocks.epoch < run.max_epochs):
+        while not run._verdicts.stop and (run.max_epochs is None or loop.epochs_opened < run.max_epochs):
             loop.open_epoch()
             if not run._verdicts.stop and not run._verdicts.stop_epoch:
                 self._opened = loop.clocks.epoch
                 return self._opened
+            loop.saving.before_end_points()
             loop.close_open_epoch(cut_short=True)
         self._opened = 0
+        loop.resuming.leave_epochs()
         raise StopIteration
 
     def __del__(self) -> None:

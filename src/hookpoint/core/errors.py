@@ -17,6 +17,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── BadGuard (TypeError)                  a guard around something it cannot see into
     ├── BadValue (TypeError)                  a value that cannot be logged or set
     ├── BadLoop (ValueError)                  a loop asked for what cannot be: epochs=-1, mode="test"
+    ├── BadRetention (ValueError)             a rule of which checkpoints stay that can never be meant
     ├── MissingMetric (KeyError)              a metric that was to be read is not there
     ├── UnknownSetting (KeyError)             run.hyper has no such name
     ├── NotShared (KeyError)                  run.store has no such key
@@ -251,6 +252,10 @@ class BadLoop(HookpointError, ValueError):
     """A loop was asked for what cannot be."""
 
 
+class BadRetention(HookpointError, ValueError):
+    """A rule of which checkpoints stay that can never be meant."""
+
+
 class MissingMetric(HookpointError, KeyError):
     """A metric that was to be read is not there."""
 
@@ -333,7 +338,11 @@ class NotFinite(HookpointError, ValueError):
 
 
 class CannotSave(HookpointError, OSError):
-    """Nothing can be written where checkpoints belong."""
+    """Nothing can be written where checkpoints belong. `errno` is that of the operation that failed."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class DamagedCheckpoint(HookpointError, ValueError):

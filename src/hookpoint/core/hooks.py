@@ -11,7 +11,7 @@ from hookpoint.core.calls import calls_of, check_reads, gates_of, refuse_misspel
 from hookpoint.core.costs import Cost
 from hookpoint.core.current import current_run
 from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
-from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of
+from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.errors import MissingMetric, OutsideRun, StopRun, text
 from hookpoint.core.explain import explain
 from hookpoint.core.handlers import Handler, answering
@@ -49,6 +49,7 @@ class Hooks:
             for name, calls in self._calls.items()
             if name in BY_NAME and not all(call.train_only for call in calls)
         }
+        self._for_later: dict[str, Any] = {}
         self._own: dict[str, list[tuple[Entry, Handler, tuple[Armed, ...]]]] = {}
 
     # In a run
@@ -169,25 +170,28 @@ class Hooks:
     # What a checkpoint keeps
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of callbacks and of their schedules, under the callbacks' names."""
-        return {
-            entry.name: {
-                "state": entry.subject.state_dict() if hasattr(entry.subject, "state_dict") else {},
-                "schedules": {key: armed.state() for key, armed in entry.armed.items()},
-            }
-            for entry in self.entries
-        }
+        """Return the state of callbacks and of their schedules, under the callbacks' names.
+
+        A state that was loaded and that no callback has taken is in it too: its callback may come back later.
+        """
+        return {**self._for_later, **{entry.name: entry.state() for entry in self.entries}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned. Callbacks it does not know keep what they have."""
+        names = {entry.name for entry in self.entries}
+        self._for_later = {name: kept for name, kept in state.items() if name not in names and is_anything(kept)}
         for entry in self.entries:
             if entry.name in state:
-                kept = state[entry.name]
-                if hasattr(entry.subject, "load_state_dict"):
-                    entry.subject.load_state_dict(kept["state"])
-                for key, armed in entry.armed.items():
-                    if key in kept["schedules"]:
-                        armed.load_state(kept["schedules"][key])
+                entry.load_state(state[entry.name])
+
+    def compared(self, state: Mapping[str, Any]) -> str:
+        """Return a table of the callbacks with a state: restored, new, or kept for later; empty where all are restored."""
+        mine = {entry.name: is_anything(entry.state()) for entry in self.entries}
+        rows = [(name, "restored") for name in mine if name in state and is_anything(state[name])]
+        others = [(name, "new, starts afresh") for name, has_state in mine.items() if has_state and name not in state]
+        others += [(name, "kept for later") for name, kept in state.items() if name not in mine and is_anything(kept)]
+        width = max((len(name) for name, _ in rows + others), default=0)
+        return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows + others) if others else ""
 
     def _ordered(self, calls: list[Call]) -> dict[str, tuple[Call, ...]]:
         by_point: dict[str, list[Call]] = {name: [] for name in BY_NAME}

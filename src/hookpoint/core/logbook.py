@@ -34,6 +34,7 @@ class Logbook:
     def __init__(self, clocks: Clocks, *, log_every: int, floats: Floats = floats_one_by_one) -> None:
         self.metrics = Metrics()
         self.monitors: Monitors | None = None
+        self.is_muted = False  # on the way back to where a checkpoint was made: that was logged before it
         self.next_log_step = log_every or 0
         self._clocks = clocks
         self._log_every = log_every
@@ -49,6 +50,8 @@ class Logbook:
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
         """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
         value = held(name, value)
+        if self.is_muted:
+            return
         page = self._pages[-1] if self._pages else None
         if page is not None and page.mode == "train" and not page.aside and name in page.window:
             page.window[name].add(value, weight)  # the way of all values but the first since a log step
@@ -112,6 +115,27 @@ class Logbook:
         """Send what was logged between passes."""
         between, self._between = self._between, {}
         self._send(between, "value")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the metrics, and the means of the training pass that is open, if one is."""
+        page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train", aside=False)
+        return {
+            "metrics": self.metrics.state_dict(),
+            "next_log_step": self.next_log_step,
+            "between": {name: float(value) for name, value in self._between.items()},
+            "window": {name: mean.state() for name, mean in page.window.items()},
+            "whole": {name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean)},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
+        """Take back what was kept; with a training pass open again, its means too."""
+        self.metrics.load_state_dict(state["metrics"])
+        self.next_log_step = state["next_log_step"] if self._log_every else 0
+        self._between = dict(state["between"])
+        if in_pass:
+            page = self._pages[0]
+            page.window = {name: Mean.of_state(sums, self._floats) for name, sums in state["window"].items()}
+            page.whole = {name: Mean.of_state(sums, self._floats) for name, sums in state["whole"].items()}
 
     def _observe(self, page: Page, name: str, value: Any) -> None:
         if not page.aside:

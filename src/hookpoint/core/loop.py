@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -21,18 +21,23 @@ from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
 from hookpoint.core.current import CURRENT
 from hookpoint.core.epochs import Epochs
-from hookpoint.core.errors import BadLoop, NothingToSaveTo, OutsideRun, StopRun, text
+from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.logbook import Logbook
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.monitors import Monitors
+from hookpoint.core.parts import own_parts
 from hookpoint.core.passes import MODES, Batches, Pass
+from hookpoint.core.positions import PlainPositions, Positions
+from hookpoint.core.randomness import HostRandomness, Randomness
+from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
+from hookpoint.core.saving import Saving
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
-from hookpoint.core.store import Store
+from hookpoint.core.store import Resume, Store
 
 logger = logging.getLogger("hookpoint")
 
@@ -54,6 +59,11 @@ class Loop:
         log_every: int = 50,
         max_retries: int = 3,
         store: Store | None = None,
+        resume: Resume = "auto",
+        state: Mapping[str, Any] | None = None,
+        identity: Callable[[], Mapping[str, Any]] = dict,
+        randomness: Randomness | None = None,
+        positions: Callable[[Randomness], Positions] = PlainPositions,
         stepper: Stepper | None = None,
         floats: Floats = floats_one_by_one,
         prepare: Callable[[Any], Any] | None = None,
@@ -79,7 +89,14 @@ class Loop:
         self.hooks = self._compile()
         self.log_every = log_every
         self.max_retries = max_retries
-        self._store = store
+        self._store = store if run_points else None
+        self._resume = resume
+        self._state = {name: self._given[name] for name in ("model", "optimizer", "criterion", "lr_scheduler")} | own_parts(
+            state
+        )
+        self._identity = identity
+        self.randomness = HostRandomness() if randomness is None else randomness
+        self._make_positions = positions
         self._stepper = stepper
         self._floats = floats
         self.prepare = prepare
@@ -96,6 +113,12 @@ class Loop:
         self._prepare()
         run = self.running()
         try:
+            self.saving.refuse_without_store()
+            self.resuming.open(self._resume, self._identity())
+        except BaseException:
+            self._clean_up()
+            raise
+        try:
             if self._begin is not None:
                 self._begin(run)
             self.signals.install()
@@ -108,6 +131,8 @@ class Loop:
             self.clocks.start()
             if self._run_points:
                 self.hooks.fire("on_run_begin", run)
+            self.resuming.put_back()
+            self.saving.check()
         except StopRun as stop:
             run.stop(stop.reason)
         except BaseException as error:
@@ -129,10 +154,14 @@ class Loop:
         if self._stepper is not None:
             run._stepper = self._stepper
         self.passes: list[Pass] = []
-        self.tags: list[str] = []
-        self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = self.saved_on_signal = False
+        self.passes_opened = 0
+        self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = False
         self.share = StepShare()
-        self.signals = Signals(run._verdicts.ask_stop)
+        self.positions = self._make_positions(self.randomness)
+        self.positions.remembers = self._store is not None
+        self.saving = Saving(self, run, self._store, self._state)
+        self.resuming = Resuming(self, run, self._state)
+        self.signals = Signals(run._verdicts.ask_stop, self.saving.ask_by_signal if self.saving.store is not None else None)
         self.step_hooks = StepHooks(run)
         self._outer = CURRENT.get()
         CURRENT.set(run)
@@ -169,11 +198,13 @@ class Loop:
                 if error is not None:
                     run.stop(error.reason)
                 self.close_open_epoch(cut_short=True)
+                self.resuming.enter_epoch()
                 self.logbook.flush()
                 run.monitors.raise_errors()
                 return None
             except BaseException as raised:
                 error = raised
+        self.saving.before_failure()
         for one in self.passes:
             one.drop()
         self.passes.clear()
@@ -194,11 +225,10 @@ class Loop:
         if self.signals.received is not None:
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
-        if failure is None and self.tags:
-            try:
-                self.write_checkpoint()
-            except Exception as error:
-                problems.append(error)
+        try:
+            self.saving.at_end(failure)
+        except Exception as error:
+            problems.append(error)
         self.logbook.flush()
         run.monitors.drain()
         problems += run.monitors.take_errors()
@@ -210,6 +240,7 @@ class Loop:
         self.signals.restore()
         self.hooks.attach(None)
         run.monitors.close()
+        self.saving.close()
         CURRENT.set(self._outer)
         self._run = None
         return run
@@ -227,6 +258,7 @@ class Loop:
             raise BadLoop(text("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number)))
         self.settle()
         self.running().max_epochs = number
+        self.resuming.say_finished(number)
         return Epochs(self)
 
     def batches(self, loader: Iterable[Any], mode: Mode, *, aside: bool = False) -> Batches:
@@ -245,13 +277,6 @@ class Loop:
             self.passes[-1].wants_end = self.running()._verdicts.asked = True
         else:
             self.running()._verdicts.ask_stop_epoch()
-
-    def request_save(self, tag: str) -> None:
-        self.settle()
-        if self._store is None:
-            raise NothingToSaveTo(text("there is nothing to save to.", give="the loop a store"))
-        if tag not in self.tags:
-            self.tags.append(tag)
 
     # Levels
 
@@ -279,9 +304,17 @@ class Loop:
         while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its last points asks for this
             self.passes[-1].close(complete=False)
 
+    @property
+    def epochs_opened(self) -> int:
+        """How many epochs were opened; one that is to be gone on with is to be opened again."""
+        return self.clocks.epoch - self.resuming.is_under_way
+
     def open_epoch(self) -> None:
         run = self.running()
-        self.clocks.epoch += 1
+        self.resuming.enter_epoch()
+        self.clocks.epoch = self.epochs_opened + 1
+        self.passes_opened = 0
+        self.saving.passes_done = []
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
         run.epoch_complete = False
         run._verdicts.begin_epoch()
@@ -296,8 +329,8 @@ class Loop:
 
     def close_epoch(self) -> None:
         run = self.running()
+        self.resuming.refuse_if_lost()
         self.epoch_is_open = self.epochs_abandoned = False
-        self.save_on_signal()
         run.epoch_complete = not self.cut_short
         self.clocks.epochs_done = self.clocks.epoch
         self.hooks.fire("on_epoch_end", run)
@@ -306,28 +339,7 @@ class Loop:
         run.monitors.raise_errors()
         for line in self.share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
-        if self.tags:
-            self.write_checkpoint()
-
-    # Saving
-
-    def save_on_signal(self) -> None:
-        """When a signal stops the run, save before the end points run."""
-        if self.signals.received is not None and self._store is not None and not self.saved_on_signal:
-            self.saved_on_signal = True
-            self.request_save("signal")
-            self.write_checkpoint()
-
-    def write_checkpoint(self) -> None:
-        """Write one checkpoint with all tags that were asked for."""
-        run = self.running()
-        assert self._store is not None
-        tags, self.tags = self.tags, []
-        state = {"clocks": self.clocks.state_dict(), "callbacks": self.hooks.state_dict()}
-        path = self._store.save(state, step=self.clocks.step, tags=tags)
-        run.put_event("save", path=str(path), tags=tags)
-        run._payload = {"path": path}
-        self.hooks.fire("on_save", run)
+        self.saving.at_epoch_end()
 
 
 def _copied(callbacks: Any) -> Any:

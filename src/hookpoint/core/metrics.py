@@ -104,6 +104,16 @@ class Mean:
         total, weight = self.sums()
         return total / weight if weight else math.nan
 
+    def state(self) -> list[float]:
+        """Return what a checkpoint keeps; waits for values that are on a device."""
+        return list(self.sums())
+
+    @classmethod
+    def of_state(cls, state: Sequence[float], floats: Floats) -> Mean:
+        mean = cls(floats)
+        mean._total, mean._weight = state
+        return mean
+
 
 class Metrics(Mapping[str, float]):
     """The latest value of each metric; a value becomes a float when it is read.
@@ -163,6 +173,21 @@ class Metrics(Mapping[str, float]):
     def of_epoch(self, epoch: int) -> list[str]:
         """Return the names whose latest value belongs to this epoch."""
         return [name for name, last in self._epochs.items() if last == epoch]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "values": {name: float(value) for name, value in self._values.items()},
+            "epochs": dict(self._epochs),
+            "counts": dict(self._counts),
+            "history": {name: [list(pair) for pair in self.history(name)] for name in self._history},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._values, self._epochs, self._counts = dict(state["values"]), dict(state["epochs"]), dict(state["counts"])
+        self._history = {
+            name: deque(((step, value) for step, value in pairs), maxlen=HISTORY_LENGTH)
+            for name, pairs in state["history"].items()
+        }
 
 
 class Logs(Mapping[str, float]):

@@ -26,6 +26,7 @@ class Monitors:
     """Everything that receives records, as one; callbacks ask it for the latest value of a metric and its history."""
 
     def __init__(self, hooks: Hooks, run: Run, metrics: Metrics, clocks: Clocks) -> None:
+        self.is_muted = False
         self._metrics = metrics
         self._clocks = clocks
         self._run = run
@@ -50,6 +51,8 @@ class Monitors:
 
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
         """Send a record to every monitor."""
+        if self.is_muted:
+            return
         record = Record(kind, values, self._clocks.step, self._clocks.epoch, at, mode=mode)
         for delivery in self._deliveries:
             delivery.put(record)
@@ -78,6 +81,13 @@ class Monitors:
                 logger.warning("%s was too slow: %d records did not reach it within %g s", delivery.name, left, seconds)
             if delivery.dropped:
                 logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)
+
+    def settle(self) -> None:
+        """Wait until the monitors of this machine have what was sent to them, so that a checkpoint knows where they stand."""
+        deadline = monotonic() + DRAIN_SECONDS
+        for delivery in self._deliveries:
+            if not delivery.drops:
+                delivery.drain(deadline)
 
     def close(self) -> None:
         """End the threads; what was sent after this reaches nobody."""

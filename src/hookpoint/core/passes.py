@@ -60,6 +60,7 @@ class Pass:
         "_outer_now",
         "_retries",
         "_run",
+        "_saving",
         "_source",
         "_steps_before",
         "_timed_begin",
@@ -118,7 +119,7 @@ class Pass:
                     run._stepper.finish(run)
                 self.close(complete=True)
                 raise StopIteration
-            if verdicts.asked and self._must_end():  # while the batch was fetched: it is not begun, and not seen
+            if verdicts.asked and self._must_end(has_batch=True):  # while it was fetched: it is not begun, and not seen
                 self._batches_seen -= self._again is END
                 break
             self._again = END
@@ -143,6 +144,7 @@ class Pass:
         if not self.is_open or self.is_closing:
             return
         self.is_closing = True
+        was_left = self._in_iteration
         try:
             if self._in_iteration:
                 self._end_iteration()
@@ -156,21 +158,27 @@ class Pass:
         try:
             # A user may end validation early; one that a stop has cut off leaves the epoch incomplete, as its metrics are.
             loop.cut_short |= not complete and (self._is_train or self._verdicts.stop)
-            if loop.passes[0] is self:
-                loop.save_on_signal()
+            if self._is_train and not complete and not was_left:
+                loop.saving.before_end_points()
             loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
             loop.close_passes_above(self)
         finally:
             loop.logbook.close_page()
             loop.passes.remove(self)
+            if not loop.passes and not self._aside:
+                loop.saving.pass_is_done(self.results, self._batches_seen)
             run.mode = self._outer_mode
             set_now(run, self._outer_now)
         if self._opened_epoch:
             loop.close_epoch()
 
     @property
+    def batches_done(self) -> int:
+        return self._batches_seen - self._in_iteration
+
+    @property
     def progress(self) -> Progress:
-        return Progress(self.mode, self._batches_seen - self._in_iteration, self._total)
+        return Progress(self.mode, self.batches_done, self._total)
 
     def drop(self) -> None:
         """Forget the pass without its end points: an exception has cut it off."""
@@ -191,18 +199,31 @@ class Pass:
         self._run = run = loop.running()
         self._verdicts, self._clocks = run._verdicts, run._clocks
         self._counts_steps, self._steps_before = loop.step_hooks.count, run._clocks.step
+        self._saving = loop.saving
         if self._is_done:
             raise StopIteration
         if self._must_end():
-            loop.cut_short |= self._is_train
+            if self._is_train:
+                loop.cut_short = True
+                if loop.epoch_is_open:
+                    loop.saving.before_end_points()
             raise StopIteration
         loop.settle()
         if self._is_train:
             loop.close_passes()
         self._total = length_of(self._loader)
         self._opened_epoch = self._is_train and not loop.epoch_is_open
+        resuming, is_outermost = loop.resuming, not loop.passes and not self._aside
         if self._opened_epoch:
+            if resuming.is_over():
+                self._is_done = True
+                raise StopIteration
             loop.open_epoch()
+        known = resuming.results_of(loop.passes_opened) if is_outermost else None
+        loop.passes_opened += is_outermost
+        if known is not None:
+            self.results, self._batches_seen, self._is_done = dict(known["results"]), known["batches"], True
+            raise StopIteration
         self._outer_mode, self._outer_now = run.mode, run._now
         run.mode = self.mode
         set_now(run, NO_ITERATION)
@@ -216,7 +237,14 @@ class Pass:
         self._resolve_calls()
         loop.hooks.fire(f"on_{self.mode}_epoch_begin", run)
         loop.close_passes_above(self)
-        self._source: Iterator[Any] = iter(self._loader)
+        self._source: Iterator[Any]
+        if not self._is_train:
+            self._source = iter(self._loader)
+        elif resuming.is_under_way:
+            self._source, self._batches_seen = resuming.enter_pass(self._loader)
+            self._steps_before = run._clocks.step
+        else:
+            self._source = loop.positions.begin(self._loader, run.epoch)
 
     def _resolve_calls(self) -> None:
         hooks, mode = self._loop.hooks, self.mode
@@ -231,10 +259,13 @@ class Pass:
         listened_to = self._fetch_begin is not None or self._fetch_end is not None
         self._fetches_quietly = not listened_to and self._loop.prepare is None
 
-    def _must_end(self) -> bool:
-        verdicts = self._verdicts
+    def _must_end(self, *, has_batch: bool = False) -> bool:
+        verdicts, signals = self._verdicts, self._loop.signals
         # What someone does aside, after a stop was asked, he wants done; a signal ends it as it ends anything.
-        stops = verdicts.stop and not (self._aside and self._loop.signals.received is None)
+        stops = verdicts.stop and not (self._aside and signals.received is None)
+        if stops and signals.has_stopped and self._saving.saves:
+            # Nobody could go on in the middle of a validation, nor from before a batch that was fetched: they come to an end.
+            stops = self._loop.cut_short or (self._is_train and not has_batch)
         return stops or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
@@ -294,8 +325,10 @@ class Pass:
             elif self._count % FOLD_EVERY == 0:
                 loop.logbook.end_window(send=False)
             if self._is_train:
-                if loop.tags and (not self._counts_steps or self._clocks.step != self._steps_before):
-                    loop.write_checkpoint()
+                self._saving.window_is_open = window_is_open = self._counts_steps and self._clocks.step == self._steps_before
+                # After a `break`, what follows the loop's body has run already: nobody could go on from here, and a save waits.
+                if self._saving.is_due and not window_is_open and not self.is_closing:
+                    self._saving.at_boundary()
                 self._steps_before = self._clocks.step
         set_now(run, NO_ITERATION)
         now.clear()

@@ -27,6 +27,9 @@ class Positions(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the pass that was begun last."""
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned, before the first pass of a resumed run."""
+
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
         """Return an iterator over what follows the first so many batches of the pass that `state` was kept of.
 
@@ -49,6 +52,9 @@ class PlainPositions:
 
     def state_dict(self) -> dict[str, Any]:
         return {"begun": self._begun}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._begun = dict(state["begun"])
 
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
         self._begun = dict(state["begun"])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop import Loop
     from hookpoint.core.monitors import Monitors
     from hookpoint.core.passes import Batches, Progress
+    from hookpoint.core.store import Keep
 
 Mode = Literal["train", "val", "pred"]
 
@@ -323,9 +324,14 @@ class Run(OtherNames):
             raise OutsideIteration("retry()")
         self._now.ask_retry()
 
-    def save(self, tag: str = "manual") -> None:
-        """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary."""
-        self._loop.request_save(tag)
+    def save(self, tag: str = "manual", *, keep: Keep | None = None, in_background: bool = False) -> None:
+        """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary.
+
+        `keep` says which of the checkpoints with this tag are kept; without it all are. In the background, the run waits
+        only until the state is copied.
+        """
+        self._loop.settle()
+        self._loop.saving.ask(tag, keep, in_background)
 
     # Points of one's own
 

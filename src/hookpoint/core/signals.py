@@ -1,4 +1,4 @@
-"""Signals: the first Ctrl-C or SIGTERM asks the run to stop, the second one leaves at once."""
+"""Signals: the first Ctrl-C or SIGTERM asks the run to stop, the second one leaves at once; SIGUSR1 asks for a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 class Signals:
     """Handlers that only set a flag; the loop acts on it at its next boundary. Whatever was installed is put back.
 
-    Only a main thread may install handlers; elsewhere, and for signals that are ignored, nothing happens.
+    Only a main thread may install handlers; elsewhere, and for signals that are ignored, nothing happens. SIGUSR1 is watched
+    where there is something to save to and nobody else listens to it. `has_stopped` says whether a signal, and nothing else
+    before it, has asked the run to stop.
     """
 
-    def __init__(self, ask: Callable[[str], object]) -> None:
+    def __init__(self, ask_stop: Callable[[str], bool], ask_save: Callable[[], None] | None = None) -> None:
         self.received: signal.Signals | None = None
-        self._ask = ask
+        self.has_stopped = False
+        self._ask_stop = ask_stop
+        self._ask_save = ask_save
         self._before: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
@@ -27,6 +31,8 @@ class Signals:
             for number in WATCHED:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._handle)
+            if self._ask_save is not None and hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+                self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._save)
 
     def restore(self) -> None:
         while self._before:
@@ -41,7 +47,11 @@ class Signals:
             self.restore()
             raise _ending(signal.Signals(number))
         self.received = signal.Signals(number)
-        self._ask(f"{self.received.name} was received")
+        self.has_stopped = self._ask_stop(f"{self.received.name} was received")
+
+    def _save(self, number: int, frame: FrameType | None) -> None:
+        if self._ask_save is not None:
+            self._ask_save()
 
 
 def _ending(number: signal.Signals) -> BaseException:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -21,6 +22,11 @@ class Stepper(Protocol):
 
     def finish(self, run: Run) -> None:
         """Do what is left when the training data of an epoch has ended."""
+
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the step itself."""
+
+    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None: ...
 
 
 class PlainStepper:
@@ -51,3 +57,9 @@ class PlainStepper:
 
     def finish(self, run: Run) -> None:
         """Nothing is ever left."""
+
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None:
+        """Nothing is ever kept."""

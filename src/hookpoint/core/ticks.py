@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,6 +62,12 @@ class Armed(ABC):
 
     def load_state(self, state: Any) -> None:
         """Take back what `state` returned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"schedule": self.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.load_state(state["schedule"])
 
 
 class ArmedTick(Armed):

@@ -54,6 +54,15 @@ class MetricSet(Callback):
     def on_val_epoch_end(self, run: Run) -> None:
         self._compute("val", run)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the objects of the training pass are, of those whose insides are plain values and tensors."""
+        return {name: kept for name, metric in self._objects["train"].items() if (kept := _inside(metric)) is not None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, kept in state.items():
+            if name in self._objects["train"]:
+                vars(self._objects["train"][name]).update(copy.deepcopy(kept))
+
     def _reset(self, mode: str, run: Run) -> None:
         for metric in self._objects[mode].values():
             metric.reset()
@@ -75,3 +84,18 @@ class MetricSet(Callback):
     def _compute(self, mode: str, run: Run) -> None:
         for name, metric in self._objects[mode].items():
             run.log(name, metric.compute())
+
+
+def _inside(metric: Any) -> dict[str, Any] | None:
+    """Return what a metric adds up, or None where it cannot be kept: then its value of an epoch gone on with is a partial one."""
+    names = getattr(metric, "_defaults", None)  # torchmetrics names what it adds up, beside much else that it holds
+    inside = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
+    return copy.deepcopy(inside) if _is_plain(inside) else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.Tensor)

@@ -20,12 +20,15 @@ from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
 from hookpoint.core.passes import Batches
 from hookpoint.core.run import Run
+from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
+from hookpoint.engine.checks import check_counts, overrides, refuse_several
 from hookpoint.engine.data import as_loader, described, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.function_main import FunctionMain
+from hookpoint.engine.keeping import kept_in
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
 from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
@@ -69,6 +72,8 @@ class Runner:
         log_every: int = 50,
         max_retries: int = 3,
         strict_sync: bool = False,
+        resume: Resume = "auto",
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
@@ -99,7 +104,10 @@ class Runner:
             "name": name or (type(model).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
+            "resume": resume,
+            **kept_in(workdir, model, optimizer, seed=seed, precision=precision, accumulate=accumulate),
         }
+        self._state = dict(state or {})
         self._run: Run | None = None
         self._loss_is_finite = True
         self._make_loop()  # finds the mistakes in the callbacks now, not in fit
@@ -139,7 +147,7 @@ class Runner:
         """
         if self.optimizer is None:
             raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
-        _check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
+        check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         val_alone = isinstance(val, tuple) and not isinstance(train, tuple)
         train = as_loader(train, None if val_alone else batch_size, shuffle=True)
         val = None if val is None else as_loader(val, batch_size if isinstance(val, tuple) else None, shuffle=False)
@@ -149,19 +157,19 @@ class Runner:
             seed_all(self._seed)
 
         def begin(run: Run) -> None:
-            if isinstance(self.optimizer, Mapping) and not _overrides(run.hooks.main, "on_iter_backward"):
-                raise BadLoop(
-                    text(
-                        "several optimizers are given; when each of them steps only their owner knows.",
-                        write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
-                    )
-                )
+            if not overrides(run.hooks.main, "on_iter_backward"):
+                refuse_several(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
-
-        with self._running(inside, begin) as run, training(self.model), deterministic_algorithms(self._deterministic):
             schedule.start(run._clocks)
-            if max_steps == 0:
-                run.stop("max_steps=0")
+
+        state = {**self._state, "fit/validation": schedule}
+        with (
+            self._running(inside, begin, state=state) as run,
+            training(self.model),
+            deterministic_algorithms(self._deterministic),
+        ):
+            if max_steps is not None and run.step >= max_steps:
+                run.stop(f"max_steps={max_steps} is reached")
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
@@ -219,7 +227,10 @@ class Runner:
             del batch  # the run has it, and lets go of it when the iteration ends
             self._train_step(run)
             if max_steps is not None and run.step >= max_steps:
-                run.stop_epoch()
+                if self._stepper.is_last(run):
+                    run.stop_epoch()
+                else:  # in the middle of an epoch: whoever raises max_steps goes on from here
+                    run.stop(f"max_steps={max_steps} is reached")
         if not batches._pass._batches_seen and not run._verdicts.asked:
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():
@@ -286,7 +297,7 @@ class Runner:
     # Around a run
 
     @contextmanager
-    def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None) -> Iterator[Run]:
+    def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None, **given: Any) -> Iterator[Run]:
         """Run a loop around what is inside; with `begin`, which gets the run before its first point, it is a fit."""
         if self._run is not None:
             raise OutsideRun(text("this runner is running already.", use="validate or predict, or a second Runner"))
@@ -298,7 +309,7 @@ class Runner:
                 begin(run)
 
         try:
-            with self._make_loop(inside, begin=prepare, run_points=begin is not None) as run:
+            with self._make_loop(inside, begin=prepare, run_points=begin is not None, **given) as run:
                 if self._backward == self._stepper.backward_and_step:
                     self._stepper.count_steps(run)
                 yield run
@@ -329,10 +340,10 @@ class Runner:
         self._stepper = TorchStepper(forward, hooks, self.device, after_step=after_step, **self._step_options)
         run._stepper = self._stepper
         self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
-        if _overrides(hooks.main, "on_train_forward", "on_iter_forward"):
+        if overrides(hooks.main, "on_train_forward", "on_iter_forward"):
             self._forward = self._dispatched(run, "on_train_forward", "train")
         self._backward: Dispatch = self._stepper.backward_and_step
-        if _overrides(hooks.main, "on_iter_backward"):
+        if overrides(hooks.main, "on_iter_backward"):
             backward = self._dispatched(run, "on_iter_backward", "train")
             self._backward = partial(self._checked, backward) if self._owns_the_step else backward
         run.at_log_step(lambda values: learning_rate(self.optimizer))
@@ -379,19 +390,9 @@ def _left_on_error(batches: Batches) -> Iterator[None]:
         raise
 
 
-def _overrides(main: Any, *methods: str) -> bool:
-    return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
-
-
 def _asks_in_epochs(schedule: When | None, val: Any) -> bool:
     return schedule is not None and val is not None and "iter" in schedule.moments()
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
-
-
-def _check_counts(**counts: Any) -> None:
-    for name, number in counts.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise BadLoop(text(f"{name}={number!r}.", give="an integer, 0 or more"))

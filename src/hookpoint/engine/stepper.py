@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -107,7 +107,7 @@ class TorchStepper:
         now = run._now
         if now.asked and not self._still_steps(run, now):
             return
-        if self._in_window >= self._accumulate or (self._in_window and self._is_last(run)):
+        if self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
             self._apply(run)
 
     def adjust_lr(self, run: Run) -> None:
@@ -137,6 +137,22 @@ class TorchStepper:
             finally:
                 set_now(run, NO_ITERATION)
 
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the scale of fp16, and how far a window and the plateau schedulers are."""
+        return {
+            "in_window": self._in_window,
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "values_read": [self._values_read.get(id(scheduler), 0) for scheduler in run.schedulers],
+            "waits_for": self._waits_for,
+        }
+
+    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None:
+        self._in_window, self._waits_for = state["in_window"], state["waits_for"]
+        if self._scaler is not None and state["scaler"] is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        for scheduler, values in zip(run.schedulers, state["values_read"], strict=False):
+            self._values_read[id(scheduler)] = values
+
     def forget_attempt(self, run: Run, now: Iteration) -> bool:
         """Drop the gradients of a step that failed; say whether nothing else was lost with them."""
         if self._in_window and self._accumulate > 1:
@@ -165,7 +181,7 @@ class TorchStepper:
         if is_off(now):
             if self._in_window and not left_out:
                 self._drop_window(run, now)
-        elif self._in_window >= self._accumulate or (self._in_window and self._is_last(run)):
+        elif self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
             self._drop_window(run, now)
         return False
 
@@ -232,7 +248,8 @@ class TorchStepper:
             )
 
     @staticmethod
-    def _is_last(run: Run) -> bool:
+    def is_last(run: Run) -> bool:
+        """Say whether this is the last batch of its pass, where the loader knows how many it has."""
         progress = run.progress
         return progress is not None and progress.total is not None and run._now.batch_idx + 1 >= progress.total
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookpoint.core.callback import Callback
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from hookpoint.core.callback import Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
 
 EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "epoch", "time", "at", "event")
@@ -33,11 +37,12 @@ class JSONWriter(Callback):
     back. A metric that is called like one of our own keys gets a `values/` in front: `values/time`.
 
     Lines are on their way to the disk when a batch of records has come. A line that a kill or a full disk tore is cut off
-    before the next is written; a resumed run first cuts what was written after the step it starts from. Without a workdir,
-    and for a validation or prediction that is no part of a run, it does nothing.
+    before the next is written. A resumed run first cuts `filename` back to where it was when the checkpoint was made, so that
+    each value is there once; events.jsonl is the story of what happened, and is never cut. Without a workdir, and for a
+    validation or prediction that is no part of a run, it does nothing.
 
-    Listens to on_run_begin, on_records and on_run_end. Keeps nothing in the checkpoint. Runs on the chief, and never ends a
-    run. A step pays nothing.
+    Listens to on_run_begin, on_records and on_run_end. Keeps the size of `filename` in the checkpoint. Runs on the chief, and
+    never ends a run. A step pays nothing; a checkpoint waits until the files are on disk.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """
@@ -45,30 +50,64 @@ class JSONWriter(Callback):
     ranks = "chief"
     on_error = "warn"
 
+    _writing = Lock()  # records come on a thread of their own, checkpoints are made on the one that trains
+
     def __init__(self, filename: str = "scalars.jsonl", **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.filename = filename
+        self._folder: Path | None = None
         self._in_run = False
         self._cut_after: int | None = None
+        self._sizes: dict[str, int] | None = None
 
     def on_run_begin(self, run: Run) -> None:
         self._in_run = True
+        self._folder = None if run.workdir is None else Path(run.workdir)
         self._cut_after = run.step if run.resuming else None
+        self._sizes = None
 
     def on_run_end(self) -> None:
         self._in_run = False
 
-    def on_records(self, records: list[Record], run: Run) -> None:
-        if run.workdir is None or not self._in_run:
+    def on_records(self, records: list[Record]) -> None:
+        folder = self._folder
+        if folder is None or not self._in_run:
             return
-        folder = Path(run.workdir)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        if self._cut_after is not None:
-            for name in (self.filename, EVENTS):
-                cut_after(folder / name, self._cut_after)
-            self._cut_after = None
-        append(folder / self.filename, [_scalars_row(record) for record in records if record.kind == "scalars"])
-        append(folder / EVENTS, [_event_row(record) for record in records if _is_event(record)])
+        scalars = [_scalars_row(record) for record in records if record.kind == "scalars"]
+        events = [_event_row(record) for record in records if _is_event(record)]
+        with self._writing:
+            path = folder / self.filename
+            if self._cut_after is not None:
+                if path.exists():
+                    os.truncate(path, self._end(path))
+                self._cut_after = self._sizes = None
+            append(path, scalars)
+            append(folder / EVENTS, events)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._folder is None:
+            return {} if self._sizes is None else {"sizes": dict(self._sizes)}
+        try:
+            with self._writing:
+                for path in (self._folder / self.filename, self._folder / EVENTS, self._folder):
+                    _sync(path)
+                return {"sizes": {self.filename: self._end(self._folder / self.filename)}}
+        except OSError as error:
+            logger.warning("%s is not known to be on disk: %s; a resumed run may lose lines of it", self.filename, error)
+            return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sizes = dict(state["sizes"]) if "sizes" in state else None
+
+    def _end(self, path: Path) -> int:
+        """Return where the file ends, or will end when it is cut."""
+        if not path.exists():
+            return 0
+        with open(path, "rb") as file:
+            if self._cut_after is None:
+                return end_of_whole_lines(file)
+            return end_of_kept_lines(file, self._cut_after, (self._sizes or {}).get(self.filename))
 
 
 def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -93,23 +132,49 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     if lines:
         with open(path, "a+b") as file:
-            _cut_torn_line(file)
+            file.truncate(end_of_whole_lines(file))
             file.write(lines.encode())
 
 
-def cut_after(path: Path, step: int) -> None:
-    """Drop the lines of later steps, from the first one on."""
-    if not path.exists():
-        return
-    with open(path, "r+b") as file:
-        _cut_torn_line(file)
-        file.seek(0)
-        end = 0
-        for line in file:
-            if _step_of(line) > step:
-                break
-            end += len(line)
-        file.truncate(end)
+def end_of_whole_lines(file: BinaryIO) -> int:
+    """Return how long a file is without a last line that was torn."""
+    end = file.seek(0, os.SEEK_END)
+    if end == 0 or _ends_a_line(file, end):
+        return end
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
+
+
+def end_of_kept_lines(file: BinaryIO, step: int, size: int | None) -> int:
+    """Return where to cut a file for a run that goes on from a step: at a size, or else before the first line of a later step.
+
+    The size is that of the file when the checkpoint was made. Where no line ends there, it is the size of another file.
+    """
+    whole = end_of_whole_lines(file)
+    if size is not None and size <= whole and (size == 0 or _ends_a_line(file, size)):
+        return size
+    file.seek(0)
+    end = 0
+    for line in file:
+        if end >= whole or _step_of(line) > step:
+            break
+        end += len(line)
+    return end
+
+
+def _ends_a_line(file: BinaryIO, position: int) -> bool:
+    file.seek(position - 1)
+    return file.read(1) == b"\n"
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on disk."""
+    if path.exists():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _step_of(line: bytes) -> int:
@@ -117,15 +182,6 @@ def _step_of(line: bytes) -> int:
         return int(json.loads(line)["step"])
     except (KeyError, TypeError, ValueError):  # not ours: it stays
         return -1
-
-
-def _cut_torn_line(file: Any) -> None:
-    end = file.seek(0, os.SEEK_END)
-    if end:
-        file.seek(end - 1)
-        if file.read(1) != b"\n":
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _scalars_row(record: Record) -> dict[str, Any]:

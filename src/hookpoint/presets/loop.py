@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from os import PathLike
 from typing import Any
 
 from hookpoint.core import loop as core
 from hookpoint.core.metrics import Floats, floats_one_by_one
-from hookpoint.core.store import Store
+from hookpoint.core.store import Resume, Store
 from hookpoint.presets.defaults import with_defaults
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.identity import collect
 
 
 class Loop(core.Loop):
@@ -47,7 +50,10 @@ class Loop(core.Loop):
         log_every: int = 50,
         max_retries: int = 3,
         store: Store | None = None,
+        resume: Resume = "auto",
+        state: Mapping[str, Any] | None = None,
     ) -> None:
+        kept = _kept_in(workdir, model, optimizer)
         super().__init__(
             with_defaults(callbacks, extra_callbacks, monitors),
             model=model,
@@ -59,8 +65,10 @@ class Loop(core.Loop):
             name=name,
             log_every=log_every,
             max_retries=max_retries,
-            store=store,
+            resume=resume,
+            state=state,
             floats=_floats(),
+            **{**kept, "store": kept.get("store") if store is None else store},
         )
 
 
@@ -71,3 +79,14 @@ def _floats() -> Floats:
     from hookpoint.engine.values import device_floats
 
     return device_floats
+
+
+def _kept_in(workdir: Any, model: Any, optimizer: Any) -> dict[str, Any]:
+    """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
+    if "torch" in sys.modules:
+        from hookpoint.engine.keeping import kept_in
+
+        return kept_in(workdir, model, optimizer)
+    if workdir is None:
+        return {}
+    return {"store": CheckpointStore(workdir), "identity": partial(collect, world_size=1, seed=None)}

@@ -1,0 +1,98 @@
+"""Best: which of a metric's values is the best one. A plain object; whoever needs to know asks it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal, cast
+
+from hookpoint.core.errors import text
+
+Mode = Literal["min", "max"]
+
+LOWER_IS_BETTER = {"cer", "err", "error", "loss", "mae", "mape", "mse", "nll", "perplexity", "ppl", "rmse", "wer", "wrong"}
+HIGHER_IS_BETTER = {
+    "acc",
+    "accuracy",
+    "auc",
+    "auroc",
+    "bleu",
+    "dice",
+    "f1",
+    "iou",
+    "map",
+    "miou",
+    "precision",
+    "psnr",
+    "recall",
+}
+
+
+class Best:
+    """Keep the best value so far, with its step. Better is strictly better: by more than `min_delta`, if that is given.
+
+    NaN never is, 0.0 is a value like any other, and the infinity that is the worst there is does not count as a first value.
+    The first value has to be better than `threshold`, where one is given.
+
+    >>> best = Best("min")
+    >>> [best.take(value, step) for step, value in enumerate([float("nan"), 0.5, 0.5, 0.0, 0.1])]
+    [False, True, False, True, False]
+    >>> best.value, best.step
+    (0.0, 3)
+    """
+
+    def __init__(self, mode: Mode = "min", *, min_delta: float = 0.0, threshold: float | None = None) -> None:
+        if mode not in ("min", "max"):
+            raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'"))
+        if not min_delta >= 0:
+            raise ValueError(text(f"min_delta={min_delta!r} is no distance.", give="a number, 0 or more"))
+        self.mode = mode
+        self.min_delta = min_delta
+        self.threshold = threshold
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was best."""
+        self.value: float | None = None
+        self.step: int | None = None
+
+    def is_beaten_by(self, value: float) -> bool:
+        """Say whether a value is better, changing nothing."""
+        to_beat = self.threshold if self.value is None else self.value
+        if self.mode == "min":
+            return value < (math.inf if to_beat is None else to_beat) - self.min_delta
+        return value > (-math.inf if to_beat is None else to_beat) + self.min_delta
+
+    def take(self, value: float, step: int) -> bool:
+        """Take in a value; say whether it is the best one now."""
+        is_better = self.is_beaten_by(value)
+        if is_better:
+            self.value, self.step = value, step
+        return is_better
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.step = state["value"], state["step"]
+
+
+def mode_of(metric: str, mode: str) -> Mode:
+    """Return which values of a metric are better. "auto" goes by the words in its name, and is refused where they say nothing.
+
+    >>> mode_of("val-error-top1", "auto"), mode_of("val_acc", "auto")
+    ('min', 'max')
+    """
+    if mode in ("min", "max"):
+        return cast(Mode, mode)
+    if mode != "auto":
+        raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'auto', 'max', 'min'"))
+    words = set(re.findall(r"f1|[a-z]+", metric.lower()))
+    if bool(words & LOWER_IS_BETTER) == bool(words & HIGHER_IS_BETTER):
+        raise ValueError(
+            text(
+                f"mode='auto': the name '{metric}' does not say whether less or more is better.",
+                write="mode='min' or mode='max'",
+            )
+        )
+    return "min" if words & LOWER_IS_BETTER else "max"

@@ -1,0 +1,51 @@
+"""BestSaver: what MinSaver and MaxSaver have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.best import Best, Mode
+from hookpoint.callbacks.best_watch import BestWatch
+from hookpoint.callbacks.saver import Saver, refuse_place
+from hookpoint.storage.retention import KeepNewest
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class BestSaver(Saver):
+    """Ask for a checkpoint, with the tag `best-<name>`, whenever a metric is better than ever; keep the last of them."""
+
+    def __init__(
+        self, monitor_stat: str, mode: Mode, filename: str | None, checkpoint_dir: Any, **options: Unpack[Options]
+    ) -> None:
+        owner = type(self).__name__
+        refuse_place(owner, "checkpoint_dir", checkpoint_dir)
+        super().__init__(f"best-{filename or monitor_stat}", **options)
+        self.monitor_stat = monitor_stat
+        self.reads = (monitor_stat,)
+        self.name = self.name or f"{owner}({monitor_stat})"
+        self._watch = BestWatch(monitor_stat, mode)
+
+    @property
+    def best(self) -> Best:
+        """The best value so far, and its step."""
+        return self._watch.best
+
+    def on_trigger(self, run: Run) -> None:
+        if self._watch.has_new_best(run):
+            self.ask(run, self.tags[0], KeepNewest(1))
+
+    def reset(self) -> None:
+        super().reset()
+        self._watch.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best": self._watch.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._watch.load_state_dict(state["best"])

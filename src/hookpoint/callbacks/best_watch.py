@@ -1,0 +1,45 @@
+"""BestWatch: say when a metric is better than ever."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.best import Best, Mode
+from hookpoint.callbacks.new_values import NewValues
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+
+class BestWatch:
+    """Look at a metric for a saver that keeps the best. A new best is an event, "best", and a line in the log."""
+
+    def __init__(self, metric: str, mode: Mode, *, threshold: float | None = None) -> None:
+        self.metric = metric
+        self.best = Best(mode, threshold=threshold)
+        self._values = NewValues(metric)
+
+    def reset(self) -> None:
+        """Forget everything: for a fresh run."""
+        self.best.reset()
+        self._values.reset()
+
+    def has_new_best(self, run: Run) -> bool:
+        """Look at the newest value, once; say whether it is the best so far."""
+        value, previous = self._values.take_current(run), self.best.value
+        if value is None or not self.best.take(value, run.step):
+            return False
+        was = "" if previous is None else f", after {previous:g}"
+        logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
+        run.put_event("best", metric=self.metric, value=value, previous=previous)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.best.state_dict(), **self._values.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best.load_state_dict(state)
+        self._values.load_state_dict(state)

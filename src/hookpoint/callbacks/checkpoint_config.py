@@ -1,0 +1,85 @@
+"""CheckpointConfig: how often ModelCheckpoint saves, and what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookpoint.callbacks.saver import positive
+from hookpoint.core.errors import text
+from hookpoint.core.store import Keep
+from hookpoint.core.when import Every, When
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
+
+
+class CheckpointConfig:
+    """Say how often ModelCheckpoint saves, and which checkpoints stay, in MindSpore's words. 0 or None leaves a rule out.
+
+    Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first; beside
+    seconds, its default of one step does not count. Keeps the newest `keep_checkpoint_max` and, for ever, the first of each
+    `keep_checkpoint_per_n_minutes` of training; with neither, the newest one. `async_save` makes training wait for the copy to
+    host memory only. `exception_save` saves also when an exception ends the run.
+
+    A checkpoint always has everything, whole and with checksums: `integrated_save`, `saved_network`, `append_info`, `enc_key`,
+    `enc_mode`, `incremental` and `enable_redundance` are taken at their defaults only, `crc_check` is as you like.
+
+    >>> config = CheckpointConfig(save_checkpoint_steps=500, save_checkpoint_seconds=600, keep_checkpoint_max=3)
+    >>> config.schedule, config.keep
+    ((Every(steps=500) | Every(seconds=600)), KeepNewest(number=3))
+    """
+
+    def __init__(
+        self,
+        save_checkpoint_steps: int | None = 1,
+        save_checkpoint_seconds: float | None = 0,
+        keep_checkpoint_max: int | None = 5,
+        keep_checkpoint_per_n_minutes: float | None = 0,
+        integrated_save: bool = True,
+        async_save: bool = False,
+        saved_network: Any = None,
+        append_info: Any = None,
+        enc_key: Any = None,
+        enc_mode: str = "AES-GCM",
+        exception_save: bool = False,
+        crc_check: bool = False,
+        *,
+        incremental: bool = False,
+        enable_redundance: bool = False,
+    ) -> None:
+        _refuse("integrated_save", integrated_save, True, "a checkpoint is never in pieces")
+        _refuse("saved_network", saved_network, None, "the run's model is what is saved")
+        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds a thing')
+        _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; give the workdir an encrypted disk")
+        _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are not encrypted; give the workdir an encrypted disk")
+        _refuse("incremental", incremental, False, "every checkpoint is whole")
+        _refuse("enable_redundance", enable_redundance, False, "every checkpoint is whole")
+        self.schedule = _schedule(save_checkpoint_steps or 0, save_checkpoint_seconds or 0)
+        self.keep = _keep(keep_checkpoint_max or 0, keep_checkpoint_per_n_minutes or 0)
+        self.async_save = async_save
+        self.exception_save = exception_save
+
+
+def _schedule(steps: int, seconds: float) -> When:
+    rules: list[When] = []
+    if steps and not (steps == 1 and seconds):
+        rules.append(Every(steps=positive("CheckpointConfig", "save_checkpoint_steps", steps)))
+    if seconds:
+        rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds, kind=float)))
+    if not rules:
+        raise ValueError(
+            text("CheckpointConfig never saves.", give="save_checkpoint_steps or save_checkpoint_seconds a number above 0")
+        )
+    return rules[0] if len(rules) == 1 else rules[0] | rules[1]
+
+
+def _keep(number: int, minutes: float) -> Keep:
+    rules: list[Keep] = []
+    if number or not minutes:
+        rules.append(KeepNewest(positive("CheckpointConfig", "keep_checkpoint_max", number or 1)))
+    if minutes:
+        rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes, kind=float)))
+    return rules[0] if len(rules) == 1 else KeepAny(*rules)
+
+
+def _refuse(argument: str, given: Any, default: Any, why: str) -> None:
+    if given is not default and given != default:
+        raise ValueError(text(f"CheckpointConfig({argument}=...) means nothing here: {why}.", leave=f"{argument} out"))

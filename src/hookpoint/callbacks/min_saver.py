@@ -1,0 +1,40 @@
+"""MinSaver: keep the checkpoint with the least value of a metric."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from hookpoint.callbacks.best_saver import BestSaver
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+
+
+class MinSaver(BestSaver):
+    """Save whenever a metric is lower than ever, as `checkpoints/best-<metric>/`; with `reverse`, higher than ever.
+
+    `filename` replaces the metric in the name. A value has to be strictly better; NaN never is. A metric that never comes is
+    an error, never a silent nothing. It counts at the step it was measured at: where validation does not run at the end of
+    epochs, `.when(...)` moves the saver to where it does. It needs no ModelSaver beside it.
+
+    Triggered at the end of each complete epoch, after those that write the metric. Reads `monitor_stat`, sends the event
+    "best" with metric, value and previous. Keeps the best value and its step in the checkpoint. Runs on all ranks. Costs one
+    comparison per trigger, and a checkpoint for a new best.
+
+    >>> saver = MinSaver("val-error-top1")
+    >>> saver.name, saver.tags
+    ('MinSaver(val-error-top1)', ('best-val-error-top1',))
+    """
+
+    def __init__(
+        self,
+        monitor_stat: str,
+        reverse: bool = False,
+        filename: str | None = None,
+        checkpoint_dir: str | PathLike[str] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(monitor_stat, "max" if reverse else "min", filename, checkpoint_dir, **options)

@@ -1,0 +1,158 @@
+"""ModelCheckpoint: checkpoints by steps, by time, or of the best."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookpoint.callbacks.best import Best, mode_of
+from hookpoint.callbacks.best_watch import BestWatch
+from hookpoint.callbacks.checkpoint_config import CheckpointConfig
+from hookpoint.callbacks.saver import Saver, positive, refuse_place
+from hookpoint.core.errors import text
+from hookpoint.core.store import Keep
+from hookpoint.core.when import Every
+from hookpoint.storage.retention import KeepNewest
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+EXCEPTION = "exception"  # the tag of what a loop writes after an exception
+
+
+class ModelCheckpoint(Saver):
+    """Save by a CheckpointConfig, or at the end of each epoch, and keep the best where a metric says which that is.
+
+    As in MindSpore, `config` says how often and what is kept; without one it saves each epoch and keeps five, where MindSpore
+    would save after each step. As in Keras, `save_freq` is "epoch" or a number of batches, which count as optimizer steps here,
+    and replaces the config's schedule. `.when(...)` replaces both.
+
+    With `monitor` a new best of that metric is kept as `checkpoints/best-<metric>/` too; with `save_best_only` nothing else is
+    saved on schedule. `mode` is "min", "max", or "auto", which goes by the metric's name. A first value has to be better than
+    `initial_value_threshold`. Equal is not better, NaN never is, and a metric that never comes is an error.
+
+    `prefix` is the tag of what is saved on schedule. Folders have names of their own, in the workdir: `directory` and
+    `filepath` are refused. So is what a checkpoint always or never is: `save_weights_only` (the weights are a file of
+    their own in each), and Orca's `by_epoch` and `interval`, which are `.when(Every(epochs=n))`.
+
+    Listens to on_epoch_end and, by schedule, to on_iter_end; to on_exception where the config says exception_save; to on_save.
+    Reads `monitor`, sends the event "best". Keeps the best value, its step and the steps it last saved at in the checkpoint.
+    Runs on all ranks. A step pays for a comparison.
+
+    >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
+    >>> ModelCheckpoint("resnet", config=config, monitor="val_loss").tags
+    ('resnet', 'best-val_loss')
+    """
+
+    def __init__(
+        self,
+        prefix: str = "CKP",
+        directory: str | PathLike[str] | None = None,
+        config: CheckpointConfig | None = None,
+        *,
+        monitor: str | None = None,
+        mode: str = "min",
+        save_best_only: bool = False,
+        save_freq: int | Literal["epoch"] | None = None,
+        initial_value_threshold: float | None = None,
+        filepath: str | PathLike[str] | None = None,
+        save_weights_only: bool = False,
+        by_epoch: bool | None = None,
+        interval: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        refuse_place("ModelCheckpoint", "directory", directory)
+        refuse_place("ModelCheckpoint", "filepath", filepath)
+        _refuse_others(prefix, save_weights_only, by_epoch, interval)
+        if save_best_only and monitor is None:
+            raise ValueError(text("ModelCheckpoint(save_best_only=True): the best of what?", write='monitor="val_loss"'))
+        best = [] if monitor is None else [f"best-{monitor}"]
+        super().__init__(*([] if save_best_only else [prefix]), *best, **options)
+        self.name = self.name or f"ModelCheckpoint({monitor if save_best_only else prefix})"
+        self.prefix = prefix
+        self.save_best_only = save_best_only
+        self.keep: Keep = KeepNewest(5) if config is None else config.keep
+        self.async_save = config is not None and config.async_save
+        self.exception_save = config is not None and config.exception_save
+        self._latest: str | None = None
+        self._watch: BestWatch | None = None
+        if monitor is not None:
+            self.reads = (monitor,)
+            self._watch = BestWatch(monitor, mode_of(monitor, mode), threshold=initial_value_threshold)
+        if save_freq is not None and save_freq != "epoch":
+            self.when(Every(steps=positive("ModelCheckpoint", "save_freq", save_freq)))
+        elif save_freq is None and config is not None:
+            self.when(config.schedule)
+
+    @property
+    def latest_ckpt_file_name(self) -> str | None:
+        """The folder of the run's newest checkpoint, or None before the first."""
+        return self._latest
+
+    @property
+    def best(self) -> Best | None:
+        """The best value so far, and its step; None without a metric to monitor."""
+        return None if self._watch is None else self._watch.best
+
+    def on_trigger(self, run: Run) -> None:
+        if not self.save_best_only:
+            self.ask(run, self.prefix, self.keep, in_background=self.async_save)
+        self._save_best(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch_complete:  # what validation finds belongs to this step, whatever the schedule
+            self._save_best(run)
+
+    def on_exception(self, run: Run) -> None:
+        if self.exception_save:
+            run.save(EXCEPTION, keep=KeepNewest(1))
+
+    def on_save(self, path: Any) -> None:
+        self._latest = str(path)
+
+    def on_load(self, path: Any) -> None:
+        self._latest = str(path)
+
+    def _save_best(self, run: Run) -> None:
+        if self._watch is not None and self._watch.has_new_best(run):
+            self.ask(run, self.tags[-1], KeepNewest(1), in_background=self.async_save)
+
+    def reset(self) -> None:
+        super().reset()
+        self._latest = None
+        if self._watch is not None:
+            self._watch.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best": None if self._watch is None else self._watch.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._watch is not None and state["best"] is not None:
+            self._watch.load_state_dict(state["best"])
+
+
+def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
+    if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
+        raise ValueError(
+            text(
+                f"ModelCheckpoint(prefix={prefix!r}) is no plain word; it is a tag, and no path or template.",
+                write='prefix="resnet", and give the Runner or Loop workdir="runs/resnet"',
+            )
+        )
+    if save_weights_only:
+        raise ValueError(
+            text(
+                "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from.",
+                leave="it out; the weights are a file of their own in each checkpoint",
+            )
+        )
+    if by_epoch is not None or interval is not None:
+        unit = "epochs" if by_epoch in (None, True) else "iterations"
+        number = interval if interval is not None and interval > 0 else 1
+        raise ValueError(
+            text("ModelCheckpoint takes a schedule, not by_epoch= and interval=.", write=f".when(Every({unit}={number}))")
+        )

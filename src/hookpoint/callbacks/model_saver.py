@@ -1,0 +1,59 @@
+"""ModelSaver: a checkpoint now and then."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from hookpoint.callbacks.saver import Saver, positive, refuse_place
+from hookpoint.core.store import Keep
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class ModelSaver(Saver):
+    """Save on trigger, keep the newest `max_to_keep`, and for ever the first of each so many hours of training.
+
+    `max_to_keep=None` keeps them all, `keep_checkpoint_every_n_hours=None` none for ever. A run with a saver is also saved when
+    it ends, stops or is interrupted. Checkpoints are in the workdir: `checkpoint_dir` is refused. With `async_save` training
+    waits for the copy to host memory, not for the disk. A second ModelSaver in a list needs a `tag` of its own.
+
+    Triggered at the end of each complete epoch; `.when(...)` moves it. Reads and writes no metrics. Keeps the step it last
+    saved at in the checkpoint. Runs on all ranks. A step pays nothing; a schedule of steps costs an integer comparison.
+
+    >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
+    (Every(minutes=10) | Every(epochs=1))
+    """
+
+    def __init__(
+        self,
+        max_to_keep: int | None = 10,
+        keep_checkpoint_every_n_hours: float | None = 0.5,
+        checkpoint_dir: str | PathLike[str] | None = None,
+        *,
+        async_save: bool = False,
+        tag: str = "model",
+        **options: Unpack[Options],
+    ) -> None:
+        refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
+        super().__init__(tag, **options)
+        self.name = self.name or ("ModelSaver" if tag == "model" else f"ModelSaver({tag})")
+        self.async_save = async_save
+        self.keep = _keep(max_to_keep, keep_checkpoint_every_n_hours)
+
+    def on_trigger(self, run: Run) -> None:
+        self.ask(run, self.tags[0], self.keep, in_background=self.async_save)
+
+
+def _keep(number: int | None, hours: float | None) -> Keep | None:
+    if number is None:
+        return None
+    newest = KeepNewest(positive("ModelSaver", "max_to_keep", number))
+    if hours is None:
+        return newest
+    return KeepAny(newest, KeepEvery(60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)))

@@ -1,0 +1,60 @@
+"""NewValues: each final value of a metric, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+
+class NewValues:
+    """Hand out the newest final value of a metric, unless it was handed out before: patience counts observations, not looks.
+
+    Final are the means of finished passes and what is logged between iterations; what a running pass shows is not.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was handed out: for a fresh run."""
+        self._seen = 0
+        self._has_warned = False
+
+    def take(self, run: Run) -> tuple[int, float] | None:
+        """Return the step at which the newest value was logged, and the value; None where there is no new one."""
+        count = run.metrics.observations(self.metric)
+        if count == self._seen:
+            return None
+        self._seen = count
+        return run.monitors.get_history(self.metric)[-1]
+
+    def take_current(self, run: Run) -> float | None:
+        """Return the newest value if it is one of the weights as they are now; say once that there was an older one."""
+        found = self.take(run)
+        if found is None:
+            return None
+        step, value = found
+        if step == run.step:
+            return value
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "'%s' was measured at step %d, and it is step %d now: the weights that had it are gone, and not saved."
+                " Trigger its saver where it is measured, with .when(...)",
+                self.metric,
+                step,
+                run.step,
+            )
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self._seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seen = state["seen"]

@@ -1,0 +1,83 @@
+"""Saver: what the callbacks that ask for checkpoints have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.errors import CompileError, text
+from hookpoint.core.store import Keep
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class Saver(Callback):
+    """Ask for checkpoints with tags of its own, once per step; derived classes say when, and what to keep.
+
+    Two savers with one tag would delete each other's checkpoints: that is refused at on_setup. Keeps the steps it last asked
+    at in the checkpoint. Runs on all ranks: whether one or all of them write is for the store to know.
+    """
+
+    saves = True
+
+    def __init__(self, *tags: str, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.tags = tags
+        self._asked: dict[str, int] = {}
+
+    def on_setup(self, run: Run) -> None:
+        own = self.name or type(self).__name__
+        for entry in run.hooks.entries:
+            others = set(entry.subject.tags) if isinstance(entry.subject, Saver) and entry.subject is not self else set()
+            for tag in others.intersection(self.tags):
+                raise CompileError(
+                    text(
+                        f"{own} and {entry.name} both keep '{tag}', and would delete each other's checkpoints.",
+                        keep="one of them",
+                        give="or the other one another tag=, prefix= or filename=, whichever it takes",
+                    )
+                )
+
+    def on_run_begin(self, run: Run) -> None:
+        if not run.resuming:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget the run before."""
+        self._asked = {}
+
+    def ask(self, run: Run, tag: str, keep: Keep | None, *, in_background: bool = False) -> None:
+        """Ask for a checkpoint of this step, unless that was done."""
+        if self._asked.get(tag) != run.step:
+            self._asked[tag] = run.step
+            run.save(tag, keep=keep, in_background=in_background)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": dict(self._asked)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._asked = dict(state["asked"])
+
+
+def refuse_place(owner: str, argument: str, given: object) -> None:
+    """Refuse to be told a folder: all checkpoints of a run are in one place, where a resume finds them."""
+    if given is not None:
+        raise ValueError(
+            text(
+                f"{owner}({argument}={given!r}): checkpoints are in the checkpoints/ folder of the run's workdir.",
+                leave=f"{argument} out, and give the Runner or Loop workdir={str(given)!r}",
+            )
+        )
+
+
+def positive(owner: str, argument: str, given: Any, *, kind: type = int) -> Any:
+    """Return a number above 0, or refuse it."""
+    is_number = isinstance(given, int if kind is int else int | float) and not isinstance(given, bool)
+    if not is_number or not 0 < given < float("inf"):
+        what = "an integer, 1 or more" if kind is int else "a number above 0"
+        raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=what))
+    return given

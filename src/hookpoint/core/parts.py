@@ -1,0 +1,73 @@
+"""Parts: the objects of a run that have a state, alone or in lists and mappings; what a checkpoint keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hookpoint.core.errors import BadLoop, text
+
+OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
+
+
+def has_state(part: Any) -> bool:
+    """Say whether a checkpoint can keep this: it has a state dict, or holds things that have one."""
+    if isinstance(part, Mapping | list | tuple):
+        return any(has_state(one) for _, one in _items(part))
+    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+
+
+def state_of(part: Any) -> Any:
+    """Return the state of an object, or of each one in a list or mapping that has one, by its key."""
+    if isinstance(part, Mapping | list | tuple):
+        return {key: state_of(one) for key, one in _items(part) if has_state(one)}
+    return part.state_dict()
+
+
+def load_state(part: Any, state: Any) -> None:
+    """Give an object, or each one in a list or mapping, its state back."""
+    if isinstance(part, Mapping | list | tuple):
+        for key, one in _items(part):
+            if key in state and has_state(one):
+                load_state(one, state[key])
+    else:
+        part.load_state_dict(state)
+
+
+def own_parts(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a user adds to the checkpoint, or refuse what cannot be kept."""
+    parts = dict(given or {})
+    for name, part in parts.items():
+        if name in OURS:
+            raise BadLoop(text(f"state={{'{name}': ...}}: that name is taken.", rename="it"))
+        if not has_state(part):
+            raise BadLoop(
+                text(f"state={{'{name}': ...}}: {type(part).__name__} has no state_dict and load_state_dict.", add="them")
+            )
+    return parts
+
+
+def gradients_of(model: Any) -> dict[str, Any]:
+    """Return the gradients that a window of several batches has gathered so far, by the parameters' names."""
+    return {name: parameter.grad for name, parameter in named_parameters(model) if parameter.grad is not None}
+
+
+def put_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
+    """Put gathered gradients back."""
+    for name, parameter in named_parameters(model):
+        kept = gradients.get(name)
+        parameter.grad = None if kept is None else kept.to(parameter.device).clone()
+
+
+def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a model, or of each one in a list or mapping of models, by name."""
+    if isinstance(model, Mapping | list | tuple):
+        for key, one in _items(model):
+            yield from ((f"{key}.{name}", parameter) for name, parameter in named_parameters(one))
+    elif hasattr(model, "named_parameters"):
+        yield from model.named_parameters()
+
+
+def _items(parts: Any) -> Iterator[tuple[str, Any]]:
+    pairs = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
+    return ((str(key), one) for key, one in pairs)

@@ -1,0 +1,169 @@
+"""Resuming: how a run finds back to where a checkpoint left it.
+
+A checkpoint is made between epochs, or inside a training pass. The run first gets back there, with `run.resuming` set and
+nothing logged: epochs and passes that were over are left out, and what a user's code does on the way is undone when everything
+is put back. That is when the next epoch opens, or, in the second case, when the epoch and the pass are open again: state first,
+then the place in the data, last the generators of random numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.parts import has_state, load_state, put_gradients
+from hookpoint.core.store import Checkpoint, Resume
+from hookpoint.core.terminal import say
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop import Loop
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+BETWEEN_EPOCHS = {"in_epoch": False}
+
+
+class Resuming:
+    """What is left to be put back. `place` is where the checkpoint was made, as long as the run is not back there."""
+
+    def __init__(self, loop: Loop, run: Run, parts: Mapping[str, Any]) -> None:
+        self.place: Mapping[str, Any] = BETWEEN_EPOCHS
+        self.has_resumed = False
+        self._loop = loop
+        self._run = run
+        self._parts = parts
+        self._found: Checkpoint | None = None
+        self._epochs_over = 0
+
+    def open(self, resume: Resume, identity: Mapping[str, Any]) -> None:
+        """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
+        loop, run = self._loop, self._run
+        store = loop.saving.resumable
+        self._found = store.open(resume, identity) if store is not None else None
+        if self._found is not None:
+            loop.clocks.load_state_dict(self._found.state["clocks"])
+            self.place = self._found.state["place"]
+            self.has_resumed = run.resuming = True
+            loop.logbook.is_muted = run.monitors.is_muted = True
+
+    def put_back(self) -> None:
+        """Restore what was saved, after the begin points of the run; say so."""
+        found, run = self._found, self._run
+        if found is None:
+            return
+        where = f"epoch {run.epoch}, step {run.step}"
+        say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
+        self._report(found)
+        self._load(found.state)
+        self._loop.positions.load_state_dict(found.state["data"])
+        self._loop.randomness.load_state_dict(found.state["rng"])
+        self._loop.saving.keep_at()
+        run._payload = {"path": found.path}
+        self._loop.hooks.fire("on_load", run)
+
+    # Back to the pass
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the run is still on its way back into the epoch that the checkpoint was made in."""
+        return bool(self.place["in_epoch"])
+
+    def is_over(self) -> bool:
+        """Say whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
+
+        The last such pass is where the checkpoint was made: what follows it in the script is no longer on the way back.
+        """
+        if not self.has_resumed:
+            return False
+        self._epochs_over += 1
+        over = self._loop.epochs_opened
+        if self._epochs_over == over and not self.is_under_way:
+            self.leave_epochs()
+        return self._epochs_over <= over
+
+    def results_of(self, number: int) -> Mapping[str, Any] | None:
+        """Return what is known of a pass that was over before the checkpoint, or None for one that is to run."""
+        if self.is_under_way and number < len(self.place["passes"]):
+            done: Mapping[str, Any] = self.place["passes"][number]
+            return done
+        return None
+
+    def enter_epoch(self) -> None:
+        """Put everything back, where the checkpoint was made between epochs, before one opens or the run ends."""
+        if self._found is not None and not self.is_under_way:
+            self._load(self._found.state)
+            self._finish(self._found.state)
+
+    def leave_epochs(self) -> None:
+        """Put everything back when all epochs are over, unless the checkpoint was made later, at the very end."""
+        if not self.place.get("is_end"):
+            self.enter_epoch()
+
+    def enter_pass(self, loader: Iterable[Any]) -> tuple[Iterator[Any], int]:
+        """Put everything back, now that the pass is open; return its source and how many of its batches were seen."""
+        assert self._found is not None
+        loop, state, batches = self._loop, self._found.state, self.place["batches"]
+        loop.saving.passes_done = [dict(one) for one in self.place["passes"]]
+        self._load(state, in_pass=batches is not None)
+        source = None
+        if batches is not None:
+            source = loop.positions.resume(loader, loop.clocks.epoch, batches, state["data"])
+        self._finish(state)
+        return (loop.positions.begin(loader, loop.clocks.epoch) if source is None else source), batches or 0
+
+    def refuse_if_lost(self) -> None:
+        """Say that the epoch ended, and the pass that was to be gone on with never came."""
+        if self.is_under_way and not self._run._verdicts.stop:
+            found, number = self._found, len(self.place["passes"]) + 1
+            assert found is not None
+            raise CannotResume(
+                text(
+                    f"{found.path} was made in pass {number} of epoch {self._run.epoch}, and this epoch has fewer passes.",
+                    run="the script as it was",
+                    start='anew with resume="never"',
+                )
+            )
+
+    def say_finished(self, epochs: int | None) -> None:
+        """Say that there is nothing left to do, where that is so."""
+        done = self._loop.clocks.epochs_done
+        if self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way:
+            more = f'epochs={done + epochs} goes on with it, resume="never" starts anew'
+            say(f"{self._run.name} is finished: {done} of {epochs} epochs are done, and its state is loaded; {more}")
+
+    def _finish(self, state: Mapping[str, Any]) -> None:
+        self._loop.randomness.load_state_dict(state["rng"])
+        self.place, self._found = BETWEEN_EPOCHS, None
+        self._run.resuming = self._loop.logbook.is_muted = self._run.monitors.is_muted = False
+
+    def _load(self, state: Mapping[str, Any], *, in_pass: bool = False) -> None:
+        loop, run, parts = self._loop, self._run, state["parts"]
+        loop.clocks.load_state_dict(state["clocks"])
+        for name, part in self._parts.items():
+            if name in parts:
+                try:
+                    load_state(part, parts[name])
+                except Exception as error:
+                    error.add_note(f"while the {name} of a checkpoint was put back; was it made with another one?")
+                    raise
+        run._stepper.load_state_dict(run, parts["stepper"])
+        if "gradients" in parts:
+            put_gradients(run.model, parts["gradients"])
+        loop.hooks.load_state_dict(state["callbacks"])
+        loop.logbook.load_state_dict(state["logbook"], in_pass=in_pass)
+
+    def _report(self, found: Checkpoint) -> None:
+        """Say what the checkpoint and the run do not have in common; what nobody takes is kept for later checkpoints."""
+        saved = found.state["parts"]
+        for name in saved:
+            if name not in ("stepper", "gradients") and name not in self._parts:
+                logger.warning("the checkpoint has a state of '%s', which this run has no use for", name)
+        for name, part in self._parts.items():
+            if has_state(part) and name not in saved:
+                logger.warning("the checkpoint has no state of '%s': it starts as it is", name)
+        table = self._loop.hooks.compared(found.state["callbacks"])
+        if table:
+            logger.warning("callbacks and the checkpoint:\n%s", table)

@@ -1,0 +1,253 @@
+"""Saving: the checkpoints of one run. What is asked for, when it is written, and what goes into it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
+from hookpoint.core.parts import gradients_of, has_state, named_parameters, state_of
+from hookpoint.core.store import Keep, Request, ResumableStore, Saved, Store
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop import Loop
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+FAILURES_IN_A_ROW = 3
+
+
+class Saving:
+    """Write checkpoints at the boundaries of a run: after a training step, after an epoch, at the end.
+
+    `is_due` is the one thing an iteration looks at. Where there is a saver, a signal, a stop in the middle of an epoch, and
+    the end of the run are saved too. A checkpoint that cannot be written does not end the run; the third in a row does, and
+    the last one of a run in any case.
+    """
+
+    def __init__(self, loop: Loop, run: Run, store: Store | None, parts: dict[str, Any]) -> None:
+        self.is_due = False
+        self.window_is_open = False
+        self.passes_done: list[dict[str, Any]] = []
+        self.parts = parts
+        self.store = store
+        self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
+        self._loop = loop
+        self._run = run
+        self._request = Request()
+        self._was_signalled = False
+        self._in_flight = 0
+        self._failures = 0
+        self._is_last_chance = False
+        self._has_stopped = False
+        self._failure: Exception | None = None
+        self._place: dict[str, Any] | None = None
+        self._kept_at: tuple[Any, ...] | None = None
+        self._last: Any = None
+        self.savers = [entry.name for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
+        self.saves = bool(self.savers) if self.resumable is not None else store is not None
+
+    # Asking
+
+    def refuse_without_store(self) -> None:
+        """Say, before anything runs, that a saver has nowhere to save to."""
+        if self.savers and self._run.world_size > 1:
+            raise NothingToSaveTo(text(f"{self.savers[0]}: a run of several processes cannot be saved yet.", drop="the saver"))
+        if self.savers and self.store is None:
+            raise NothingToSaveTo(text(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"'))
+
+    def ask(self, tag: str, keep: Keep | None = None, in_background: bool = False) -> None:
+        if self.store is None:
+            raise NothingToSaveTo(text("there is nothing to save to.", give='workdir="runs/name", or a store'))
+        self._request.add(tag, keep, in_background)
+        self.is_due = True
+
+    def ask_by_signal(self) -> None:
+        """Ask from inside a signal's handler: nothing but flags is set."""
+        self.is_due = self._was_signalled = True
+
+    def check(self) -> None:
+        """Find out before the first step whether what callbacks keep can be read back."""
+        if self.saves and self.resumable is not None:
+            self.resumable.check({"callbacks": self._loop.hooks.state_dict()})
+
+    # Boundaries
+
+    def at_boundary(self) -> None:
+        """Tell of what the background has finished, and write what was asked for."""
+        self._collect()
+        if self._was_signalled:
+            self._was_signalled = False
+            self.ask("manual")
+        if self._request.tags:
+            self._write()
+
+    def before_end_points(self) -> None:
+        """Save where a stop or a signal cuts the run off, before the end points run: there it can be gone on with."""
+        stopped_by = self._loop.signals.received
+        if self.saves and not self._has_stopped and (stopped_by is not None or self._run._verdicts.stop):
+            if not self._is_kept():
+                self.ask("stop" if stopped_by is None else "signal")
+                self._request.in_background = False
+                self._is_last_chance = True
+                try:
+                    self._write()
+                except (CannotSave, NotFinite) as error:
+                    self._failure = error  # raised at the end, when the end points have run
+            self._has_stopped = True
+
+    def at_epoch_end(self) -> None:
+        """Save what was asked for in the epoch's end points, or a signal that came in them."""
+        if self.saves and self._loop.signals.received is not None and not self._has_stopped and not self._is_kept():
+            self.ask("signal")
+        if self.is_due:
+            self.at_boundary()
+
+    def before_failure(self) -> None:
+        """Remember where an exception cut the run off, for those who save even then."""
+        if self.saves:
+            self._place = self.place()
+
+    def at_end(self, failure: BaseException | None) -> None:
+        """Write the last checkpoint, or that of a failure where one was asked for, and wait for what is under way."""
+        self._is_last_chance = failure is None
+        if failure is not None:
+            self._request.tags = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
+        elif self.savers and not self._has_stopped and not self._is_kept():
+            self.ask("end")
+            self._place = {"in_epoch": False, "is_end": True}
+        if self._request.tags:
+            self._request.in_background = False
+            self._write()
+        self._collect(wait=True)
+        if self._failure is not None and failure is None:
+            raise self._failure
+
+    def close(self) -> None:
+        if self.resumable is not None:
+            self.resumable.close()
+
+    # Writing
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that a run needs to go on as if nothing had happened."""
+        loop, run = self._loop, self._run
+        parts = {name: state_of(part) for name, part in self.parts.items() if has_state(part)}
+        parts["stepper"] = run._stepper.state_dict(run)
+        if self.window_is_open:
+            parts["gradients"] = gradients_of(run.model)
+        return {
+            "clocks": loop.clocks.state_dict(),
+            "place": self._place or self.place(),
+            "parts": parts,
+            "finite": [name for name, _ in named_parameters(run.model)],
+            "callbacks": loop.hooks.state_dict(),
+            "logbook": loop.logbook.state_dict(),
+            "data": loop.positions.state_dict(),
+            "rng": loop.randomness.state_dict(),
+        }
+
+    def place(self) -> dict[str, Any]:
+        """Return where in the epoch the run is: between epochs, before its next pass, or so many batches into one."""
+        loop = self._loop
+        if not loop.epoch_is_open:
+            return {"in_epoch": False}
+        place: dict[str, Any] = {"in_epoch": True, "passes": [_plain(one) for one in self.passes_done], "batches": None}
+        if loop.passes and loop.passes[0].mode == "train":
+            place["batches"] = loop.passes[0].batches_done
+        return place
+
+    def pass_is_done(self, results: Mapping[str, Any], batches: int) -> None:
+        """Remember a pass of this epoch: who goes on in the middle of it does not repeat the passes before."""
+        self.passes_done.append({"results": results, "batches": batches})
+
+    def keep_at(self) -> None:
+        """Take note that the state of this moment is on disk, or on its way."""
+        self._kept_at = self._moment()
+
+    def _is_kept(self) -> bool:
+        return self._kept_at == self._moment()
+
+    def _moment(self) -> tuple[Any, ...]:
+        clocks = self._loop.clocks
+        return (clocks.iteration, clocks.step, clocks.epochs_done)
+
+    def _write(self) -> None:
+        request, self._request = self._request, Request()
+        if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
+            logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
+            return
+        run, clocks = self._run, self._loop.clocks
+        run.monitors.settle()
+        state = self.state()
+        self.keep_at()
+        if self.resumable is None:
+            assert self.store is not None
+            self._tell(
+                Saved(self.store.save(state, step=clocks.step, tags=list(request.tags)), clocks.step, list(request.tags))
+            )
+            return
+        try:
+            saved = self.resumable.write(state, step=clocks.step, elapsed=clocks.elapsed(), request=request)
+        except NotFinite as error:
+            self._refused(error)
+        except OSError as error:
+            self._failed(error)
+        else:
+            if saved is None:
+                self._in_flight += 1
+                self.is_due = True
+            else:
+                self._tell(saved)
+
+    def _collect(self, *, wait: bool = False) -> None:
+        if self.resumable is not None and self._in_flight:
+            finished: list[Saved] = []
+            try:
+                finished = self.resumable.collect(wait=wait)
+            except NotFinite as error:
+                self._in_flight -= 1
+                self._refused(error)
+            except OSError as error:
+                self._in_flight -= 1
+                self._failed(error)
+            self._in_flight -= len(finished)
+            for saved in finished:
+                self._tell(saved)
+        self.is_due = bool(self._in_flight)
+
+    def _tell(self, saved: Saved) -> None:
+        run = self._run
+        self._failures, self._last = 0, saved.path
+        took = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
+        run.put_event("save", path=str(saved.path), tags=list(saved.tags), **took)
+        run._payload = {"path": saved.path}
+        self._loop.hooks.fire("on_save", run)
+
+    def _refused(self, error: NotFinite) -> None:
+        self._kept_at = None
+        logger.error("step %d is not saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none")
+        self._run.put_event("save_refused", reason=str(error))
+        if self._is_last_chance:
+            raise error
+
+    def _failed(self, error: OSError) -> None:
+        self._kept_at = None
+        self._failures += 1
+        logger.error(
+            "step %d could not be saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none"
+        )
+        self._run.put_event("save_failed", reason=str(error), in_a_row=self._failures)
+        if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
+            cures = {
+                "last": f"good checkpoint: {self._last or 'none of this run'}",
+                "make": "room, or the folder writable, and start again: the run goes on from there",
+            }
+            raise CannotSave(text(f"step {self._run.step} could not be saved: {error}", **cures), error.errno) from error
+
+
+def _plain(one_pass: Mapping[str, Any]) -> dict[str, Any]:
+    results = {name: float(value) for name, value in one_pass["results"].items()}
+    return {"results": results, "batches": one_pass["batches"]}

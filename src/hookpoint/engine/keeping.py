@@ -1,0 +1,61 @@
+"""Keeping: what a loop with torch in it needs for checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from hookpoint.core.parts import has_state, state_of
+from hookpoint.engine.positions import TorchPositions
+from hookpoint.engine.randomness import TorchRandomness
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.identity import collect
+
+
+def kept_in(workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
+    """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
+    options: dict[str, Any] = {"randomness": TorchRandomness(), "positions": TorchPositions}
+    if workdir is not None and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        options["store"] = CheckpointStore(workdir)
+        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
+    return options
+
+
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
+    """Return what must be, or should be, the same when a run goes on."""
+    cuda = torch.cuda.is_available()
+    return collect(
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        seed=seed,
+        torch=torch.__version__,
+        cuda=torch.version.cuda if cuda else None,
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        model=_fingerprint(model),
+        optimizer=_kind(optimizer),
+        **facts,
+    )
+
+
+def _fingerprint(model: Any) -> str | None:
+    """Return a digest of the names, shapes and types of a model's tensors."""
+    if not has_state(model):
+        return None
+    lines = sorted(_tensors("", state_of(model)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _tensors(prefix: str, state: Any) -> list[str]:
+    if isinstance(state, Mapping):
+        return [line for key, value in state.items() for line in _tensors(f"{prefix}/{key}", value)]
+    return [f"{prefix} {tuple(state.shape)} {state.dtype}"] if isinstance(state, torch.Tensor) else []
+
+
+def _kind(optimizer: Any) -> str | None:
+    if isinstance(optimizer, Mapping):
+        return ", ".join(f"{key}: {type(one).__name__}" for key, one in optimizer.items())
+    return None if optimizer is None else type(optimizer).__name__

@@ -1,0 +1,1 @@
+"""Files: checkpoints, who may write them, and which of them stay."""

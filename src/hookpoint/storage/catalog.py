@@ -1,0 +1,89 @@
+"""Catalog: the checkpoints that are in a workdir, and which of them may go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.core.store import Keep, Kept
+from hookpoint.storage import disk
+from hookpoint.storage.checkpoint_folder import read_manifest
+from hookpoint.storage.layout import BEST, Place, checkpoints
+from hookpoint.storage.manifest import EXCEPTION, Manifest
+
+logger = logging.getLogger("hookpoint")
+
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are made to go on from, not to be kept
+ALWAYS_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint by its name, and its manifest, or None if there is none that makes sense."""
+
+    path: Path
+    place: Place
+    manifest: Manifest | None
+
+    @property
+    def is_of_exception(self) -> bool:
+        """Whether it holds what an exception left, which is for people to look into."""
+        return self.manifest is not None and self.manifest.kind == EXCEPTION
+
+
+def places(workdir: Path) -> list[tuple[Place, Path]]:
+    """Return every checkpoint folder of a workdir, the oldest first."""
+    folder = checkpoints(workdir)
+    found = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
+    return sorted((place, path) for place, path in found if disk.is_folder(path))
+
+
+def entries(workdir: Path) -> list[Entry]:
+    """Return every checkpoint of a workdir with its manifest, the oldest first. Their files are not verified."""
+    return [Entry(path, place, _manifest(path)) for place, path in places(workdir)]
+
+
+def best_folders(workdir: Path) -> Iterator[Path]:
+    """Yield the best-… folders of a workdir."""
+    folder = checkpoints(workdir)
+    for name in disk.names(folder):
+        if name.startswith(BEST) and disk.is_folder(folder / name):
+            yield folder / name
+
+
+def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep]) -> list[Entry]:
+    """Return the checkpoints that nobody wants any more, the oldest first.
+
+    One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays for
+    ever, and so does one without tags or without a manifest. The two newest that a run can go on from are never deleted.
+    """
+    good = [entry for entry in found if entry.manifest is not None]
+    newest = [entry for entry in good if not entry.is_of_exception][-ALWAYS_KEPT:]
+    kept = {tag: _kept(good, tag, rule) for tag, rule in rules.items()}
+    return [
+        entry
+        for entry in good
+        if entry not in newest
+        and entry.manifest is not None
+        and entry.manifest.tags
+        and all(entry.path.name not in kept[tag] if tag in kept else tag in OWN_TAGS for tag in entry.manifest.tags)
+    ]
+
+
+def _kept(found: Sequence[Entry], tag: str, rule: Keep) -> set[str]:
+    candidates = [
+        Kept(entry.path.name, entry.manifest.step, entry.manifest.elapsed)
+        for entry in found
+        if entry.manifest is not None and tag in entry.manifest.tags
+    ]
+    return {one.name for one in rule(candidates)}
+
+
+def _manifest(path: Path) -> Manifest | None:
+    try:
+        return read_manifest(path)
+    except (DamagedCheckpoint, CannotResume):
+        return None

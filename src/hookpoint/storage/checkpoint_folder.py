@@ -1,0 +1,130 @@
+"""Checkpoint folder: one checkpoint on disk, written so that it is there whole or not at all, and verified before it is read."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotSave, DamagedCheckpoint, text
+from hookpoint.core.store import Checkpoint
+from hookpoint.storage import disk, manifest
+from hookpoint.storage.layout import BEST, MANIFEST, Place
+from hookpoint.storage.manifest import File, Manifest
+from hookpoint.storage.new_file import NewFile
+from hookpoint.storage.state_files import Encoded, read_state
+
+logger = logging.getLogger("hookpoint")
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+FINDER = ".DS_Store"  # which macOS leaves in every folder that a person looks into
+
+
+def write_checkpoint(target: Path, state: dict[str, Any], describe: Callable[[Mapping[str, File]], Manifest]) -> Manifest:
+    """Write the state as a new folder, on disk for good when this returns. `describe` makes the manifest of the files.
+
+    All is written to a hidden folder beside it, each file for good, the manifest last; then that gets the name. Whatever goes
+    wrong, there is either a whole checkpoint of this name or nothing.
+    """
+    staging = target.with_name(disk.hidden("staging", target.name))
+    try:
+        disk.make_new_folder(staging)
+        files = {}
+        for name, write in Encoded(state).files():
+            with NewFile(staging / name) as file:
+                write(file)
+            files[name] = File(file.size, file.sha256)
+        made = describe(files)
+        disk.write(staging / MANIFEST, made.encoded())
+        disk.sync_folder(staging)
+        disk.rename(staging, target)
+        disk.sync_folder(target.parent)
+    except OSError as error:
+        discard(staging)
+        raise cannot_save(target, error) from error
+    except BaseException:
+        discard(staging)
+        raise
+    return made
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Return the checkpoint in a folder, all of it verified before any of it is looked into, or raise DamagedCheckpoint."""
+    folder = Path(path)
+    return Checkpoint(folder, read_state(folder, verified(folder).files))
+
+
+def verified(folder: Path) -> Manifest:
+    """Return the manifest of a checkpoint whose files are what it says, or raise DamagedCheckpoint. Reads everything once."""
+    found = read_manifest(folder)
+    there = set(disk.names(folder)) - {MANIFEST, FINDER}
+    for name in sorted(there ^ set(found.files)):
+        raise _damaged(folder, f"{name} is missing" if name in found.files else f"{name} is none of its files")
+    for name in found.files:
+        verify_file(folder, name, found)
+    return found
+
+
+def verify_file(folder: Path, name: str, found: Manifest) -> None:
+    """Raise DamagedCheckpoint if a file is not what the manifest says."""
+    file, status = found.files[name], disk.status(folder / name)
+    if status is None or not disk.is_file(folder / name):
+        raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is no file")
+    if status.st_size != file.size:
+        raise _damaged(folder, f"{name} has {status.st_size} bytes and had {file.size}")
+    if _read(folder, name, disk.digest) != file.sha256:
+        raise _damaged(folder, f"{name} has other bytes than were written")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return what a checkpoint is, its files not verified; raise DamagedCheckpoint where there is none that makes sense."""
+    if not disk.is_file(folder / MANIFEST):
+        raise _damaged(folder, f"it has no {MANIFEST}")
+    found = manifest.parsed(_read(folder, MANIFEST, disk.read), str(folder))
+    place = Place.of(folder.name)
+    if place is not None and place.step != found.step:
+        raise _damaged(folder, f"it is of step {found.step}")
+    return found
+
+
+def is_like_a_checkpoint(folder: Path) -> bool:
+    """Say whether this is a checkpoint, whole or not, and not the workdir of a run."""
+    return disk.exists(folder / MANIFEST) or Place.of(folder.name) is not None or folder.name.startswith(BEST)
+
+
+def discard(path: Path) -> None:
+    """Remove what nobody needs, as well as that goes: leftovers are removed at the next start."""
+    try:
+        if disk.exists(path):
+            disk.remove(path)
+    except OSError as error:
+        logger.warning("%s could not be removed: %s", path, error)
+
+
+def cannot_save(path: Path, error: OSError) -> CannotSave:
+    """Return the error of a checkpoint that could not be written."""
+    if isinstance(error, CannotSave):
+        return error
+    where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
+    cures = {"check": "that the folder is there, is yours, and can be written to"}
+    if error.errno in NO_ROOM:
+        free = disk.free_bytes(path)
+        room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
+        cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
+    return CannotSave(text(f"{path} could not be written: {error.strerror or error}{where}.", **cures), error.errno)
+
+
+def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
+    try:
+        return how(folder / name)
+    except OSError as error:
+        if error.errno == errno.EIO:  # the disk cannot give back what it was given; other errors say nothing of the content
+            raise _damaged(folder, f"{name} cannot be read from the disk") from error
+        raise
+
+
+def _damaged(folder: Path, why: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(text(f"{folder} is damaged: {why}."))

@@ -1,0 +1,137 @@
+"""Identity: what a run was when it was saved, and whether what is there now may go on from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from hookpoint._version import __version__
+
+Verdict = Literal["fine", "warned", "refused"]
+
+FORMAT = 1  # of checkpoints; it grows when an older release could not read them
+GIT_SECONDS = 2.0
+
+
+class Meaning(NamedTuple):
+    """What a difference between then and now means."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+DIFFERENCES = {
+    "format": Meaning("refused", "saved by a newer release, which this one cannot read"),
+    "world_size": Meaning("refused", "each process has a part of the data and of the state"),
+    "model": Meaning("refused", "its weights have other names, shapes or types"),
+    "optimizer": Meaning("refused", "its state means nothing to another class"),
+    "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
+    "batches_per_epoch": Meaning("warned", "epochs end elsewhere; is it the same data?"),
+    "accumulate": Meaning("warned", "a step is another number of batches"),
+    "precision": Meaning("warned", "results will differ"),
+    "device": Meaning("warned", "results may differ in the last bits"),
+    "cuda": Meaning("warned", "results may differ in the last bits"),
+    "torch": Meaning("warned", "results may differ in the last bits"),
+    "numpy": Meaning("warned", "its random numbers may differ"),
+    "hookpoint": Meaning("fine"),
+    "python": Meaning("fine"),
+    "platform": Meaning("fine"),
+    "git": Meaning("fine"),
+    "git_dirty": Meaning("fine"),
+}
+UNKNOWN = Meaning("warned", "nobody says what it means")
+
+
+class Row(NamedTuple):
+    """One thing that is not as it was saved."""
+
+    name: str
+    saved: Any
+    now: Any
+    verdict: Verdict
+
+
+def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
+    """Return what is to be compared when this run is resumed, of plain types. It may take a second where git is slow."""
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "hookpoint": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "world_size": world_size,
+        "seed": seed,
+    }
+    if "numpy" in sys.modules:
+        found["numpy"] = sys.modules["numpy"].__version__
+    return {**found, **_revision(), **more}
+
+
+def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
+    """Return what differs, the worst first. What only one of the two knows of is fine: releases differ in that."""
+    rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
+    severity = ["refused", "warned", "fine"]
+    return sorted(
+        (row for row in rows if _plain(row.saved) != _plain(row.now)),
+        key=lambda row: severity.index(row.verdict),
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as aligned text: what, saved, now, verdict."""
+    lines = [("what", "saved", "now", "verdict")]
+    for row in rows:
+        why = DIFFERENCES.get(row.name, UNKNOWN).why if row.verdict != "fine" else ""
+        verdict = f"{row.verdict}: {why}" if why else row.verdict
+        lines.append((row.name.replace("_", " "), _shown(row.saved), _shown(row.now), verdict))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Verdict:
+    if name not in saved or name not in now:
+        return "fine"
+    if name == "format" and saved[name] in range(now[name]):  # an older one
+        return "fine"
+    return DIFFERENCES.get(name, UNKNOWN).verdict
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as it comes back from a file."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _revision() -> dict[str, Any]:
+    """Return the git revision of the main script, and whether tracked files were changed since; nothing where there is none."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = os.path.dirname(os.path.abspath(script)) if script else None  # a notebook's is where it runs
+    revision = _git(folder, "rev-parse", "HEAD")
+    if revision is None:
+        return {}
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"git": revision} if changes is None else {"git": revision, "git_dirty": bool(changes)}
+
+
+def _git(folder: str | None, *command: str) -> str | None:
+    """Return what git prints, or None if it cannot be asked. It is kept from writing its index and from starting a daemon."""
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", *command],
+            cwd=folder,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()

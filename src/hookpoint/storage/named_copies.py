@@ -1,0 +1,116 @@
+"""Named copies: `best-…` folders, which are a checkpoint's files under a second name, and the link `last`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.storage import disk
+from hookpoint.storage.catalog import Entry, best_folders
+from hookpoint.storage.checkpoint_folder import discard, read_manifest, verified
+from hookpoint.storage.layout import BEST, LAST, MANIFEST, checkpoints, damaged_name, safe_name
+
+logger = logging.getLogger("hookpoint")
+
+
+def is_named(tag: str) -> bool:
+    """Say whether checkpoints of this tag get a folder of that name."""
+    return tag.startswith(BEST)
+
+
+def put(checkpoint: Path, tag: str) -> None:
+    """Make the folder of a tag hold the files of this checkpoint, in place of those it holds.
+
+    A kill between the two renames leaves no such folder; `heal` makes it at the next start.
+    """
+    target = checkpoint.with_name(safe_name(tag))
+    staging = target.with_name(disk.hidden("staging", target.name))
+    old = target.with_name(disk.hidden("deleting", target.name))
+    try:
+        disk.make_new_folder(staging)
+        for name in (*read_manifest(checkpoint).files, MANIFEST):
+            disk.link(checkpoint / name, staging / name)
+        disk.sync_folder(staging)
+        if disk.exists(target):
+            disk.rename(target, old)
+        try:
+            disk.rename(staging, target)
+        except OSError:
+            if disk.exists(old):
+                disk.rename(old, target)
+            raise
+        disk.sync_folder(target.parent)
+    finally:
+        discard(staging)
+    discard(old)
+
+
+def point_last(checkpoint: Path) -> None:
+    """Make `last` lead to this checkpoint, where the file system has symbolic links."""
+    try:
+        disk.point(checkpoint.with_name(LAST), checkpoint.name)
+    except OSError as error:
+        logger.debug("%s could not be made: %s", checkpoint.with_name(LAST), error)
+
+
+def heal(workdir: Path, found: Sequence[Entry]) -> None:
+    """Put in order what a kill may have left: each named folder holds the newest good checkpoint of its tag.
+
+    One whose tag no checkpoint has any more stays if it is whole, and is moved aside if it is not.
+    """
+    newest = {safe_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
+    for folder in best_folders(workdir):
+        if folder.name not in newest:
+            _keep_if_whole(folder)
+    for name, tag in newest.items():
+        _heal(checkpoints(workdir) / name, [entry for entry in found if entry.manifest and tag in entry.manifest.tags])
+    good = [entry.path for entry in found if entry.manifest and not entry.is_of_exception]
+    last = checkpoints(workdir) / LAST
+    if good:
+        point_last(good[-1])
+    elif disk.exists(last) and not disk.is_folder(last):
+        discard(last)
+
+
+def _heal(folder: Path, sources: list[Entry]) -> None:
+    """Make a folder hold the newest of these checkpoints that is good."""
+    for entry in reversed(sources):
+        if _holds(folder, entry.path):
+            return
+        try:
+            verified(entry.path)
+        except (DamagedCheckpoint, CannotResume, OSError):
+            continue
+        assert entry.manifest is not None
+        tag = next(tag for tag in entry.manifest.tags if safe_name(tag) == folder.name)
+        put(entry.path, tag)
+        return
+    if disk.is_folder(folder):
+        _keep_if_whole(folder)
+
+
+def _holds(folder: Path, checkpoint: Path) -> bool:
+    """Say whether a folder's files are those of a checkpoint: by name where there are hard links, else by content."""
+    names = disk.names(checkpoint)
+    if disk.names(folder) != names:
+        return False
+    if all(disk.is_same(folder / name, checkpoint / name) for name in names):
+        return True
+    try:
+        return disk.read(folder / MANIFEST) == disk.read(checkpoint / MANIFEST) and bool(verified(folder))
+    except (DamagedCheckpoint, CannotResume, OSError):
+        return False
+
+
+def _keep_if_whole(folder: Path) -> None:
+    try:
+        verified(folder)
+    except DamagedCheckpoint as error:
+        aside = folder.with_name(damaged_name(folder.name, disk.names(folder.parent)))
+        disk.rename(folder, aside)
+        disk.sync_folder(folder.parent)
+        logger.warning("%s It is now %s.", error, aside)
+    except CannotResume as error:
+        logger.warning("%s", error)

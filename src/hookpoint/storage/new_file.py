@@ -1,0 +1,94 @@
+"""NewFile: a file that is written from start to end, once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from hookpoint.storage.operations import perform
+
+Buffer = bytes | bytearray | memoryview
+
+GATHERED_BYTES = 1 << 20  # small pieces wait until they are this much
+PIECE_BYTES = 1 << 24  # the most that one operation writes
+
+
+class NewFile:
+    """A file being written, from start to end, its size and SHA-256 computed on the way. For `with`.
+
+    It is on disk for good when the block is left without an error. What a write fails with is raised when the block is left, and
+    what is written after it is dropped: torch.save makes another error of one that comes in the middle.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._gathered = bytearray()
+        self._error: BaseException | None = None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._descriptor = perform(lambda: os.open(path, flags, 0o600), "create", path)
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data).cast("B")
+        if self._error is None:
+            try:
+                self._take(view)
+            except BaseException as error:
+                self._error = error
+        return len(view)
+
+    def flush(self) -> None:
+        """Do nothing; what takes a file may want to call it."""
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if self._error is None and kind is None:
+                self._put(memoryview(self._gathered))
+                perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
+        finally:
+            os.close(self._descriptor)
+        if self._error is not None:  # and whatever else went wrong is because of it
+            raise self._error
+
+    def _take(self, view: memoryview) -> None:
+        if len(self._gathered) + len(view) > GATHERED_BYTES:
+            gathered, self._gathered = self._gathered, bytearray()
+            self._put(memoryview(gathered))
+        if len(view) > GATHERED_BYTES:
+            self._put(view)
+        else:
+            self._gathered += view
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            piece = view[:PIECE_BYTES]
+            written = perform(
+                lambda: os.write(self._descriptor, piece),  # noqa: B023 - called at once
+                "write",
+                self._path,
+                data=piece,
+                descriptor=self._descriptor,
+            )
+            self._hash.update(piece[:written])
+            self.size += written
+            view = view[written:]
+
+
+def sync(descriptor: int) -> None:
+    """Put what was written to an open file, or the names in an open folder, on disk for good."""
+    if sys.platform == "darwin":  # where fsync leaves the data in the drive's cache
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)

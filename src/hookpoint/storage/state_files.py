@@ -1,0 +1,155 @@
+"""State files: a state as the files of a checkpoint, and back.
+
+The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which torch.save
+writes and torch.load reads with weights_only=True, always; or `state.json` where there is no tensor in it, which needs no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
+from hookpoint.storage.layout import safe_name
+from hookpoint.storage.tags import for_json, restored
+from hookpoint.storage.tree import has_tensors, is_flat
+
+MODEL = ("parts", "model")
+TORCH, JSON = "state.pt", "state.json"
+KINDS = {"dict": dict, "OrderedDict": OrderedDict}
+
+
+class Encoded:
+    """A state, ready to be written as files: a name and what writes it, for each.
+
+    It holds on to the tensors of the state, which must not change until all is written.
+    """
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._weights: dict[str, Any] = {}
+        self._places: list[dict[str, Any]] = []
+        self._state = self._without_weights(state) if has_tensors(state) else state
+
+    def files(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
+        """Yield each file's name and a function that writes it to a stream."""
+        for name, weights in self._weights.items():
+            yield name, _weights_writer(weights)
+        whole = {"state": self._state, "weights": self._places}
+        if has_tensors(self._state):
+            yield TORCH, _torch_writer(whole)
+        else:
+            yield JSON, _json_writer(whole)
+
+    def _without_weights(self, state: dict[str, Any]) -> dict[str, Any]:
+        parts = state.get(MODEL[0])
+        if type(parts) is not dict or MODEL[1] not in parts:
+            return state
+        return {**state, MODEL[0]: {**parts, MODEL[1]: self._taken_out(parts[MODEL[1]], ())}}
+
+    def _taken_out(self, model: Any, names: tuple[Any, ...]) -> Any:
+        """Return the state of the model, or of several, with the weights taken out that are files of their own."""
+        from hookpoint.storage.weights_file import is_writable
+
+        if is_writable(model):
+            file = "model.safetensors" if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
+            if file not in self._weights:
+                self._weights[file] = model
+                metadata = getattr(model, "_metadata", None)
+                self._places.append(
+                    {"names": names, "file": file, "kind": type(model).__name__, "keys": list(model), "metadata": metadata}
+                )
+                return None
+        elif type(model) is dict and not is_flat(model) and all(type(name) is str for name in model):
+            return {name: self._taken_out(one, (*names, name)) for name, one in model.items()}
+        return model
+
+
+def check(state: dict[str, Any]) -> None:
+    """Write the state to memory and read it back, the weights left out; raise NotSaveable if that cannot be done."""
+    for name, write in Encoded(state).files():
+        if name in (TORCH, JSON):
+            memory = io.BytesIO()
+            write(memory)
+            memory.seek(0)
+            try:
+                _load(name, memory)
+            except Exception as error:
+                raise NotSaveable(
+                    text(f"the state can be written but not read back: {error}", keep="plain types and tensors only")
+                ) from error
+
+
+def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
+    """Return the state that the files of a folder were made from. They must have been verified before."""
+    found = [name for name in (TORCH, JSON) if name in names]
+    if len(found) != 1:
+        raise DamagedCheckpoint(text(f"{folder} has no state: neither {TORCH} nor {JSON}."))
+    try:
+        whole = _load(found[0], folder / found[0])
+        state: dict[str, Any] = whole["state"]
+        for place in whole["weights"]:
+            _put_back(state, place, folder, names)
+    except ModuleNotFoundError as error:
+        raise CannotResume(
+            text(
+                f"{folder} holds tensors, and {error.name} is not there to read them.", install="pip install 'hookpoint[torch]'"
+            )
+        ) from None
+    except OSError:
+        raise
+    except Exception as error:  # whoever wrote this wrote the digests too
+        raise DamagedCheckpoint(text(f"{folder / found[0]} is as it was written, and cannot be read: {error}")) from error
+    return state
+
+
+def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
+    from hookpoint.storage.weights_file import read_weights
+
+    if place["file"] not in names:
+        raise ValueError(f"{place['file']!r} is none of its files")
+    loaded = read_weights(folder / place["file"])
+    weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
+    if place["metadata"] is not None:
+        weights._metadata = place["metadata"]
+    holder, (*inner, last) = state, (*MODEL, *place["names"])
+    for name in inner:
+        holder = holder[name]
+    holder[last] = weights
+
+
+def _load(name: str, source: Any) -> Any:
+    if name == JSON:
+        data = source.read() if hasattr(source, "read") else Path(source).read_bytes()
+        return restored(json.loads(data))
+    from hookpoint.storage.torch_file import read_tree
+
+    return read_tree(source)
+
+
+def _weights_writer(weights: Any) -> Callable[[Any], None]:
+    def write(stream: Any) -> None:
+        from hookpoint.storage.weights_file import write_weights
+
+        write_weights(weights, stream)
+
+    return write
+
+
+def _torch_writer(whole: Any) -> Callable[[Any], None]:
+    def write(stream: Any) -> None:
+        from hookpoint.storage.torch_file import write_tree
+
+        write_tree(whole, stream)
+
+    return write
+
+
+def _json_writer(whole: Any) -> Callable[[Any], None]:
+    def write(stream: Any) -> None:
+        stream.write(json.dumps(for_json(whole), allow_nan=False, separators=(",", ":")).encode())
+
+    return write

@@ -1,0 +1,147 @@
+"""Tags: how a tree is written in a format that has fewer types than Python.
+
+What a format does not have becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A dict of the user's
+that looks like one becomes `{"$dict": [[key, value], …]}`, as does one with keys that the format does not have. What comes back
+is what went in, to the last bit of a float and the type of a key. Trees come from `hookpoint.storage.tree.copied`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from hookpoint.storage.tree import MAPPINGS, SEQUENCES, is_array
+
+MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
+MOST_TORCH_BITS = 1024  # what torch.load takes with weights_only=True ends before 2040
+
+
+def for_json(value: Any) -> Any:
+    """Return the tree in the types of JSON."""
+    kind = type(value)
+    if kind is float and not math.isfinite(value):
+        return {"$float": struct.pack(">d", value).hex()}
+    if kind is int and value.bit_length() > MOST_JSON_BITS:
+        return {"$int": hex(value)}
+    if kind is complex:
+        return {"$complex": [for_json(value.real), for_json(value.imag)]}
+    if kind is bytes:
+        return {"$bytes": _text(value)}
+    if is_array(value):
+        return {"$ndarray": [value.dtype.str, list(value.shape), _text(value.tobytes())]}
+    if kind is dict and all(type(key) is str for key in value) and not _looks_tagged(value):
+        return {key: for_json(one) for key, one in value.items()}
+    if kind in MAPPINGS:
+        return {f"${kind.__name__}": [[for_json(key), for_json(one)] for key, one in value.items()]}
+    if kind is list:
+        return [for_json(one) for one in value]
+    if kind in SEQUENCES:
+        return {f"${kind.__name__}": [for_json(one) for one in value]}
+    return value
+
+
+def for_torch(value: Any) -> Any:
+    """Return the tree in the types that torch.load takes with weights_only=True. Tensors stay what they are."""
+    kind = type(value)
+    if kind is int and value.bit_length() > MOST_TORCH_BITS:
+        return {"$int": hex(value)}
+    if kind is bytes and not value:  # which is pickled by a name that torch.load does not take
+        return {"$bytes": ""}
+    if is_array(value):
+        return {"$ndarray": [value.dtype.str, list(value.shape), _tensor(value)]}
+    if kind in MAPPINGS:
+        return _mapping_for_torch(value)
+    if kind is list:
+        return [for_torch(one) for one in value]
+    if kind in SEQUENCES:
+        inner = [for_torch(one) for one in value]
+        is_itself = kind is tuple or (kind is set and all(one is given for one, given in zip(inner, value, strict=True)))
+        return kind(inner) if is_itself else {f"${kind.__name__}": inner}
+    return value
+
+
+def restored(value: Any) -> Any:
+    """Return the tree that was written, of what was read."""
+    kind = type(value)
+    if kind in MAPPINGS:
+        if kind is dict and _looks_tagged(value):
+            ((tag, inner),) = value.items()
+            return _RESTORE[tag[1:]](inner)
+        copy = kind()
+        for key, one in value.items():
+            copy[key] = restored(one)
+        if "_metadata" in getattr(value, "__dict__", {}):
+            copy._metadata = restored(value._metadata)
+        return copy
+    if kind in (list, tuple):
+        return kind(restored(one) for one in value)
+    return value
+
+
+def _looks_tagged(value: dict[Any, Any]) -> bool:
+    return len(value) == 1 and all(type(key) is str and key.startswith("$") for key in value)
+
+
+def _mapping_for_torch(value: Any) -> Any:
+    kind = type(value)
+    if _looks_tagged(value) or not all(for_torch(key) is key or _is_tuple_as_it_is(key) for key in value):
+        return {f"${kind.__name__}": [[for_torch(key), for_torch(one)] for key, one in value.items()]}
+    copy = kind()
+    for key, one in value.items():
+        copy[key] = for_torch(one)
+    if "_metadata" in getattr(value, "__dict__", {}):
+        copy._metadata = for_torch(value._metadata)
+    return copy
+
+
+def _is_tuple_as_it_is(key: Any) -> bool:
+    return type(key) is tuple and all(for_torch(one) is one or _is_tuple_as_it_is(one) for one in key)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _tensor(array: Any) -> Any:
+    import torch
+
+    return (
+        torch.frombuffer(bytearray(array.tobytes()), dtype=torch.uint8) if array.nbytes else torch.empty(0, dtype=torch.uint8)
+    )
+
+
+def _array(given: list[Any]) -> Any:
+    import numpy
+
+    kind, shape, data = given
+    raw = base64.b64decode(data) if isinstance(data, str) else data.numpy().tobytes()
+    return numpy.frombuffer(bytearray(raw), dtype=numpy.dtype(kind)).reshape(shape)
+
+
+def _pairs(kind: type) -> Callable[[list[Any]], Any]:
+    def restore(pairs: list[Any]) -> Any:
+        copy = kind()
+        for key, one in pairs:
+            copy[restored(key)] = restored(one)
+        return copy
+
+    return restore
+
+
+_RESTORE: dict[str, Callable[[Any], Any]] = {
+    "float": lambda given: struct.unpack(">d", bytes.fromhex(given))[0],
+    "int": lambda given: int(given, 16),
+    "complex": lambda given: complex(restored(given[0]), restored(given[1])),
+    "bytes": lambda given: base64.b64decode(given),
+    "ndarray": _array,
+    "dict": _pairs(dict),
+    "OrderedDict": _pairs(OrderedDict),
+    "Counter": _pairs(Counter),
+    "tuple": lambda given: tuple(map(restored, given)),
+    "set": lambda given: set(map(restored, given)),
+    "frozenset": lambda given: frozenset(map(restored, given)),
+}

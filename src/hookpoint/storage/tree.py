@@ -1,0 +1,153 @@
+"""Tree: the state of a run as a checkpoint keeps it, of plain types, tensors and arrays, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from hookpoint.core.errors import NotSaveable, text
+
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+MAPPINGS = frozenset({dict, OrderedDict, Counter})
+SEQUENCES = frozenset({list, tuple, set, frozenset})
+ARRAY_KINDS = "biufcmMSU"
+MOST_LEVELS = 100
+MOST_SHOWN = 8
+
+Where = tuple[Any, ...]  # the keys that lead to a value
+Leaf = Callable[[Any, Where], Any]
+
+
+def copied(state: Any, leaf: Leaf = lambda value, where: value) -> Any:
+    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`, or raise NotSaveable naming what is neither.
+
+    Types are kept exactly: a subclass of dict or int is none. NumPy's scalars become Python's.
+    """
+    return _copied(state, (), leaf)
+
+
+def is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # where nobody imported it, there is none
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Say whether this is what a module's state_dict is: names and tensors, at least one."""
+    return type(value) in (dict, OrderedDict) and bool(value) and all(type(k) is str and is_tensor(v) for k, v in value.items())
+
+
+def has_tensors(tree: Any) -> bool:
+    """Say whether there is a tensor anywhere."""
+    if type(tree) in MAPPINGS:
+        return any(map(has_tensors, tree.values()))
+    if type(tree) in SEQUENCES:
+        return any(map(has_tensors, tree))
+    return is_tensor(tree)
+
+
+def shown(where: Where) -> str:
+    """Return the way to a value, as one would write it.
+
+    >>> shown(("callbacks", "Mine", "state", 0))
+    "callbacks['Mine']['state'][0]"
+    """
+    first, *rest = where or ("the state",)
+    return str(first) + "".join(f"[{key!r}]" for key in rest)
+
+
+def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if len(where) > MOST_LEVELS:
+        raise NotSaveable(
+            text(
+                f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or holds itself.",
+                keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
+            )
+        )
+    if kind in MAPPINGS:
+        return _mapping(value, where, leaf)
+    if kind in SEQUENCES:
+        return kind(_copied(one, (*where, number), leaf) for number, one in enumerate(value))
+    if is_tensor(value):
+        _refuse_odd_tensor(value, where)
+        return leaf(value, where)
+    if is_array(value):
+        _refuse_odd_array(value, where)
+        return leaf(value, where)
+    if _is_scalar(value) and type(value.item()) in PLAIN:
+        return value.item()
+    raise _not_saveable(value, where)
+
+
+def _mapping(value: Any, where: Where, leaf: Leaf) -> Any:
+    copy = type(value)()
+    for key, one in value.items():
+        plain = _key(key, where)
+        copy[plain] = _copied(one, (*where, plain), leaf)
+    if "_metadata" in getattr(value, "__dict__", {}):  # a module's state_dict carries the versions of its layers there
+        copy._metadata = _copied(value._metadata, (*where, "_metadata"), leaf)
+    return copy
+
+
+def _key(key: Any, where: Where) -> Any:
+    if type(key) is tuple:
+        return tuple(_key(one, where) for one in key)
+    if _is_scalar(key):
+        key = key.item()
+    if type(key) not in PLAIN:
+        raise NotSaveable(
+            text(
+                f"a key in {shown(where)} is {_a(key)}: {key!r}; a checkpoint keeps plain keys.",
+                use="a string or a number as the key",
+            )
+        )
+    return key
+
+
+def _is_scalar(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
+
+
+def _refuse_odd_tensor(value: Any, where: Where) -> None:
+    torch = sys.modules["torch"]
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise _not_saveable(value, where)
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        odd = "quantized" if value.is_quantized else "meta" if value.is_meta else "sparse"
+        raise NotSaveable(
+            text(f"{shown(where)} is a {odd} tensor; a checkpoint keeps dense ones.", keep="a dense one, or what it is made of")
+        )
+
+
+def _refuse_odd_array(value: Any, where: Where) -> None:
+    if type(value) is not sys.modules["numpy"].ndarray:
+        raise _not_saveable(value, where)
+    if value.dtype.kind not in ARRAY_KINDS:
+        raise NotSaveable(
+            text(
+                f"{shown(where)} is an array of {value.dtype}; a checkpoint keeps arrays of numbers and of text.",
+                keep="an array of numbers for each field, or a list",
+            )
+        )
+
+
+def _not_saveable(value: Any, where: Where) -> NotSaveable:
+    cures = {"keep": "numbers, strings, bytes, lists, tuples, sets, dicts, tensors and arrays of numbers"}
+    if hasattr(value, "state_dict"):
+        cures = {"keep": "its state_dict() instead"}
+    return NotSaveable(text(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", **cures))
+
+
+def _a(value: Any) -> str:
+    name = type(value).__name__
+    return f"a{'n' if name[0] in 'AEIOUaeiou' else ''} {name}"

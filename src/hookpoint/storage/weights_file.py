@@ -1,0 +1,125 @@
+"""Weights file: names and tensors as safetensors, which every other tool reads too.
+
+It is written here, as a stream straight from the tensors' memory, and read with the safetensors library. A tensor that has
+several names, as tied weights have, is stored once; the header says its other names under `hookpoint.aliases`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hookpoint.storage.tree import is_flat
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+if find_spec("safetensors") is not None:  # newer releases know more
+    _known = getattr(import_module("safetensors.torch"), "_TYPES", {})
+    DTYPES |= {dtype: name for name, dtype in _known.items() if dtype is not None}
+
+ALIASES = "hookpoint.aliases"
+ALIGNMENT = 8
+
+
+class Stream(Protocol):
+    """What bytes are written to."""
+
+    def write(self, data: memoryview) -> int: ...
+
+
+def is_writable(weights: Any) -> bool:
+    """Say whether these can be a file: names and tensors, of types that safetensors has, where the library is there to read them."""
+    if not is_flat(weights) or find_spec("safetensors") is None:
+        return False
+    return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
+
+
+def write_weights(weights: Mapping[str, torch.Tensor], stream: Stream) -> None:
+    """Write the tensors. One that is not contiguous, or on a device, is copied while it is written; all others are not."""
+    once, aliases = _told_apart(weights)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    if aliases:
+        header["__metadata__"][ALIASES] = json.dumps(aliases)
+    end = 0
+    for name, tensor in once.items():
+        start, end = end, end + _size(tensor)
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % ALIGNMENT)
+    stream.write(memoryview(struct.pack("<Q", len(encoded)) + encoded))
+    for tensor in once.values():
+        if _size(tensor):
+            stream.write(_memory(tensor))
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file by their names, on the host, in memory of their own."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt", device="cpu") as file:
+        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # what it returns is the file, mapped
+        aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
+    return weights | {alias: weights[name] for alias, name in aliases.items()}
+
+
+def _told_apart(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return each tensor under its first name, the wider types first so that all are aligned, and what its other names stand for."""
+    once: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, tensor in weights.items():
+        key = identity(tensor)
+        if key is not None and key in seen:
+            aliases[name] = seen[key]
+        else:
+            once[name] = tensor
+            if key is not None:
+                seen[key] = name
+    return dict(sorted(once.items(), key=lambda item: -item[1].element_size())), aliases
+
+
+def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return what two tensors have in common that are the same memory read the same way; None for an empty one."""
+    if not tensor.numel():
+        return None
+    bits = (tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), bits)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return name != "__metadata__"
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())

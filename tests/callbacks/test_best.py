@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from hookpoint.callbacks.best import Best, mode_of
+
+
+def taken(best, values):
+    return [value for step, value in enumerate(values, 1) if best.take(value, step)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "bests"),
+    [
+        ("min", [3.0, 2.0, 2.0, 2.5, 1.0], [3.0, 2.0, 1.0]),
+        ("max", [1.0, 2.0, 2.0, 1.5, 3.0], [1.0, 2.0, 3.0]),
+        ("min", [1.0, 0.0, 0.5, -1.0], [1.0, 0.0, -1.0]),
+        ("max", [-1.0, 0.0, -0.5], [-1.0, 0.0]),
+        ("min", [math.nan, 1.0, math.nan, 0.5], [1.0, 0.5]),
+        ("max", [math.nan, 1.0, math.nan, 1.5], [1.0, 1.5]),
+        ("min", [math.inf, 1.0], [1.0]),
+        ("max", [-math.inf, 1.0, math.inf], [1.0, math.inf]),
+    ],
+)
+def test_better_is_strictly_better(mode, values, bests):
+    assert taken(Best(mode), values) == bests
+
+
+def test_value_and_step_are_those_of_the_best():
+    best = Best("max")
+    assert (best.value, best.step) == (None, None)
+    taken(best, [1.0, 3.0, 2.0])
+    assert (best.value, best.step) == (3.0, 2)
+
+
+def test_a_distance_has_to_be_exceeded():
+    assert taken(Best("min", min_delta=0.5), [2.0, 1.6, 1.5, 1.25, 0.875]) == [2.0, 1.25]
+    assert taken(Best("max", min_delta=0.5), [1.0, 1.5, 1.625]) == [1.0, 1.625]
+
+
+def test_the_first_has_to_beat_the_threshold():
+    assert taken(Best("min", threshold=1.0), [2.0, 1.0, 0.5, 0.75]) == [0.5]
+    assert taken(Best("max", threshold=0.0), [-1.0, 0.0, 0.5]) == [0.5]
+
+
+def test_asking_changes_nothing():
+    best = Best("min")
+    assert best.is_beaten_by(1.0)
+    assert best.is_beaten_by(1.0)
+    assert not best.is_beaten_by(math.nan)
+    assert best.value is None
+
+
+def test_its_state_goes_through_json_and_a_reset_forgets():
+    first, second = Best("max"), Best("max")
+    taken(first, [0.1, 0.30000000000000004])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert (second.value, second.step) == (0.30000000000000004, 2)
+    assert not second.take(0.30000000000000004, 3)
+    second.reset()
+    assert (second.value, second.step) == (None, None)
+    assert second.take(0.1, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Best("auto"), "mode='auto' does not say which value is better.\n  choose    'max', 'min'"),
+        (lambda: Best(min_delta=-1), "min_delta=-1 is no distance.\n  give      a number, 0 or more"),
+        (lambda: Best(min_delta=math.nan), "min_delta=nan is no distance.\n  give      a number, 0 or more"),
+        (
+            lambda: mode_of("loss", "least"),
+            "mode='least' does not say which value is better.\n  choose    'auto', 'max', 'min'",
+        ),
+        (
+            lambda: mode_of("score", "auto"),
+            "mode='auto': the name 'score' does not say whether less or more is better."
+            "\n  write     mode='min' or mode='max'",
+        ),
+        (
+            lambda: mode_of("error_of_accuracy", "auto"),
+            "mode='auto': the name 'error_of_accuracy' does not say whether less or more is better."
+            "\n  write     mode='min' or mode='max'",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(make, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("loss", "min"),
+        ("val_loss", "min"),
+        ("val-error-top1", "min"),
+        ("Val/RMSE", "min"),
+        ("acc", "max"),
+        ("val_accuracy", "max"),
+        ("acc@5", "max"),
+        ("acc1", "max"),
+        ("macro_f1", "max"),
+    ],
+)
+def test_auto_goes_by_the_name(metric, mode):
+    assert mode_of(metric, "auto") == mode
+
+
+def test_a_mode_that_is_given_counts_whatever_the_name():
+    assert mode_of("loss", "max") == "max"

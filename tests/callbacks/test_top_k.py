@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookpoint.callbacks.top_k import TopK
+
+
+@given(st.integers(1, 5), st.sampled_from(["min", "max"]), st.lists(st.floats()))
+def test_it_has_the_k_best_and_of_equal_ones_the_earlier(k, mode, values):
+    top = TopK(k, mode)
+    said = [top.take(value, step) for step, value in enumerate(values)]
+    worst = math.inf if mode == "min" else -math.inf
+    real = [(value, step) for step, value in enumerate(values) if not math.isnan(value) and value != worst]
+    expected = sorted(real, key=lambda pair: (pair[0] if mode == "min" else -pair[0], pair[1]))[:k]
+    assert top.ranking == expected
+    assert [step for step in range(len(values)) if step in top] == sorted(step for _, step in expected)
+    assert all(said[step] for _, step in expected)
+
+
+def test_a_second_value_of_a_step_replaces_its_first():
+    top = TopK(2, "min")
+    assert top.take(1.0, 10)
+    assert top.take(2.0, 20)
+    assert not top.take(5.0, 30)
+    assert top.take(0.5, 20)
+    assert top.ranking == [(0.5, 20), (1.0, 10)]
+
+
+def test_its_state_goes_through_json_and_a_reset_forgets():
+    first, second = TopK(2, "max"), TopK(2, "max")
+    first.take(0.1, 1)
+    first.take(0.2, 2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.ranking == first.ranking == [(0.2, 2), (0.1, 1)]
+    second.reset()
+    assert second.ranking == []
+    assert 2 not in second
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, "3", None])
+def test_a_number_that_means_nothing_is_refused(k):
+    message = f"k={k!r} is no number of checkpoints.\n  give      an integer, 1 or more"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        TopK(k)
+
+
+def test_a_mode_that_means_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"mode='least' does not say which value is better.\n  choose    'max', 'min'"):
+        TopK(3, "least")

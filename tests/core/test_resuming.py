@@ -1,0 +1,494 @@
+from __future__ import annotations
+
+import copy
+import random
+from contextlib import contextmanager
+
+import pytest
+
+from hookpoint import Callback, Every
+from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
+from hookpoint.core.loop import Loop
+from hookpoint.core.store import Checkpoint, Saved
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is saved any more."""
+
+
+class Disk:
+    """What outlives a process: checkpoints and what a monitor has written."""
+
+    def __init__(self):
+        self.checkpoints, self.rows, self.fails = [], [], []
+
+    def open(self, resume, identity):
+        return Checkpoint("disk", copy.deepcopy(self.checkpoints[-1][0])) if self.checkpoints else None
+
+    def check(self, state):
+        pass
+
+    def write(self, state, *, step, elapsed, request):
+        if self.fails and (error := self.fails.pop(0)) is not None:
+            raise error
+        self.checkpoints.append((copy.deepcopy(state), step, list(request.tags)))
+        return Saved(f"disk/{len(self.checkpoints)}", step, list(request.tags))
+
+    def save(self, state, *, step, tags):
+        raise AssertionError("a store that can do more is asked for more")
+
+    def collect(self, *, wait=False):
+        return []
+
+    def close(self):
+        pass
+
+
+class Saver(Callback):
+    saves = True
+
+    def on_trigger(self, run):
+        run.save("saver")
+
+
+class Rows(Callback):
+    """A monitor whose file is cut back to where the checkpoint has it."""
+
+    def __init__(self, disk):
+        super().__init__()
+        self.disk = disk
+
+    def on_records(self, records):
+        for record in records:
+            if record.kind == "scalars":
+                self.disk.rows.append((record.step, record.epoch, record.at, record.scalars()))
+
+    def on_run_begin(self, run):
+        if not run.resuming:
+            self.disk.rows.clear()
+
+    def state_dict(self):
+        return {"rows": len(self.disk.rows)}
+
+    def load_state_dict(self, state):
+        del self.disk.rows[state["rows"] :]
+
+
+class Weights:
+    def __init__(self):
+        self.value = 1.0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Shuffled:
+    """Batches in an order of its own in each epoch, each with noise that is drawn when it is read."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        for number in random.sample(range(self.size), self.size):
+            yield number + random.random()
+
+
+class Decides(Callback):
+    """Keep a best value, and count what it has seen; forgets at the begin of a run and of each training epoch."""
+
+    def on_run_begin(self, run):
+        self.best, self.seen, self.in_epoch = 1e9, 0, 0
+
+    def on_train_epoch_begin(self):
+        self.in_epoch = 0
+
+    def on_train_iter_end(self, run):
+        self.in_epoch += 1
+
+    def on_epoch_end(self, run):
+        self.best = min(self.best, run.metrics["loss"])
+        run.log("best", self.best + self.in_epoch)
+
+    def on_trigger(self, run):
+        self.seen += 1
+        run.log("seen", self.seen)
+
+    def state_dict(self):
+        return {"best": self.best, "seen": self.seen, "in_epoch": self.in_epoch}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Kills(Callback):
+    """Take the process away at the n-th point of the run."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.left = at
+
+    def run(self, hookpoint=None, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+@contextmanager
+def no_ghosts(rows):
+    """Let the thread of a process that was killed write nothing any more."""
+    try:
+        yield
+    except Killed:
+        rows.disk = Disk()
+        raise
+
+
+def train(disk, kill_at=0, *, shape="plain", epochs=3, every=None):
+    random.seed(7)
+    model, extra = Weights(), Weights()
+    saver = Saver() if every is None else Saver().when(every)
+    callbacks = [Decides().when(Every(iterations=3)), saver, Kills(kill_at), Rows(disk)]
+    decides = callbacks[0]
+
+    def learn(run, batch):
+        model.value = model.value * 0.9 + batch * random.random()
+        run.log(loss=model.value)
+
+    loop = Loop(callbacks, model=model, store=disk, log_every=2, state={"extra": extra})
+    with no_ghosts(callbacks[-1]), loop as run:
+        random.random()
+        extra.value += 1
+        if shape == "no epochs":
+            for _ in range(epochs):
+                for batch in run.batches(Shuffled(5)):
+                    learn(run, batch)
+                extra.value += random.random()
+        else:
+            for epoch in run.epochs(epochs):
+                random.random()  # what the body does before the pass is done again, and does not matter
+                extra.value += epoch
+                if shape == "validates first":
+                    for batch in run.batches([1.0, 2.0], mode="val"):
+                        run.log(loss=batch + random.random())
+                for batch in run.batches(Shuffled(5)):
+                    learn(run, batch)
+                    if shape == "breaks" and run.batch_idx == 3:
+                        break
+                if shape == "two passes":
+                    extra.value *= 2
+                    for batch in run.batches(Shuffled(3)):
+                        learn(run, batch)
+                extra.value += random.random()
+                for batch in run.batches([1.0, 2.0], mode="val"):
+                    run.log(loss=model.value + batch * random.random())
+    return model.value, extra.value, decides.state_dict(), random.random(), disk.rows
+
+
+def count_points(shape, every):
+    counter = Kills(0)
+    train_with = train.__globals__["Kills"]
+    try:
+        train.__globals__["Kills"] = lambda at: counter
+        train(Disk(), shape=shape, every=every)
+    finally:
+        train.__globals__["Kills"] = train_with
+    return -counter.left
+
+
+@pytest.mark.parametrize("shape", ["plain", "two passes", "validates first", "no epochs", "breaks"])
+@pytest.mark.parametrize("every", [Every(steps=2), None], ids=["each second step", "each epoch"])
+def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every):
+    whole = train(Disk(), shape=shape, every=every)
+    assert len(whole[-1]) > 5
+    points = count_points(shape, every)
+    assert points > 50
+    for point in range(1, points + 1):
+        disk = Disk()
+        with pytest.raises(Killed):
+            train(disk, point, shape=shape, every=every)
+        assert train(disk, shape=shape, every=every) == whole, f"killed at point {point} of {points}"
+
+
+def test_a_run_may_be_killed_again_and_again():
+    whole = train(Disk(), every=Every(steps=2))
+    disk, kills = Disk(), 0
+    for point in [30, 45, 20, 33, 40, 25]:
+        try:
+            train(disk, point, every=Every(steps=2))
+        except Killed:
+            kills += 1
+    assert kills >= 5
+    assert train(disk, every=Every(steps=2)) == whole
+
+
+@pytest.mark.parametrize(
+    "piece", ["clocks", "place", "parts", "callbacks", "logbook", "data", "rng"], ids=lambda piece: f"without {piece}"
+)
+def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch):
+    whole = train(Disk(), every=Every(steps=2))
+    disk = Disk()
+    first = disk.write
+    fresh = []
+
+    def forgetful(state, **given):
+        fresh.append(copy.deepcopy(state[piece]))
+        return first({**state, piece: fresh[0]}, **given)
+
+    disk.write = forgetful
+    with pytest.raises(Killed):
+        train(disk, 90, every=Every(steps=2))
+    try:
+        ended = train(disk, every=Every(steps=2))
+    except CannotResume:
+        return
+    assert ended != whole
+
+
+def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys):
+    disk = Disk()
+    three = train(disk, epochs=3)
+    number = len(disk.checkpoints)
+    capsys.readouterr()
+    again = train(disk, epochs=3)
+    assert again[:3] == three[:3]
+    assert len(disk.checkpoints) == number
+    assert "run is finished: 3 of 3 epochs are done" in capsys.readouterr().err
+    assert train(disk, epochs=4) == train(Disk(), epochs=4)
+
+
+def test_resuming_is_said_and_seen(capsys):
+    disk, seen = Disk(), []
+
+    class Watches(Callback):
+        def on_setup(self, run):
+            seen.append(("setup", run.step, run.resuming))
+
+        def on_train_epoch_begin(self, run):
+            seen.append(("epoch", run.epoch, run.step, run.resuming))
+
+        def on_load(self, run, path):
+            seen.append(("load", path, run.step))
+
+        def on_iter_begin(self, run):
+            seen.append((run.batch_idx, run.step, run.resuming))
+
+    def run_it(stop_at=None):
+        with Loop([Saver().when(Every(steps=1)), Watches()], store=disk) as run:
+            for _ in run.epochs(2):
+                for _ in run.batches([1, 2, 3]):
+                    if run.step == stop_at:
+                        raise Killed
+
+    with pytest.raises(Killed):
+        run_it(2)
+    seen.clear()
+    run_it()
+    assert seen[:5] == [("setup", 2, True), ("load", "disk", 2), ("epoch", 1, 2, True), (2, 2, False), ("epoch", 2, 3, False)]
+    assert 'goes on from disk (epoch 1, step 2); resume="never" starts anew' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["body", "epoch end", "epoch begin", "validation", "run begin"])
+def test_a_stop_is_saved_where_it_can_be_gone_on_with(where):
+    class Stops(Callback):
+        def __init__(self, active):
+            super().__init__()
+            self.active = active
+
+        def stop(self, run, place):
+            if self.active and place == where and run.epoch in (0, 2):
+                run.stop("enough")
+
+        def on_run_begin(self, run):
+            self.stop(run, "run begin")
+
+        def on_epoch_begin(self, run):
+            self.stop(run, "epoch begin")
+
+        def on_train_iter_end(self, run):
+            if run.batch_idx == 1:
+                self.stop(run, "body")
+
+        def on_val_iter_end(self, run):
+            self.stop(run, "validation")
+
+        def on_epoch_end(self, run):
+            self.stop(run, "epoch end")
+
+    def run_it(disk, active):
+        random.seed(1)
+        model = Weights()
+        with Loop([Saver(), Stops(active)], model=model, store=disk) as run:
+            for _ in run.epochs(4):
+                for batch in run.batches(Shuffled(4)):
+                    model.value = model.value * 0.5 + batch
+                for _ in run.batches([1], mode="val"):
+                    pass
+        return model.value, run.step
+
+    disk = Disk()
+    stopped = run_it(disk, True)
+    assert stopped[1] == {"body": 6, "epoch end": 8, "epoch begin": 4, "validation": 8, "run begin": 0}[where]
+    assert run_it(disk, False) == run_it(Disk(), False)
+
+
+def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog):
+    class Counts(Callback):
+        def __init__(self, name):
+            super().__init__(name=name)
+            self.number = 0
+
+        def on_train_iter_end(self):
+            self.number += 1
+
+        def state_dict(self):
+            return {"number": self.number}
+
+        def load_state_dict(self, state):
+            self.number = state["number"]
+
+    def run_it(names, epochs):
+        callbacks = [Counts(name) for name in names]
+        with Loop([Saver(), *callbacks], store=disk) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches([1, 2]):
+                    pass
+        return {callback.name: callback.number for callback in callbacks}
+
+    disk = Disk()
+    assert run_it(["a", "b"], 1) == {"a": 2, "b": 2}
+    assert caplog.text == ""
+    assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
+    assert caplog.records[0].getMessage() == (
+        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts afresh\n  a  kept for later"
+    )
+    caplog.clear()
+    assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
+    assert caplog.text == ""
+
+
+def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog):
+    disk = Disk()
+
+    def run_it(**state):
+        with Loop([Saver()], store=disk, state=state) as run:
+            for _ in run.epochs(run.epoch + 1):
+                for _ in run.batches([1]):
+                    pass
+
+    run_it(one=Weights())
+    run_it(two=Weights())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the checkpoint has a state of 'one', which this run has no use for",
+        "the checkpoint has no state of 'two': it starts as it is",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"model": Weights()}, "state={'model': ...}: that name is taken.\n  rename    it"),
+        ({"x": 3}, "state={'x': ...}: int has no state_dict and load_state_dict.\n  add       them"),
+    ],
+)
+def test_state_that_cannot_be_kept_is_refused(state, message):
+    with pytest.raises(BadLoop) as caught:
+        Loop(state=state)
+    assert str(caught.value) == message
+
+
+def test_a_script_that_has_changed_is_refused():
+    disk = Disk()
+
+    def run_it(passes, stop_at=None):
+        with Loop([Saver().when(Every(steps=1))], store=disk) as run:
+            for _ in run.epochs(1):
+                for _ in range(passes):
+                    for _ in run.batches([1, 2]):
+                        if run.step == stop_at:
+                            raise Killed
+
+    with pytest.raises(Killed):
+        run_it(2, stop_at=3)
+    with pytest.raises(CannotResume) as caught:
+        run_it(1)
+    assert str(caught.value) == (
+        "disk was made in pass 2 of epoch 1, and this epoch has fewer passes.\n"
+        "  run       the script as it was\n"
+        '  start     anew with resume="never"'
+    )
+
+
+def steps(disk, *more, number=6):
+    with Loop([Saver().when(Every(steps=1)), *more], store=disk) as run:
+        for _ in run.batches(range(number)):
+            pass
+    return run
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_run_goes_on(caplog):
+    disk, events = Disk(), []
+
+    class Events(Callback):
+        def on_records(self, records):
+            events.extend(record.values for record in records if record.kind == "event")
+
+    disk.fails = [None, OSError(28, "No space left on device"), OSError(5, "Input/output error"), None]
+    assert steps(disk, Events()).step == 6
+    assert [step for _, step, _ in disk.checkpoints] == [1, 4, 5, 6, 6]  # the last one when the epoch has ended
+    assert "step 2 could not be saved: [Errno 28] No space left on device; the last good checkpoint is disk/1" in caplog.text
+    assert [event["save_failed"]["in_a_row"] for event in events if "save_failed" in event] == [1, 2]
+
+
+def test_the_third_failure_in_a_row_ends_the_run():
+    disk = Disk()
+    disk.fails = [None, *[OSError(28, "No space left on device")] * 3]
+    with pytest.raises(CannotSave) as caught:
+        steps(disk)
+    assert caught.value.errno == 28
+    assert str(caught.value) == (
+        "step 4 could not be saved: [Errno 28] No space left on device\n"
+        "  last      good checkpoint: disk/1\n"
+        "  make      room, or the folder writable, and start again: the run goes on from there"
+    )
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_never_a_success():
+    disk = Disk()
+    disk.fails = [*[None] * 5, OSError(28, "No space left on device"), OSError(28, "No space left on device")]
+    with pytest.raises(CannotSave, match="step 6 could not be saved"):
+        steps(disk)
+
+
+def test_weights_that_are_not_finite_are_not_saved(caplog):
+    disk = Disk()
+    disk.fails = [None, NotFinite("weight holds nan")]
+    assert steps(disk).step == 6
+    assert [step for _, step, _ in disk.checkpoints] == [1, 3, 4, 5, 6, 6]
+    assert "step 2 is not saved: weight holds nan; the last good checkpoint is disk/1" in caplog.text
+
+
+def test_a_saver_without_a_place_is_refused_before_anything_runs():
+    with pytest.raises(NothingToSaveTo) as caught:
+        Loop([Saver()]).__enter__()
+    assert str(caught.value) == 'Saver has nowhere to save to.\n  give      workdir="runs/name"'
+
+
+def test_an_exception_is_saved_where_that_is_asked_for():
+    class Keeps(Callback):
+        def on_exception(self, run):
+            run.save("exception")
+
+    disk = Disk()
+    with pytest.raises(ValueError, match="broken"), Loop([Saver(), Keeps()], store=disk) as run:
+        for batch in run.batches(range(5)):
+            if batch == 3:
+                raise ValueError("broken")
+    ((state, step, tags),) = disk.checkpoints
+    assert (step, tags) == (3, ["exception"])
+    assert state["place"] == {"in_epoch": True, "passes": [], "batches": 3}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookpoint.core.errors import BadRetention
+from hookpoint.core.store import Kept
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNamed, KeepNewest
+
+
+def checkpoints(*elapsed):
+    return [Kept(f"step-{step}", step, seconds) for step, seconds in enumerate(elapsed, 1)]
+
+
+def steps(kept):
+    return [one.step for one in kept]
+
+
+def test_the_newest_are_kept():
+    assert steps(KeepNewest(2)(checkpoints(1, 2, 3))) == [2, 3]
+    assert steps(KeepNewest(5)(checkpoints(1, 2, 3))) == [1, 2, 3]
+    assert steps(KeepNewest(1)([])) == []
+
+
+def test_the_first_of_each_interval_of_training_time_is_kept():
+    kept = checkpoints(50, 70, 110, 119.9, 120, 500, 530, 539)
+    assert steps(KeepEvery(1)(kept)) == [1, 2, 5, 6]
+    assert steps(KeepEvery(0.5)(kept)) == [1, 2, 3, 5, 6, 7]
+    assert steps(KeepEvery(60)(kept)) == [1]
+
+
+def test_names_and_steps_are_looked_up_when_the_rule_is_called():
+    best = {"step-2"}
+    rule = KeepNamed(best)
+    assert steps(rule(checkpoints(1, 2, 3))) == [2]
+    best.add("step-3")
+    best.remove("step-2")
+    assert steps(rule(checkpoints(1, 2, 3))) == [3]
+    assert steps(KeepNamed([1, 7])(checkpoints(1, 2, 3))) == [1]
+    assert steps(KeepNamed({3: 0.5})(checkpoints(1, 2, 3))) == [3]
+
+
+def test_what_any_rule_keeps_is_kept_once_and_in_order():
+    rule = KeepAny(KeepNewest(2), KeepNamed({1, 3}), KeepEvery(1))
+    assert steps(rule(checkpoints(61, 62, 63, 64))) == [1, 3, 4]
+    assert repr(rule) == "KeepAny(KeepNewest(number=2), KeepNamed(names={1, 3}), KeepEvery(minutes=1))"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: KeepNewest(0), "KeepNewest(0) keeps no number of checkpoints.\n  give      1 or more"),
+        (lambda: KeepNewest(True), "KeepNewest(True) keeps no number of checkpoints.\n  give      1 or more"),
+        (lambda: KeepNewest(2.0), "KeepNewest(2.0) keeps no number of checkpoints.\n  give      1 or more"),
+        (lambda: KeepEvery(0), "KeepEvery(0) is no length of time.\n  give      minutes, more than 0"),
+        (lambda: KeepEvery(float("nan")), "KeepEvery(nan) is no length of time.\n  give      minutes, more than 0"),
+        (lambda: KeepEvery("5"), "KeepEvery('5') is no length of time.\n  give      minutes, more than 0"),
+        (
+            lambda: KeepNamed("step-1"),
+            "KeepNamed('step-1') is no collection of names or steps.\n  give      a set, a list or a dict of them",
+        ),
+        (lambda: KeepNamed(3), "KeepNamed(3) is no collection of names or steps.\n  give      a set, a list or a dict of them"),
+        (
+            lambda: KeepAny(),
+            "KeepAny() is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+        ),
+        (
+            lambda: KeepAny(KeepNewest(1), 3),
+            "KeepAny(KeepNewest(number=1), 3) is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(BadRetention, match=f"^{re.escape(message)}$"):
+        make()
+
+
+def test_a_class_is_no_rule():
+    with pytest.raises(BadRetention, match="is no list of rules"):
+        KeepAny(KeepNewest)
+
+
+# What holds for every rule and every history
+
+times = st.lists(st.floats(0, 1e5), max_size=30).map(sorted)
+simple = st.one_of(
+    st.builds(KeepNewest, st.integers(1, 5)),
+    st.builds(KeepEvery, st.floats(0.01, 500)),
+    st.builds(KeepNamed, st.sets(st.integers(1, 30))),
+)
+rules = st.one_of(simple, st.lists(simple, min_size=1, max_size=3).map(lambda some: KeepAny(*some)))
+
+
+@given(rules, times)
+def test_kept_is_a_part_in_order_and_stays_kept_when_the_rest_is_deleted(rule, elapsed):
+    there = checkpoints(*elapsed)
+    kept = list(rule(there))
+    assert kept == [one for one in there if one in kept]
+    assert list(rule(kept)) == kept
+
+
+@given(st.integers(1, 5), st.lists(simple, max_size=2), times)
+def test_the_newest_are_always_kept(number, others, elapsed):
+    there = checkpoints(*elapsed)
+    assert set(there[-number:]) <= set(KeepAny(KeepNewest(number), *others)(there))
+
+
+@given(st.floats(0.01, 500), st.integers(1, 4), times)
+def test_the_first_of_an_interval_stays_for_ever_as_checkpoints_come_and_go(minutes, number, elapsed):
+    rule = KeepAny(KeepNewest(number), KeepEvery(minutes))
+    there = []
+    for one in checkpoints(*elapsed):
+        there = list(rule([*there, one]))
+    expected = list(rule(checkpoints(*elapsed)))
+    assert there == expected
