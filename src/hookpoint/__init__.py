@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from hookpoint.core.run import Run
     from hookpoint.core.store import Store
     from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
+    from hookpoint.engine.seeded_samples import SeededSamples
     from hookpoint.presets.loop import Loop
+    from hookpoint.presets.prove import prove
     from hookpoint.presets.runner import Runner
+    from hookpoint.storage.load_weights import load_weights
+    from hookpoint.storage.verify import verify
 
 _WHERE = {  # the module of each name, and the package it is in where that is not the core
     "After": "when",
@@ -63,6 +67,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "Replace": "replace",
     "Run": "run",
     "Runner": "presets.runner",
+    "SeededSamples": "engine.seeded_samples",
     "StopRun": "errors",
     "Store": "store",
     "When": "when",
@@ -73,10 +78,13 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "guard": "guard",
     "guarding": "guard",
     "install": "guard",
+    "load_weights": "storage.load_weights",
     "log": "current",
     "on": "on",
     "points": "points",
+    "prove": "presets.prove",
     "run_each": "routine",
+    "verify": "storage.verify",
 }
 
 __all__ = [
@@ -107,6 +115,7 @@ __all__ = [
     "Replace",
     "Run",
     "Runner",
+    "SeededSamples",
     "StopRun",
     "Store",
     "When",
@@ -118,10 +127,13 @@ __all__ = [
     "guard",
     "guarding",
     "install",
+    "load_weights",
     "log",
     "on",
     "points",
+    "prove",
     "run_each",
+    "verify",
 ]
 
 

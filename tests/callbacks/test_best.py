@@ -78,13 +78,14 @@ def test_its_state_goes_through_json_and_a_reset_forgets():
         ),
         (
             lambda: mode_of("score", "auto"),
-            "mode='auto': the name 'score' does not say whether less or more is better."
-            "\n  write     mode='min' or mode='max'",
+            "mode='auto': the name 'score' does not say whether less or more is better.\n  write     mode='min' or mode='max'",
         ),
         (
             lambda: mode_of("error_of_accuracy", "auto"),
-            "mode='auto': the name 'error_of_accuracy' does not say whether less or more is better."
-            "\n  write     mode='min' or mode='max'",
+            (
+                "mode='auto': the name 'error_of_accuracy' does not say whether less or more is better."
+                "\n  write     mode='min' or mode='max'"
+            ),
         ),
     ],
 )

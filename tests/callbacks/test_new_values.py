@@ -56,8 +56,10 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
         found.append(values.take_current(run))
     assert found == [None, None, 2.0]
     assert caplog.messages == [
-        "'score' was measured at step 1, and it is step 2 now: the weights that had it are gone, and not saved."
-        " Trigger its saver where it is measured, with .when(...)"
+        (
+            "'score' was measured at step 1, and it is step 2 now: the weights that had it are gone, and not saved."
+            " Trigger its saver where it is measured, with .when(...)"
+        )
     ]
 
 

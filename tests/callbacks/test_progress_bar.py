@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from time import monotonic, sleep
 
 import pytest
 
-from hookpoint import Callback
-from hookpoint.callbacks import ProgressBar
+from hookpoint import Callback, Every
+from hookpoint.callbacks import ModelSaver, ProgressBar
 from hookpoint.core.loop import Loop
 
 # What the programs below share: `drawn()` waits until the bar shows how far the run is.
@@ -197,6 +198,35 @@ def test_the_end_of_a_long_epoch_is_a_line_in_a_file(capsys):
                 pass
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[:2] for line in lines if "4/4" in line] == [["epoch 1/2", "4/4"], ["epoch 2/2", "4/4"]]
+
+
+def test_a_run_that_goes_on_in_an_epoch_is_shown_from_there(disk, capsys):
+    class Slow:
+        """Data that takes its time to be read over."""
+
+        def __len__(self):
+            return 10
+
+        def __iter__(self):
+            for number in range(10):
+                sleep(0.002)
+                yield number
+
+    with pytest.raises(ZeroDivisionError), Loop([ModelSaver().when(Every(steps=6))], store=disk) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(range(10)):
+                1 / (7 - batch)
+    bar, first = ProgressBar(plain_every_seconds=0.0001), None
+    with Loop([bar], store=disk) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches(Slow()):
+                while batch == 8 and (bar._drawing._shown is None or bar._drawing._shown.done < 8):
+                    sleep(0.001)
+                first = bar._drawing._meter._samples[0][1] if batch == 8 else first
+    assert first >= 6  # a rate that began with 0 would count batches that nobody trained on
+    shown = re.findall(r"epoch 1/1  (\d+)/10", capsys.readouterr().err)
+    assert "8" in shown
+    assert not {"0", "1", "2", "3", "4", "5"}.intersection(shown)
 
 
 def test_a_step_does_not_call_it():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hookpoint import Callback, Every
+from hookpoint import Callback, Every, StopRun
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop import Loop
 from hookpoint.core.store import Checkpoint, Saved
@@ -492,3 +492,26 @@ def test_an_exception_is_saved_where_that_is_asked_for():
     ((state, step, tags),) = disk.checkpoints
     assert (step, tags) == (3, ["exception"])
     assert state["place"] == {"in_epoch": True, "passes": [], "batches": 3}
+
+
+def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing():
+    class Refuses(Callback):
+        def on_run_begin(self, run):
+            raise StopRun("not now")
+
+    def run_it(disk, *more):
+        model = Weights()
+        with Loop([Saver(), *more], model=model, store=disk) as run:
+            for _ in run.epochs(2):
+                for batch in run.batches([1.0, 2.0]):
+                    model.value += batch
+        return model.value
+
+    disk = Disk()
+    with pytest.raises(Killed):
+        run_it(disk, Kills(24))
+    number = len(disk.checkpoints)
+    assert number == 1
+    assert run_it(disk, Refuses()) == 4.0
+    assert len(disk.checkpoints) == number
+    assert run_it(disk) == 7.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.engine.rng import RngState, apart, deterministic_algorithms, rng_kept, seed_all
+from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
 
 
 def draw():
@@ -16,9 +16,8 @@ def draw():
 @pytest.fixture(autouse=True)
 def generators():
     """Leave every generator as it was found, whatever a test draws."""
-    found = RngState.now()
-    yield
-    found.restore()
+    with rng_kept():
+        yield
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40, -1])

@@ -13,7 +13,7 @@ import torch
 
 from hookpoint.core.loop import Loop
 from hookpoint.monitors import JSONWriter, read_scalars
-from hookpoint.monitors.json_writer import append, cut_after
+from hookpoint.monitors.json_writer import append, end_of_kept_lines, end_of_whole_lines
 
 
 def train(workdir, *, epochs=1, batches=4, log_every=2, callbacks=None, **given):
@@ -254,19 +254,30 @@ def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(tmp_path, c
 # Resuming
 
 
-def test_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(tmp_path):
+def resumed_at(step, state=None):
+    """Return a writer of a run that goes on from this step, with this state where there is one."""
+
     class Resumes(JSONWriter):
         def on_run_begin(self, run):
-            run._clocks.step = run._clocks.iteration = 4
+            run._clocks.step = run._clocks.iteration = step
             run.resuming = True
             super().on_run_begin(run)
+            if state is not None:
+                self.load_state_dict(state)
 
+    return Resumes()
+
+
+def values(path):
+    return [(row["at"], row["step"], row["loss"]) for row in rows(path)]
+
+
+def test_without_a_size_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(tmp_path):
     train(tmp_path, batches=10, log_every=1)
-    (tmp_path / "events.jsonl").write_text('{"step": 3}\n{"step": 5}\n')
     path = tmp_path / "scalars.jsonl"
     path.write_text(path.read_text() + '{"torn')
-    train(tmp_path, batches=2, log_every=1, callbacks=[Resumes()])
-    assert [(row["at"], row["step"], row["loss"]) for row in rows(path)] == [
+    train(tmp_path, batches=2, log_every=1, callbacks=[resumed_at(4)])
+    assert values(path) == [
         ("step", 1, 0.0),
         ("step", 2, 1.0),
         ("step", 3, 2.0),
@@ -275,19 +286,112 @@ def test_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(tmp_path):
         ("step", 6, 1.0),
         ("epoch", 6, 0.5),
     ]
-    assert [row["step"] for row in rows(tmp_path / "events.jsonl")] == [3]
+
+
+def test_events_are_never_cut(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"step": 3}\n{"step": 5}\n{"torn')
+    with Loop([resumed_at(4, {"sizes": {"scalars.jsonl": 0, "events.jsonl": 0}})], workdir=tmp_path) as run:
+        run.put_event("note")
+    assert [row["step"] for row in rows(path)] == [3, 5, 4]
+
+
+@pytest.mark.parametrize("kept", [3, 4, 5])
+def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(tmp_path, kept):
+    train(tmp_path, batches=4, log_every=1)  # the last step has a row of its own, and that of the epoch
+    path = tmp_path / "scalars.jsonl"
+    size = sum(map(len, path.read_bytes().splitlines(keepends=True)[:kept]))
+    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(4, {"sizes": {"scalars.jsonl": size}})])
+    old = [("step", step, step - 1.0) for step in range(1, 5)] + [("epoch", 4, 1.5)]
+    assert values(path) == [*old[:kept], ("step", 5, 0.0), ("epoch", 5, 0.0)]
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"sizes": {"other.jsonl": 10}}, {"sizes": {"scalars.jsonl": 10**9}}, {"sizes": {"scalars.jsonl": 7}}]
+)
+def test_a_size_that_is_not_of_this_file_counts_for_nothing(tmp_path, state):
+    train(tmp_path, batches=4, log_every=1)
+    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(2, state)])
+    assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 2, 3, 3]
+
+
+def test_a_run_that_was_saved_before_it_logged_anything_starts_with_an_empty_file(tmp_path):
+    train(tmp_path, batches=4, log_every=1)
+    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(0, {"sizes": {"scalars.jsonl": 0}})])
+    assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 1]
+
+
+def test_its_state_is_the_size_of_whole_lines_on_disk(tmp_path):
+    writer, states = JSONWriter(), []
+    with Loop([writer], workdir=tmp_path, log_every=1) as run:
+        states.append(writer.state_dict())
+        for batch in run.batches(range(3)):
+            run.log(loss=batch)
+        run.monitors.settle()
+        states.append(writer.state_dict())
+        whole = (tmp_path / "scalars.jsonl").stat().st_size
+        with open(tmp_path / "scalars.jsonl", "a") as file:
+            file.write('{"torn')
+        states.append(writer.state_dict())
+    assert states == [{"sizes": {"scalars.jsonl": 0}}, *[{"sizes": {"scalars.jsonl": whole}}] * 2]
+
+
+def test_its_state_before_the_first_line_of_a_resumed_run_is_what_the_file_will_be_cut_to(tmp_path):
+    train(tmp_path, batches=4, log_every=1)
+    path = tmp_path / "scalars.jsonl"
+    before = path.read_bytes()
+    size = len(before.splitlines(keepends=True)[0])
+    writer = resumed_at(3, {"sizes": {"scalars.jsonl": size}})
+    with Loop([writer], workdir=tmp_path):
+        assert writer.state_dict() == {"sizes": {"scalars.jsonl": size}}
+        assert path.read_bytes() == before
+
+
+def test_without_a_workdir_there_is_no_state():
+    writer = JSONWriter()
+    train(None, callbacks=[writer])
+    assert writer.state_dict() == {}
+
+
+def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+    writer = JSONWriter()
+    train(tmp_path, callbacks=[writer])
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("the disk is on fire")))
+    assert writer.state_dict() == {}
+    assert caplog.messages == [
+        "scalars.jsonl is not known to be on disk: the disk is on fire; a resumed run may lose lines of it"
+    ]
+
+
+def test_every_file_is_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    writer = JSONWriter()
+    with Loop([writer], workdir=tmp_path) as run:
+        run.log(a=1.0)
+        run.put_event("note")
+        run._logbook.flush()
+        run.monitors.settle()
+        writer.state_dict()
+    files = (tmp_path / "scalars.jsonl", tmp_path / "events.jsonl", tmp_path)
+    assert synced == [path.stat().st_ino for path in files]
 
 
 def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('# hello\n{"step": 1}\n[]\n{"step": 3}\n{"step": 2}\n')
-    cut_after(path, 2)
-    assert path.read_text() == '# hello\n{"step": 1}\n[]\n'
+    with open(path, "rb") as file:
+        assert end_of_kept_lines(file, 2, None) == len('# hello\n{"step": 1}\n[]\n')
+        assert end_of_kept_lines(file, 9, None) == path.stat().st_size
 
 
-def test_cutting_a_file_that_is_not_there_is_fine(tmp_path):
-    cut_after(tmp_path / "none", 2)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(("text", "end"), [("", 0), ("a", 0), ("a\n", 2), ("a\nb", 2), ("a\nb\n", 4)])
+def test_a_torn_line_is_no_part_of_a_file(tmp_path, text, end):
+    path = tmp_path / "file"
+    path.write_text(text)
+    with open(path, "rb") as file:
+        assert end_of_whole_lines(file) == end
+        assert end_of_kept_lines(file, 9, None) == end
 
 
 def test_appending_nothing_makes_no_file(tmp_path):

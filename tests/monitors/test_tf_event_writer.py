@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from hookpoint.core.loop import Loop
 from hookpoint.monitors import TFEventWriter, tf_event_writer
@@ -177,19 +178,145 @@ def test_nothing_is_said_without_a_workdir(monkeypatch, caplog):
     assert caplog.messages == []
 
 
-def test_a_resumed_run_hides_what_came_after_the_step_it_starts_from(tmp_path):
+# Resuming
+
+
+def resumed_at(step, state=None):
+    """Return a writer of a run that goes on from this step, with this state where there is one."""
+
     class Resumes(TFEventWriter):
         def on_run_begin(self, run):
-            run._clocks.step = 4
+            run._clocks.step = step
             run.resuming = True
             super().on_run_begin(run)
+            if state is not None:
+                self.load_state_dict(state)
 
-    for callback in (TFEventWriter(), Resumes()):
-        with Loop([callback], workdir=tmp_path, log_every=1) as run:
-            for _ in run.batches(range(8 - run.step)):
-                run.log(loss=run.step + 1 if run.resuming else -run.step - 1)
+    return Resumes()
+
+
+def train(tmp_path, writer, steps, loss, save_at=None):
+    """Log `loss` at each step, and as another value after it; return the writer's state between the two at `save_at`."""
+    state = None
+    with Loop([writer], workdir=tmp_path, log_every=1) as run:
+        for _ in range(steps):
+            for _ in run.batches([0]):
+                run.log(loss=loss)
+            if run.step == save_at:
+                run.monitors.settle()
+                state = writer.state_dict()
+            run.put_scalar("after", loss)
+    return state
+
+
+def files(tmp_path):
+    return sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+
+
+def test_without_sizes_a_resumed_run_hides_what_came_after_the_step_it_starts_from(tmp_path):
+    train(tmp_path, TFEventWriter(), 8, -1.0)
+    train(tmp_path, resumed_at(4), 4, 1.0)
+    assert scalars(tmp_path / "tensorboard")["loss"] == [(step, -1.0 if step <= 4 else 1.0) for step in range(1, 9)]
+
+
+def test_files_are_cut_to_the_sizes_they_had_even_between_two_records_of_one_step(tmp_path):
+    state = train(tmp_path, TFEventWriter(), 6, -1.0, save_at=4)
+    ((name, size),) = state["sizes"].items()
+    assert size < (tmp_path / "tensorboard" / name).stat().st_size
+    writer = resumed_at(4, state)
+    with Loop([writer], workdir=tmp_path, log_every=1) as run:
+        run.put_scalar("after", 1.0)  # comes again, as the checkpoint was made before it
+        for _ in range(2):
+            for _ in run.batches([0]):
+                run.log(loss=1.0)
+            run.put_scalar("after", 1.0)
     found = scalars(tmp_path / "tensorboard")
-    assert found["loss"] == [(1, -1), (2, -2), (3, -3), (4, -4), (5, 5), (6, 6), (7, 7), (8, 8)]
+    assert found["loss"] == [(step, -1.0 if step <= 4 else 1.0) for step in range(1, 7)]
+    assert found["after"] == [(step, -1.0 if step < 4 else 1.0) for step in range(1, 7)]
+
+
+def test_files_that_came_after_the_checkpoint_are_removed(tmp_path):
+    state = train(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
+    known = files(tmp_path)
+    train(tmp_path, resumed_at(2, state), 1, -2.0)
+    assert len(files(tmp_path)) == 2
+    train(tmp_path, resumed_at(2, state), 2, 3.0)
+    assert len(files(tmp_path)) == 2
+    assert known[0] in files(tmp_path)
+    assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 3.0), (4, 3.0)]
+
+
+def test_a_run_that_was_saved_before_it_logged_anything_starts_with_no_files(tmp_path):
+    train(tmp_path, TFEventWriter(), 3, -1.0)
+    train(tmp_path, resumed_at(0, {"sizes": {}}), 1, 1.0)
+    assert scalars(tmp_path / "tensorboard")["loss"] == [(1, 1.0)]
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_record_that_a_kill_tore_is_cut_off(tmp_path):
+    state = train(tmp_path, TFEventWriter(), 2, -1.0, save_at=2)
+    ((name, size),) = state["sizes"].items()
+    path = tmp_path / "tensorboard" / name
+    path.write_bytes(path.read_bytes()[: size + 7])
+    train(tmp_path, resumed_at(2, state), 1, 1.0)
+    assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 1.0)]
+
+
+def test_a_file_that_is_shorter_than_it_was_is_left_as_it_is(tmp_path):
+    train(tmp_path, TFEventWriter(), 2, -1.0)
+    (name,) = files(tmp_path)
+    before = (tmp_path / "tensorboard" / name).read_bytes()
+    train(tmp_path, resumed_at(2, {"sizes": {name: 10**6}}), 1, 1.0)
+    assert (tmp_path / "tensorboard" / name).read_bytes() == before
+
+
+def test_files_of_another_folder_are_not_removed(tmp_path):
+    train(tmp_path, TFEventWriter(), 2, -1.0)
+    known = files(tmp_path)
+    train(tmp_path, resumed_at(2, {"sizes": {"events.out.tfevents.1.elsewhere.1.0": 99}}), 1, 1.0)
+    assert set(known) < set(files(tmp_path))
+
+
+def test_files_that_others_write_in_this_process_are_left_alone(tmp_path):
+    state = train(tmp_path, TFEventWriter(), 2, -1.0, save_at=1)
+    other = SummaryWriter(str(tmp_path / "tensorboard"))
+    other.add_scalar("theirs", 1.0, 1)
+    (tmp_path / "tensorboard" / "notes.txt").write_text("mine")
+    train(tmp_path, resumed_at(1, state), 1, 1.0)
+    other.add_scalar("theirs", 2.0, 1)
+    other.close()
+    assert scalars(tmp_path / "tensorboard")["theirs"] == [(1, 1.0), (1, 2.0)]
+    assert "notes.txt" in files(tmp_path)
+
+
+def test_its_state_before_the_first_record_of_a_resumed_run_is_what_the_files_will_be_cut_to(tmp_path):
+    state = train(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tensorboard").iterdir()}
+    writer = resumed_at(2, state)
+    with Loop([writer], workdir=tmp_path):
+        assert writer.state_dict() == state
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tensorboard").iterdir()} == before
+
+
+def test_without_a_workdir_there_is_no_state():
+    writer = TFEventWriter()
+    with Loop([writer]) as run:
+        run.log(x=1.0)
+        assert writer.state_dict() == {}
+
+
+def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+    writer = TFEventWriter()
+    with Loop([writer], workdir=tmp_path, log_every=1) as run:
+        for _ in run.batches([0]):
+            run.log(x=1.0)
+        run.monitors.settle()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("the disk is on fire")))
+            assert writer.state_dict() == {}
+    assert caplog.messages == [
+        "TensorBoard's files are not known to be on disk: the disk is on fire; a resumed run may lose values"
+    ]
 
 
 def test_a_killed_run_leaves_what_was_handed_over(tmp_path):

@@ -68,8 +68,8 @@ def test_what_any_rule_keeps_is_kept_once_and_in_order():
             "KeepAny() is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
         ),
         (
-            lambda: KeepAny(KeepNewest(1), 3),
-            "KeepAny(KeepNewest(number=1), 3) is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+            lambda: KeepAny(3),
+            "KeepAny(3) is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
         ),
     ],
 )

@@ -36,6 +36,8 @@ class BestSaver(Saver):
         return self._watch.best
 
     def on_trigger(self, run: Run) -> None:
+        if self.was_lost(run, self.tags[0]):
+            self._watch.take_back()
         if self._watch.has_new_best(run):
             self.ask(run, self.tags[0], KeepNewest(1))
 

@@ -20,18 +20,25 @@ class BestWatch:
     def __init__(self, metric: str, mode: Mode, *, threshold: float | None = None) -> None:
         self.metric = metric
         self.best = Best(mode, threshold=threshold)
+        self._before = self.best.state_dict()
         self._values = NewValues(metric)
 
     def reset(self) -> None:
         """Forget everything: for a fresh run."""
         self.best.reset()
+        self._before = self.best.state_dict()
         self._values.reset()
+
+    def take_back(self) -> None:
+        """Make what was best before the best again: the last one could not be saved."""
+        self.best.load_state_dict(self._before)
 
     def has_new_best(self, run: Run) -> bool:
         """Look at the newest value, once; say whether it is the best so far."""
-        value, previous = self._values.take_current(run), self.best.value
+        value, before = self._values.take_current(run), self.best.state_dict()
         if value is None or not self.best.take(value, run.step):
             return False
+        self._before, previous = before, before["value"]
         was = "" if previous is None else f", after {previous:g}"
         logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
         run.put_event("best", metric=self.metric, value=value, previous=previous)

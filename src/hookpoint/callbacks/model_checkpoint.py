@@ -110,14 +110,19 @@ class ModelCheckpoint(Saver):
         if self.exception_save:
             run.save(EXCEPTION, keep=KeepNewest(1))
 
-    def on_save(self, path: Any) -> None:
+    def on_save(self, run: Run, path: Any) -> None:
+        super().on_save(run, path)
         self._latest = str(path)
 
     def on_load(self, path: Any) -> None:
         self._latest = str(path)
 
     def _save_best(self, run: Run) -> None:
-        if self._watch is not None and self._watch.has_new_best(run):
+        if self._watch is None:
+            return
+        if self.was_lost(run, self.tags[-1]):
+            self._watch.take_back()
+        if self._watch.has_new_best(run):
             self.ask(run, self.tags[-1], KeepNewest(1), in_background=self.async_save)
 
     def reset(self) -> None:

@@ -131,10 +131,12 @@ class Drawing:
         self._meter = Meter()
         self._shown: View | None = None
         self._last: Progress | None = None
+        self._is_on_its_way_back = False
         self._display = choose_display(bar.refresh_seconds, bar.plain_every_seconds)
         self._ticker = Ticker(self._display.seconds, self._tick)
 
     def begin_pass(self) -> None:
+        self._is_on_its_way_back = self._run.resuming
         progress = self._run.progress
         view = self._view(progress)
         if progress is not None and progress.mode == "train":
@@ -174,7 +176,11 @@ class Drawing:
                 self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
-        return None if progress is None else self._view_of(progress, self._rate(progress))
+        """Return what to show; nothing while a resumed run has not found back to the batch that it goes on with."""
+        if progress is None or (self._is_on_its_way_back and progress.done == 0):
+            return None
+        self._is_on_its_way_back = False
+        return self._view_of(progress, self._rate(progress))
 
     def _rate(self, progress: Progress) -> float | None:
         with self._measuring:

@@ -28,6 +28,7 @@ class Saver(Callback):
         super().__init__(**options)
         self.tags = tags
         self._asked: dict[str, int] = {}
+        self._awaited: dict[str, int] = {}
 
     def on_setup(self, run: Run) -> None:
         own = self.name or type(self).__name__
@@ -48,19 +49,37 @@ class Saver(Callback):
 
     def reset(self) -> None:
         """Forget the run before."""
-        self._asked = {}
+        self._asked, self._awaited = {}, {}
 
     def ask(self, run: Run, tag: str, keep: Keep | None, *, in_background: bool = False) -> None:
         """Ask for a checkpoint of this step, unless that was done."""
         if self._asked.get(tag) != run.step:
             self._asked[tag] = run.step
+            if not in_background:
+                self._awaited[tag] = run.step
             run.save(tag, keep=keep, in_background=in_background)
+
+    def on_save(self, run: Run, path: Any) -> None:
+        self._awaited = {tag: step for tag, step in self._awaited.items() if _has_passed(step, run)}
+
+    def was_lost(self, run: Run, tag: str) -> bool:
+        """Say, once, whether the checkpoint that was asked for last could not be written."""
+        step = self._awaited.get(tag)
+        if step is None or not _has_passed(step, run):
+            return False
+        del self._awaited[tag]
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {"asked": dict(self._asked)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._asked = dict(state["asked"])
+        self._asked, self._awaited = dict(state["asked"]), {}
+
+
+def _has_passed(step: int, run: Run) -> bool:
+    """Say whether what was asked for at a step must have been written: in the middle of a window that is with the next one."""
+    return run.step > step + 1
 
 
 def refuse_place(owner: str, argument: str, given: object) -> None:

@@ -41,11 +41,15 @@ class TopKSaver(Saver):
         self.reads = (monitor_stat,)
         self.name = self.name or f"TopKSaver({monitor_stat})"
         self.top = TopK(k, mode_of(monitor_stat, mode))
+        self._before = self.top.state_dict()
         self._values = NewValues(monitor_stat)
 
     def on_trigger(self, run: Run) -> None:
-        value = self._values.take_current(run)
+        if self.was_lost(run, self.tags[0]):
+            self.top.load_state_dict(self._before)
+        value, before = self._values.take_current(run), self.top.state_dict()
         if value is not None and self.top.take(value, run.step):
+            self._before = before
             place = [step for _, step in self.top.ranking].index(run.step) + 1
             run.put_event("top", metric=self.monitor_stat, value=value, place=place)
             self.ask(run, self.tags[0], KeepNamed(self.top))

@@ -41,6 +41,9 @@ from hookpoint.core.store import Resume, Store
 
 logger = logging.getLogger("hookpoint")
 
+KEPT = ("model", "optimizer", "criterion", "lr_scheduler")  # of what a loop is given, in each checkpoint
+EVERYWHERE: list[Any] = []  # callbacks that are in every loop of this process, last of all
+
 
 class Loop:
     """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it."""
@@ -85,15 +88,13 @@ class Loop:
             "local_rank": local_rank,
             "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         }
-        self._compile = partial(Hooks, _copied(callbacks), rank=rank, local_rank=local_rank)
+        self._compile = partial(Hooks, _completed(callbacks), rank=rank, local_rank=local_rank)
         self.hooks = self._compile()
         self.log_every = log_every
         self.max_retries = max_retries
         self._store = store if run_points else None
         self._resume = resume
-        self._state = {name: self._given[name] for name in ("model", "optimizer", "criterion", "lr_scheduler")} | own_parts(
-            state
-        )
+        self._state = {name: self._given[name] for name in KEPT} | own_parts(state)
         self._identity = identity
         self.randomness = HostRandomness() if randomness is None else randomness
         self._make_positions = positions
@@ -113,8 +114,9 @@ class Loop:
         self._prepare()
         run = self.running()
         try:
-            self.saving.refuse_without_store()
-            self.resuming.open(self._resume, self._identity())
+            if self._run_points:
+                self.saving.refuse_without_store()
+                self.resuming.open(self._resume, self._identity)
         except BaseException:
             self._clean_up()
             raise
@@ -124,17 +126,13 @@ class Loop:
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)
             self.hooks.attach(run)
-            if self._run_points:
-                self.hooks.fire("on_setup", run)
+            self._fire_or_stop("on_setup")
             self.step_hooks.install()
             self.hooks.start_schedules(self.clocks)
             self.clocks.start()
-            if self._run_points:
-                self.hooks.fire("on_run_begin", run)
+            self._fire_or_stop("on_run_begin")
             self.resuming.put_back()
             self.saving.check()
-        except StopRun as stop:
-            run.stop(stop.reason)
         except BaseException as error:
             self._leave(error)
             raise
@@ -142,6 +140,14 @@ class Loop:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         return self._leave(error)
+
+    def _fire_or_stop(self, point: str) -> None:
+        """Fire a point of the run, where there are any; a stop that is raised there keeps no state from being put back."""
+        if self._run_points:
+            try:
+                self.hooks.fire(point, self.running())
+            except StopRun as stop:
+                self.running().stop(stop.reason)
 
     def _prepare(self) -> None:
         if self._was_entered:
@@ -342,5 +348,5 @@ class Loop:
         self.saving.at_epoch_end()
 
 
-def _copied(callbacks: Any) -> Any:
-    return list(callbacks) if isinstance(callbacks, Iterable) else callbacks
+def _completed(callbacks: Any) -> Any:
+    return [*(callbacks if isinstance(callbacks, Iterable) else [callbacks]), *EVERYWHERE]

@@ -24,8 +24,11 @@ class Positions(Protocol):
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         """Return `iter(loader)`; remember what it takes to find back into this pass."""
 
+    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return `iter(loader)` for a pass that is not training, and is never gone on with in its middle."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the pass that was begun last."""
+        """Return what a checkpoint keeps of the pass that was begun last, and for the one that follows."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned, before the first pass of a resumed run."""
@@ -50,6 +53,9 @@ class PlainPositions:
             self._begun = self._randomness.state_dict()
         return iter(loader)
 
+    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return iter(loader)
+
     def state_dict(self) -> dict[str, Any]:
         return {"begun": self._begun}
 
@@ -59,13 +65,15 @@ class PlainPositions:
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
         self._begun = dict(state["begun"])
         self._randomness.load_state_dict(self._begun)
-        return read_over(iter(loader), batches, quietly=isinstance(loader, Sequence))
+        return read_over(loader, batches, quietly=isinstance(loader, Sequence))
 
 
-def read_over(source: Iterator[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
+def read_over(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
     """Return an iterator after its first so many items, which are read and dropped; say so unless that costs nothing."""
     if batches and not quietly:
-        logger.warning("reading over the %d batches that were seen before the checkpoint: %s has no position", batches, source)
+        kind = type(loader).__name__
+        logger.warning("reading over the %d batches that were seen before the checkpoint: %s has no position", batches, kind)
+    source = iter(loader)
     for _ in range(batches):
         if next(source, END) is END:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Protocol
 
 
@@ -20,19 +21,39 @@ class HostRandomness:
     """Python's generator, and NumPy's where it is in use. An engine adds those of its framework."""
 
     def state_dict(self) -> dict[str, Any]:
-        version, numbers, gauss = random.getstate()
-        state: dict[str, Any] = {"python": [version, list(numbers), gauss]}
+        state = {"python": state_of(random)}
         if "numpy" in sys.modules:
-            kept = sys.modules["numpy"].random.get_state(legacy=False)
-            if kept["bit_generator"] == "MT19937":
-                words = {"key": kept["state"]["key"].tolist(), "pos": int(kept["state"]["pos"])}
-                state["numpy"] = [words, int(kept["has_gauss"]), float(kept["gauss"])]
+            state["numpy"] = state_of(sys.modules["numpy"].random)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        version, numbers, gauss = state["python"]
-        random.setstate((version, tuple(numbers), gauss))
+        put_state(random, state["python"])
         if "numpy" in state:
-            import_numpy = __import__("numpy")
-            words, has_gauss, cached = state["numpy"]
-            import_numpy.random.set_state(("MT19937", words["key"], words["pos"], has_gauss, cached))
+            put_state(import_module("numpy").random, state["numpy"])
+
+
+def state_of(generator: Any) -> Any:
+    """Return where a generator of Python or NumPy stands, in plain types. Their modules are generators too: the global ones."""
+    if hasattr(generator, "getstate"):
+        version, numbers, gauss = generator.getstate()
+        return [version, list(numbers), gauss]
+    if hasattr(generator, "get_state"):
+        return _plain(generator.get_state(legacy=False))
+    return _plain(generator.bit_generator.state)
+
+
+def put_state(generator: Any, state: Any) -> None:
+    """Put a generator where `state_of` found it, or another one of its kind."""
+    if hasattr(generator, "setstate"):
+        version, numbers, gauss = state
+        generator.setstate((version, tuple(numbers), gauss))
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -9,7 +9,7 @@ then the place in the data, last the generators of random numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import CannotResume, text
@@ -38,11 +38,11 @@ class Resuming:
         self._found: Checkpoint | None = None
         self._epochs_over = 0
 
-    def open(self, resume: Resume, identity: Mapping[str, Any]) -> None:
+    def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
         """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
         loop, run = self._loop, self._run
         store = loop.saving.resumable
-        self._found = store.open(resume, identity) if store is not None else None
+        self._found = store.open(resume, identity()) if store is not None else None
         if self._found is not None:
             loop.clocks.load_state_dict(self._found.state["clocks"])
             self.place = self._found.state["place"]

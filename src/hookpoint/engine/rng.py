@@ -6,11 +6,15 @@ import random
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
+from hookpoint.engine.randomness import TorchRandomness
+
 Item = TypeVar("Item")
+
+RANDOMNESS = TorchRandomness()
 
 
 def seed_all(seed: int) -> None:
@@ -21,52 +25,29 @@ def seed_all(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-class RngState(NamedTuple):
-    """Where every generator stands."""
-
-    python: Any
-    host: torch.Tensor
-    numpy: Any
-    devices: list[torch.Tensor] | None
-
-    @classmethod
-    def now(cls) -> RngState:
-        numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-        return cls(random.getstate(), torch.get_rng_state(), numpy, devices)
-
-    def restore(self) -> None:
-        random.setstate(self.python)
-        torch.set_rng_state(self.host)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
-        if self.devices is not None:
-            torch.cuda.set_rng_state_all(self.devices)
-
-
 @contextmanager
 def rng_kept() -> Iterator[None]:
     """Put every generator back to where it was found."""
-    found = RngState.now()
+    found = RANDOMNESS.state_dict()
     try:
         yield
     finally:
-        found.restore()
+        RANDOMNESS.load_state_dict(found)
 
 
 def apart(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
     """Yield what the source yields; the random numbers it draws are missing from nobody else's."""
-    own = RngState.now()
+    own = RANDOMNESS.state_dict()
     with closing(source):
         while True:
             with rng_kept():
-                own.restore()
+                RANDOMNESS.load_state_dict(own)
                 try:
                     item = next(source)
                 except StopIteration:
                     return
                 finally:
-                    own = RngState.now()
+                    own = RANDOMNESS.state_dict()
             yield item
             del item
 

@@ -12,7 +12,7 @@ from hookpoint.core.store import Keep, Kept
 from hookpoint.storage import disk
 from hookpoint.storage.checkpoint_folder import read_manifest
 from hookpoint.storage.layout import BEST, Place, checkpoints
-from hookpoint.storage.manifest import EXCEPTION, Manifest
+from hookpoint.storage.manifest import Manifest
 
 logger = logging.getLogger("hookpoint")
 
@@ -27,11 +27,6 @@ class Entry:
     path: Path
     place: Place
     manifest: Manifest | None
-
-    @property
-    def is_of_exception(self) -> bool:
-        """Whether it holds what an exception left, which is for people to look into."""
-        return self.manifest is not None and self.manifest.kind == EXCEPTION
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
@@ -57,29 +52,28 @@ def best_folders(workdir: Path) -> Iterator[Path]:
 def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep]) -> list[Entry]:
     """Return the checkpoints that nobody wants any more, the oldest first.
 
-    One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays for
-    ever, and so does one without tags or without a manifest. The two newest that a run can go on from are never deleted.
+    One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays
+    for ever, and so does one without tags or without a manifest. The two newest to go on from are never deleted.
     """
-    good = [entry for entry in found if entry.manifest is not None]
-    newest = [entry for entry in good if not entry.is_of_exception][-ALWAYS_KEPT:]
-    kept = {tag: _kept(good, tag, rule) for tag, rule in rules.items()}
+    good = [(entry, entry.manifest) for entry in found if entry.manifest is not None]
+    newest = [entry for entry, manifest in good if not manifest.is_of_exception][-ALWAYS_KEPT:]
+    wanted = {
+        tag: {one.name for one in rule([_kept(entry.path, manifest) for entry, manifest in good if tag in manifest.tags])}
+        for tag, rule in rules.items()
+    }
+
+    def may_go(name: str, tag: str) -> bool:
+        return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS
+
     return [
         entry
-        for entry in good
-        if entry not in newest
-        and entry.manifest is not None
-        and entry.manifest.tags
-        and all(entry.path.name not in kept[tag] if tag in kept else tag in OWN_TAGS for tag in entry.manifest.tags)
+        for entry, manifest in good
+        if entry not in newest and manifest.tags and all(may_go(entry.path.name, tag) for tag in manifest.tags)
     ]
 
 
-def _kept(found: Sequence[Entry], tag: str, rule: Keep) -> set[str]:
-    candidates = [
-        Kept(entry.path.name, entry.manifest.step, entry.manifest.elapsed)
-        for entry in found
-        if entry.manifest is not None and tag in entry.manifest.tags
-    ]
-    return {one.name for one in rule(candidates)}
+def _kept(path: Path, manifest: Manifest) -> Kept:
+    return Kept(path.name, manifest.step, manifest.elapsed)
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -1,4 +1,4 @@
-"""Checkpoint folder: one checkpoint on disk, written so that it is there whole or not at all, and verified before it is read."""
+"""Checkpoint folder: one checkpoint on disk, which is there whole or not at all, and is verified before it is read."""
 
 from __future__ import annotations
 

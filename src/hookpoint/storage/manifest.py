@@ -1,7 +1,7 @@
 """Manifest: what a checkpoint is, and the size and SHA-256 of each of its files.
 
-`manifest.json` is written last. Its text is the only one that its content can have, and it holds its own digest, so that any byte
-of it that changes is noticed. Whoever can read JSON and compute SHA-256 can verify a checkpoint.
+`manifest.json` is written last. Its text is the only one that its content can have, and it holds its own digest, so that any
+byte of it that changes is noticed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class Manifest:
         kind = EXCEPTION if "exception" in tags else FULL
         created = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(step, elapsed, tuple(tags), kind, clocks, identity, versions(), created, files)
+
+    @property
+    def is_of_exception(self) -> bool:
+        """Whether it holds what an exception left, which is for people to look into."""
+        return self.kind == EXCEPTION
 
     def encoded(self) -> bytes:
         """Return the text of the file."""

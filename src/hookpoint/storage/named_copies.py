@@ -66,7 +66,7 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
             _keep_if_whole(folder)
     for name, tag in newest.items():
         _heal(checkpoints(workdir) / name, [entry for entry in found if entry.manifest and tag in entry.manifest.tags])
-    good = [entry.path for entry in found if entry.manifest and not entry.is_of_exception]
+    good = [entry.path for entry in found if entry.manifest and not entry.manifest.is_of_exception]
     last = checkpoints(workdir) / LAST
     if good:
         point_last(good[-1])

@@ -18,8 +18,8 @@ PIECE_BYTES = 1 << 24  # the most that one operation writes
 class NewFile:
     """A file being written, from start to end, its size and SHA-256 computed on the way. For `with`.
 
-    It is on disk for good when the block is left without an error. What a write fails with is raised when the block is left, and
-    what is written after it is dropped: torch.save makes another error of one that comes in the middle.
+    It is on disk for good when the block is left without an error. What a write fails with is raised when the block is left,
+    and what is written after it is dropped: torch.save makes another error of one that comes in the middle.
     """
 
     def __init__(self, path: Path) -> None:

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from hookpoint.storage.tree import Where, copied
-from hookpoint.storage.weights_file import identity
+from hookpoint.storage.tree import Where, copied, is_tensor, memory_of
 
 
-class HostCopies:
-    """Take snapshots, into memory that is kept from one to the next where shapes and types agree.
+class Snapshots:
+    """Take snapshots of states, into memory that is kept from one to the next where shapes and types agree.
 
     A snapshot holds until the next one is taken. Copies of device tensors wait for the device once, for all together. Where a
     snapshot need not outlive the call, tensors on the host are not copied.
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[Where, torch.Tensor] = {}
+        self._buffers: dict[Where, Any] = {}
 
-    def take(self, state: Any, *, outlives_the_call: bool) -> Any:
-        """Return the state with all tensors on the host, in memory that nobody else writes to if it has to outlive the call."""
+    def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
+        """Return the state with all tensors on the host, in memory of our own if it has to outlive the call.
+
+        Raises NotSaveable, naming the first thing that a checkpoint cannot keep.
+        """
         old, self._buffers = self._buffers, {}
-        taken: dict[tuple[Any, ...], torch.Tensor] = {}  # tensors that are the same memory stay so: tied weights
-        devices: set[torch.device] = set()
+        taken: dict[tuple[Any, ...], Any] = {}  # tensors that are the same memory stay so: tied weights
+        devices = set()
 
         def leaf(value: Any, where: Where) -> Any:
-            if not isinstance(value, torch.Tensor):
+            if not is_tensor(value):
                 return value.copy() if outlives_the_call else value
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            key = identity(tensor)
-            if key is None or key not in taken:
+            memory = memory_of(tensor) or where
+            if memory not in taken:
+                taken[memory] = self._buffers[where] = _copy(tensor, old.get(where))
                 if tensor.is_cuda:
                     devices.add(tensor.device)
-                copy = self._buffers[where] = _copy(tensor, old.get(where))
-                if key is None:
-                    return copy
-                taken[key] = copy
-            return taken[key]
+            return taken[memory]
 
-        snapshot = copied(state, leaf)
+        snapshot: dict[str, Any] = copied(dict(state), leaf)
         for device in devices:
-            torch.cuda.current_stream(device).synchronize()
+            _wait_for(device)
         return snapshot
 
 
-def _copy(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
+def _copy(tensor: Any, buffer: Any) -> Any:
     """Copy a tensor to the host: into the buffer if it is one for such a tensor, strides included, else into a new one."""
+    import torch
+
     if buffer is None or (buffer.dtype, buffer.shape, buffer.stride()) != (tensor.dtype, tensor.shape, tensor.stride()):
         buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return buffer.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def _wait_for(device: Any) -> None:
+    import torch
+
+    torch.cuda.current_stream(device).synchronize()

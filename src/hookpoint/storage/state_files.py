@@ -1,7 +1,8 @@
 """State files: a state as the files of a checkpoint, and back.
 
-The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which torch.save
-writes and torch.load reads with weights_only=True, always; or `state.json` where there is no tensor in it, which needs no torch.
+The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which
+torch.save writes and torch.load reads with weights_only=True, always; or `state.json` where no tensor is in it, which needs no
+torch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import io
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from hookpoint.storage.tree import has_tensors, is_flat
 
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"
-KINDS = {"dict": dict, "OrderedDict": OrderedDict}
+KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
 class Encoded:
@@ -99,10 +102,16 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
                 f"{folder} holds tensors, and {error.name} is not there to read them.", install="pip install 'hookpoint[torch]'"
             )
         ) from None
-    except OSError:
+    except (OSError, MemoryError):
         raise
-    except Exception as error:  # whoever wrote this wrote the digests too
-        raise DamagedCheckpoint(text(f"{folder / found[0]} is as it was written, and cannot be read: {error}")) from error
+    except Exception as error:  # it is no damage, as the digests fit: what wrote it, or what reads it, is another release
+        raise CannotResume(
+            text(
+                f"{folder / found[0]} is as it was written, and cannot be read: {error}",
+                install="the releases that its manifest.json names",
+                start='anew with resume="never"',
+            )
+        ) from error
     return state
 
 
@@ -115,9 +124,8 @@ def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names:
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
     if place["metadata"] is not None:
         weights._metadata = place["metadata"]
-    holder, (*inner, last) = state, (*MODEL, *place["names"])
-    for name in inner:
-        holder = holder[name]
+    *inner, last = MODEL + tuple(place["names"])
+    holder: Any = reduce(getitem, inner, state)
     holder[last] = weights
 
 

@@ -21,9 +21,10 @@ Leaf = Callable[[Any, Where], Any]
 
 
 def copied(state: Any, leaf: Leaf = lambda value, where: value) -> Any:
-    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`, or raise NotSaveable naming what is neither.
+    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`.
 
-    Types are kept exactly: a subclass of dict or int is none. NumPy's scalars become Python's.
+    Raises NotSaveable, naming the place, for anything that is no plain type either. Types are taken exactly: a subclass of dict
+    or int is none. NumPy's scalars become Python's.
     """
     return _copied(state, (), leaf)
 
@@ -50,6 +51,13 @@ def has_tensors(tree: Any) -> bool:
     if type(tree) in SEQUENCES:
         return any(map(has_tensors, tree))
     return is_tensor(tree)
+
+
+def memory_of(tensor: Any) -> tuple[Any, ...] | None:
+    """Return what two tensors have in common that are the same memory read the same way; None for an empty one."""
+    if not tensor.numel():
+        return None
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
 
 def shown(where: Where) -> str:

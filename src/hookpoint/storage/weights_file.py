@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hookpoint.storage.tree import is_flat
+from hookpoint.storage.tree import is_flat, memory_of
 
 DTYPES = {
     torch.float64: "F64",
@@ -50,7 +50,7 @@ class Stream(Protocol):
 
 
 def is_writable(weights: Any) -> bool:
-    """Say whether these can be a file: names and tensors, of types that safetensors has, where the library is there to read them."""
+    """Say whether these can be a file: names, and tensors of types that safetensors has, where it is there to read them."""
     if not is_flat(weights) or find_spec("safetensors") is None:
         return False
     return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
@@ -85,12 +85,12 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _told_apart(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor under its first name, the wider types first so that all are aligned, and what its other names stand for."""
+    """Return each tensor under its first name, the wider types first so that all are aligned, and its other names."""
     once: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
     for name, tensor in weights.items():
-        key = identity(tensor)
+        key = memory_of(tensor)
         if key is not None and key in seen:
             aliases[name] = seen[key]
         else:
@@ -98,14 +98,6 @@ def _told_apart(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
             if key is not None:
                 seen[key] = name
     return dict(sorted(once.items(), key=lambda item: -item[1].element_size())), aliases
-
-
-def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return what two tensors have in common that are the same memory read the same way; None for an empty one."""
-    if not tensor.numel():
-        return None
-    bits = (tensor.is_conj(), tensor.is_neg())
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), bits)
 
 
 def _is_name(name: str) -> bool:
@@ -122,4 +114,5 @@ def _size(tensor: torch.Tensor) -> int:
 
 def _memory(tensor: torch.Tensor) -> memoryview:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    flat = plain.as_strided((plain.numel(),), (1,))  # one with a single number may have any stride, and is called contiguous
+    return memoryview(flat.view(torch.uint8).numpy().data)

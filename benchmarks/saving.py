@@ -1,0 +1,222 @@
+"""What a checkpoint keeps a training loop waiting for: saved at once and in the background, beside what others take.
+
+The model has 100 million parameters, and SGD a momentum for each: 800 MB. Time counts from the end of one step's body to the
+begin of the next, so that everything a save does to the loop is in it; what happens beside the loop is waited for and does not
+count. The measure is a copy of the same state into host memory that is kept. Run it with `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from report import Figure, machine, print_table, versions, write
+from rounds import Group, Timing
+from torch import nn
+
+from hookpoint import Every, Loop
+from hookpoint import callbacks as cb
+
+MILLISECOND = 1e6
+LIMIT = 1.5
+
+Save = Callable[[Path], float]  # saves into a new folder, and returns the nanoseconds the caller had to wait
+
+
+def make(parameters: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Make a model of about so many parameters in ten layers, and an optimizer that has stepped."""
+    torch.manual_seed(0)
+    width = round((parameters / 10) ** 0.5)
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-9)
+    optimizer.step()
+    return model, optimizer
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for one in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_of(one)
+
+
+class Copies:
+    """Copy the state into memory that is kept: what a background save cannot do without."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._pairs = [(torch.empty_like(tensor), tensor) for tensor in tensors_of(state)]
+
+    def __call__(self, folder: Path) -> float:
+        began = time.perf_counter_ns()
+        for buffer, tensor in self._pairs:
+            buffer.copy_(tensor)
+        return time.perf_counter_ns() - began
+
+
+def timed(save: Callable[[Path], Any]) -> Save:
+    def call(folder: Path) -> float:
+        began = time.perf_counter_ns()
+        save(folder)
+        return time.perf_counter_ns() - began
+
+    return call
+
+
+def torch_save(state: dict[str, Any]) -> Save:
+    return timed(lambda folder: torch.save(state, folder / "state.pt"))
+
+
+def safetensors_save(state: dict[str, Any]) -> Save:
+    from safetensors.torch import save_file
+
+    tensors = {str(number): tensor for number, tensor in enumerate(tensors_of(state))}
+    return timed(lambda folder: save_file(tensors, folder / "state.safetensors"))
+
+
+def dcp_async_save(state: dict[str, Any]) -> Save:
+    """torch.distributed.checkpoint in one process, with a copy that is kept where this version of torch offers one."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    writer_options: dict[str, Any] = {"cache_staged_state_dict": True}
+
+    def save(folder: Path) -> float:
+        writer = FileSystemWriter(folder / "dcp", **writer_options)
+        began = time.perf_counter_ns()
+        future: Any = dcp.async_save(state, storage_writer=writer, no_dist=True)
+        taken = time.perf_counter_ns() - began
+        getattr(future, "upload_completion", future).result()
+        return taken
+
+    return save
+
+
+class Hookpoint:
+    """A loop of one's own with a saver, one checkpoint per step; it lives as long as the measurement."""
+
+    def __init__(self, model: nn.Module, optimizer: Any, workdir: Path, *, in_background: bool) -> None:
+        saver = cb.ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None, async_save=in_background)
+        self._loop = Loop([saver.when(Every(steps=1))], model=model, optimizer=optimizer, workdir=workdir, extra_callbacks=[])
+        self._optimizer = optimizer
+        self._workdir = workdir
+        self._run = self._loop.__enter__()
+        self._batches = iter(self._run.batches([None] * 1000))
+        next(self._batches)
+
+    def __call__(self, folder: Path) -> float:
+        self._optimizer.step()
+        self._run.log(loss=1.0)
+        began = time.perf_counter_ns()
+        next(self._batches)  # ends the step that asks for a checkpoint, and begins the next
+        taken = time.perf_counter_ns() - began
+        self._wait()
+        began = time.perf_counter_ns()
+        self._run._loop.saving.at_boundary()  # what the end of a later step finds out about it
+        return taken + time.perf_counter_ns() - began
+
+    def _wait(self) -> None:
+        """Wait until the checkpoint of this step is there and the older ones are gone."""
+        while True:
+            names = [one for one in os.listdir(self._workdir / "checkpoints") if one != "last"]
+            is_there = any(one.startswith(f"step-{self._run.step:08d}") for one in names)
+            if is_there and not any(one.startswith(".") for one in names):
+                time.sleep(0.2)
+                return
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        del self._batches
+        self._loop.__exit__(None, None, None)
+
+
+@contextmanager
+def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
+    model, optimizer = make(parameters)
+    state = state_of(model, optimizer)
+    background, at_once = (
+        Hookpoint(model, optimizer, folder / name, in_background=name == "background") for name in ("background", "at once")
+    )
+    try:
+        yield {
+            "copy into kept memory": Copies(state),
+            "hookpoint, in the background": background,
+            "hookpoint, at once": at_once,
+            "torch.save": torch_save(state),
+            "safetensors": safetensors_save(state),
+            "DCP async_save": dcp_async_save(state),
+        }
+    finally:
+        background.close()
+        at_once.close()
+
+
+def measure(parameters: int, rounds: int) -> Group:
+    group = Group("time a save keeps the loop waiting for")
+    with TemporaryDirectory(dir=Path.cwd(), prefix=".saving-") as folder, open(os.devnull, "w") as nowhere:
+        with redirect_stderr(nowhere), candidates(parameters, Path(folder)) as saves:
+            group.timings = {name: Timing() for name in saves}
+            for number in range(rounds + 1):
+                for name, save in saves.items():
+                    target = Path(folder) / f"{number}"
+                    target.mkdir(exist_ok=True)
+                    taken = save(target)
+                    shutil.rmtree(target)
+                    os.sync()  # what one has left to be written does not slow the next one down
+                    if number:  # the first of each makes its memory
+                        group[name].rounds.append(taken)
+    return group
+
+
+def figures_of(group: Group) -> list[Figure]:
+    copy = group["copy into kept memory"]
+    limits = {"hookpoint, in the background": LIMIT}
+    return [
+        Figure(f"{name} / copy", "x", timing.over(copy), limits.get(name))
+        for name, timing in group.timings.items()
+        if timing is not copy
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small model and few rounds: seconds, and rough figures")
+    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    options = parser.parse_args()
+    logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
+    parameters, rounds = (1_000_000, 3) if options.quick else (100_000_000, 9)
+    about = {
+        "versions": versions("hookpoint", "torch", "safetensors"),
+        "machine": machine(),
+        "parameters": parameters,
+        "rounds": rounds,
+    }
+    group = measure(parameters, rounds)
+    rows = [
+        [name, *(f"{value / MILLISECOND:.0f} ms" for value in (one.spread.median, one.minimum, max(one.rounds)))]
+        for name, one in group.timings.items()
+    ]
+    print_table(group.title, ["median", "minimum", "maximum"], rows)
+    figures = figures_of(group)
+    print_table("figures", ["median", "interval", "limit", ""], [figure.cells() for figure in figures])
+    if not options.no_write and not options.quick:
+        print(f"\nwritten to {write('saving', '', about, [group], figures)}")
+
+
+if __name__ == "__main__":
+    main()

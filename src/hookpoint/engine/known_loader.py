@@ -1,0 +1,104 @@
+"""Known loader: what is to be remembered of a loader that passes run over, and what kind of loader it is."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from hookpoint.engine import loader_state
+
+
+class KnownLoader:
+    """A loader that passes run over: where it stood when it was first seen, and when its last pass began.
+
+    The script may set its order anew for each pass, by seeding a generator or by making another loader. A checkpoint then has
+    nothing to say about a pass that is still to come. That is known from the second pass on.
+    """
+
+    def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
+        self.reference = reference
+        self.trains = trains
+        self.had_iterator = False
+        self.is_made_anew = is_made_anew
+        self._is_seeded_anew = False
+        self._first = self.begun = loader_state.read(loader)
+        self._seeds: list[int] | None = None
+
+    def adopt(self, loader: Any, record: Mapping[str, Any]) -> None:
+        """Put the loader where it stood when a checkpoint was made between its passes."""
+        if not record["is_made_anew"]:
+            self.had_iterator = record["has_iterator"] and _keeps_workers(loader)
+            loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
+            if not record["is_seeded_anew"]:
+                loader_state.put_generators(loader, record["now"])
+            if record["dataset"] is not None and _has_state(loader.dataset):
+                loader.dataset.load_state_dict(record["dataset"])
+        self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
+
+    def begin(self, loader: Any) -> None:
+        """Take note of where the loader stands before a pass."""
+        seeds = loader_state.seeds(loader)
+        if self._seeds is not None:
+            self.is_made_anew, self._is_seeded_anew = False, seeds != self._seeds
+        self._seeds = seeds
+        self.begun = loader_state.read(loader)
+        self.had_iterator = self.had_iterator or has_iterator(loader)
+
+    def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
+        """Take over what is known of a pass that is gone on with."""
+        if record["dataset"] is not None and _has_state(loader.dataset):
+            loader.dataset.load_state_dict(record["dataset"])
+        self.begun, self.had_iterator = record["begun"], record["had_iterator"]
+        self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
+
+    def state_of(self, loader: Any) -> dict[str, Any]:
+        return {
+            "trains": self.trains,
+            "is_made_anew": self.is_made_anew,
+            "is_seeded_anew": self._is_seeded_anew,
+            "first": self._first,
+            "begun": self.begun,
+            "now": loader_state.read(loader),
+            "had_iterator": self.had_iterator,
+            "has_iterator": has_iterator(loader),
+            "ahead": batches_ahead(loader),
+            "own": loader.state_dict() if self.trains and keeps_own_state(loader) else None,
+            "dataset": loader.dataset.state_dict() if self.trains and _keeps_state_of_dataset(loader) else None,
+        }
+
+
+def _has_state(one: Any) -> bool:
+    return callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+
+
+def has_index(loader: Any) -> TypeGuard[DataLoader[Any]]:
+    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def keeps_own_state(loader: Any) -> bool:
+    return _has_state(loader) and not has_index(loader)
+
+
+def _keeps_state_of_dataset(loader: Any) -> bool:
+    return _has_state(loader) and has_index(loader) and not loader.num_workers and _has_state(loader.dataset)
+
+
+def _keeps_workers(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and loader.num_workers > 0 and loader.persistent_workers
+
+
+def makes_workers_anew(loader: Any) -> bool:
+    """Whether the workers of each pass get the data set as it was made, so that nothing of a pass is left for the next one."""
+    return isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.persistent_workers
+
+
+def has_iterator(loader: Any) -> bool:
+    return _keeps_workers(loader) and loader._iterator is not None
+
+
+def batches_ahead(loader: Any) -> int:
+    """Return how many batches the sampler is asked for before they are wanted."""
+    return loader.num_workers * (loader.prefetch_factor or 0) if isinstance(loader, DataLoader) else 0

@@ -1,0 +1,189 @@
+"""Positions with torch: go on in the middle of a DataLoader's pass, in the order a bare loop would see, and read nothing twice.
+
+How, by what the data is:
+
+- A DataLoader over a data set with an index: the generators are put where the pass began, and the sampler, not the data, is
+  read over. This holds for torchdata's StatefulDataLoader too: by its own way, the order of later epochs gets lost when it has
+  a `generator` and no workers. The state of its data set is kept where there are no workers.
+- Anything else with `state_dict` and `load_state_dict`: it is asked to find back by itself.
+- Any other iterable, and a DataLoader over an IterableDataset: it is read over.
+
+Exact are the batches of this pass and of all that follow. Not restored are random numbers that worker processes draw inside of
+a data set, unless it is wrapped in `SeededSamples`; nor indices that a sampler draws one by one from a global generator, ahead
+for workers, if the training draws from the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from hookpoint.core.positions import END, read_over
+from hookpoint.core.randomness import Randomness
+from hookpoint.engine import loader_state
+from hookpoint.engine.behind import iterator_behind
+from hookpoint.engine.known_loader import (
+    KnownLoader,
+    batches_ahead,
+    has_index,
+    has_iterator,
+    keeps_own_state,
+    makes_workers_anew,
+)
+from hookpoint.engine.seeded_samples import seeded_samples_of
+
+logger = logging.getLogger("hookpoint")
+
+IS_FINISHED = "_iterator_finished"  # in the state of a StatefulDataLoader: whether its pass was over
+
+
+class TorchPositions:
+    """Find back into the data of a run with torch. Remembering costs some 100 microseconds a pass."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self.remembers = False
+        self._randomness = randomness
+        self._begun: Mapping[str, Any] = {}
+        self._known: list[KnownLoader] = []
+        self._last: KnownLoader | None = None
+        self._waiting: list[Mapping[str, Any]] = []
+        self._has_warned = False
+
+    def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
+        _tell_epoch(loader, epoch)
+        if not self.remembers:
+            return iter(loader)
+        self._begun = self._randomness.state_dict()
+        self._last, record = self._meet(loader, trains=True)
+        return self._iterator(loader, self._last, record)
+
+    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return `iter(loader)` for a pass that is not training; what it draws, an uninterrupted run draws too."""
+        if not self.remembers:
+            return iter(loader)
+        return self._iterator(loader, *self._meet(loader, trains=False))
+
+    def state_dict(self) -> dict[str, Any]:
+        alive = [(known, loader) for known in self._known if (loader := known.reference()) is not None]
+        last = next((number for number, (known, _) in enumerate(alive) if known is self._last), None)
+        return {
+            "begun": self._begun,
+            "last": last,
+            "loaders": [*(known.state_of(loader) for known, loader in alive), *self._waiting],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._begun = state["begun"]
+        self._waiting = list(state["loaders"])
+
+    def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
+        self.load_state_dict(state)
+        record = None if state["last"] is None else self._waiting.pop(state["last"])
+        _tell_epoch(loader, epoch)
+        self._last, _ = self._meet(loader, trains=True, adopts=False)
+        if self._last is not None and record is not None:
+            self._last.go_on(loader, record)
+        begin = partial(self._put_back, loader, record)
+        if record is not None and record["own"] is not None and keeps_own_state(loader):
+            begin()
+            loader.load_state_dict(record["own"])
+            iterator: Iterator[Any] = iter(loader)
+        elif has_index(loader):
+            had_iterator = record is not None and record["had_iterator"]
+            self._warn_of_workers(loader, batches > 0 or had_iterator)
+            iterator = iterator_behind(loader, batches, begin, had_iterator)
+        else:
+            begin()
+            iterator = read_over(loader, batches, quietly=isinstance(loader, Sequence))
+        if record is not None and record["ahead"] == batches_ahead(loader):
+            # Drawn by others than the sampler too, they may stand elsewhere than it has left them.
+            loader_state.put_generators(loader, record["now"])
+        return iterator
+
+    def _meet(self, loader: Any, *, trains: bool, adopts: bool = True) -> tuple[KnownLoader | None, Mapping[str, Any] | None]:
+        """Return what is known of a loader, and what a checkpoint says of it if this is its first pass after a resume.
+
+        Loaders have no names. The first one that comes after a resume is the first one that came before it, and so on.
+        """
+        for known in self._known:
+            if known.reference() is loader:
+                return known, None
+        try:
+            reference = weakref.ref(loader)
+        except TypeError:  # a list, or another builtin: there is nothing to know of it
+            return None, None
+        had_another = any(known.trains == trains and known.reference() is None for known in self._known)
+        new = KnownLoader(loader, reference, trains=trains, is_made_anew=had_another)
+        self._known = [*(known for known in self._known if known.reference() is not None), new]
+        record = next((one for one in self._waiting if one["trains"] == trains), None) if adopts else None
+        if record is not None:
+            self._waiting = [one for one in self._waiting if one is not record]
+            new.adopt(loader, record)
+        return new, None if new.is_made_anew else record
+
+    def _iterator(self, loader: Iterable[Any], known: KnownLoader | None, record: Mapping[str, Any] | None) -> Iterator[Any]:
+        """Begin a pass, as the run would that was saved."""
+        if known is None:
+            return iter(loader)
+        known.begin(loader)
+        own = record["own"] if record is not None else None
+        makes_iterator = known.had_iterator and not has_iterator(loader)
+        found = self._randomness.state_dict() if makes_iterator or own is not None else {}
+        begin = partial(self._put_back_to, loader, found, known.begun)
+        if own is not None and keeps_own_state(loader) and not makes_workers_anew(loader):
+            return _after_pass(loader, own, begin, known.had_iterator)
+        if makes_iterator and isinstance(loader, DataLoader):
+            self._warn_of_workers(loader, known.trains)
+            return iterator_behind(loader, 0, begin, had_iterator=True)
+        return iter(loader)
+
+    def _put_back(self, loader: Any, record: Mapping[str, Any] | None) -> None:
+        if self._begun:
+            self._randomness.load_state_dict(self._begun)
+        if record is not None:
+            loader_state.put_generators(loader, record["begun"])
+            loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)
+
+    def _put_back_to(self, loader: Any, found: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
+        self._randomness.load_state_dict(found)
+        loader_state.put_generators(loader, begun)
+
+    def _warn_of_workers(self, loader: DataLoader[Any], is_inexact: bool) -> None:
+        if not loader.num_workers or self._has_warned:
+            return
+        if not loader.in_order:
+            self._has_warned = True
+            logger.warning("workers deliver batches in any order (in_order=False): some may come again, or not at all")
+        elif is_inexact and next(seeded_samples_of(loader.dataset), None) is None:
+            self._has_warned = True
+            logger.warning(
+                "random numbers drawn inside the data set by worker processes are not restored; "
+                "wrap it in hookpoint.SeededSamples if it draws any"
+            )
+
+
+def _after_pass(loader: Any, own: Mapping[str, Any], begin: Callable[[], None], had_iterator: bool) -> Iterator[Any]:
+    """Begin the pass that follows the one `own` was read in, or after."""
+    loader.load_state_dict(own)
+    iterator: Iterator[Any] = iter(loader)
+    if isinstance(loader, DataLoader):
+        if not own.get(IS_FINISHED, True):  # this is the rest of a pass that was left
+            iterator = iter(loader)
+        begin()
+        if not had_iterator:  # what making an iterator draws, and making one after the other has drawn too often
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        return iterator
+    first = next(iterator, END)  # of others it is not known whether this is the next pass or the end of the last one
+    return iter(loader) if first is END else chain([first], iterator)
+
+
+def _tell_epoch(loader: Any, epoch: int) -> None:
+    for samples in seeded_samples_of(getattr(loader, "dataset", None)):
+        samples.set_epoch(epoch)

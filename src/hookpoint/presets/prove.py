@@ -1,0 +1,205 @@
+"""prove: train, then train the same again with kills in between, and compare what comes out, bit for bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.errors import BadLoop, HookpointError, text
+from hookpoint.core.loop import EVERYWHERE
+from hookpoint.core.run import Run
+from hookpoint.core.terminal import say
+from hookpoint.monitors.json_writer import JSONWriter, read_scalars
+from hookpoint.storage.finding import newest_good
+
+Train = Callable[[Path], Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not the same: where in the state it is, and both values."""
+
+    where: str
+    whole: str
+    resumed: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.whole} without kills, {self.resumed} with them"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came out: how far the runs went, where one was killed, how much was compared, and what differed."""
+
+    steps: int
+    killed_at: tuple[int, ...]
+    values_compared: int
+    records_compared: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        kills = f"{self.steps} steps, killed after step {', '.join(map(str, self.killed_at))} and resumed"
+        compared = f"{self.values_compared} values of the state and {self.records_compared} records"
+        if self.ok:
+            return f"exact: {kills}; {compared} are the same bit for bit"
+        more = [f"  {difference}" for difference in self.differences[:20]]
+        more += [f"  and {len(self.differences) - 20} more"] if len(self.differences) > 20 else []
+        return "\n".join([f"NOT exact: {kills}; of {compared} these differ:", *more])
+
+
+def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.PathLike[str] | None = None) -> Proof:
+    """Show whether a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
+
+    `make_runner(workdir)` returns a Runner and the arguments of its fit, as a tuple; or does the training itself, in a loop of
+    one's own, and returns nothing. It must save checkpoints (the more often, the less is trained twice), and it is called in
+    processes of its own: it has to be a function of a module. Each process is killed (SIGKILL) after one of the steps of
+    `kill_at`, by default after a quarter, a half and three quarters of them. What is compared: the state of the last
+    checkpoint, all but times, and the lines of scalars.jsonl. Files stay in `workdir` if one is given.
+
+        def make_runner(workdir):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(2, 1)
+            saver = cb.ModelSaver().when(Every(steps=2))
+            runner = Runner(model, torch.optim.Adam(model.parameters()), torch.nn.MSELoss(), callbacks=[saver], workdir=workdir)
+            return runner, {"train": (torch.randn(20, 2), torch.randn(20, 1)), "epochs": 3, "batch_size": 4}
+
+        if __name__ == "__main__":
+            print(prove(make_runner, kill_at=[3, 8]))
+    """
+    with _folder(workdir) as folder:
+        whole, resumed = folder / "whole", folder / "resumed"
+        for taken in (whole, resumed):
+            if taken.exists():
+                raise BadLoop(text(f"{taken} is there already.", give="prove(..., workdir=...) a new folder"))
+        say("training without kills ...")
+        _run(make_runner, whole, None)
+        kept = _last(whole)
+        steps = kept["clocks"]["step"]
+        stops = _kills(kill_at, steps)
+        for stop in (*stops, None):
+            say(f"training, killed after step {stop} ..." if stop is not None else "training to the end ...")
+            _run(make_runner, resumed, stop)
+        differences: list[Difference] = []
+        count = _compare("", _comparable(kept), _comparable(_last(resumed)), differences)
+        records = _compare_records(whole, resumed, differences)
+        return Proof(steps, stops, count, records, tuple(differences))
+
+
+class KillAfter(Callback):
+    """End the process, as a power cut would, when a step is done and before anything of it is saved."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(name="kill of hookpoint.prove")
+        self._step = step
+
+    def on_train_iter_end(self, run: Run) -> None:
+        if run.step >= self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
+    """Do the training, in a process of its own."""
+    if kill_after is not None:
+        EVERYWHERE.append(KillAfter(kill_after))
+    made = make_runner(workdir)
+    if isinstance(made, tuple):
+        runner, arguments = made
+        runner.fit(**arguments)
+
+
+def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after))
+    process.start()
+    try:
+        process.join()
+    except BaseException:
+        process.kill()
+        raise
+    expected = 0 if kill_after is None else -signal.SIGKILL
+    if process.exitcode != expected:
+        what = f"the run ended by itself before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
+        raise HookpointError(text(f"{what} (exit code {process.exitcode}).", check="make_runner, or kill_at"))
+
+
+def _kills(kill_at: Sequence[int], steps: int) -> tuple[int, ...]:
+    stops = tuple(sorted(set(kill_at))) or tuple(sorted({max(1, steps * part // 4) for part in (1, 2, 3)}))
+    if not all(isinstance(stop, int) and 0 < stop <= steps for stop in stops):
+        raise BadLoop(text(f"kill_at={list(kill_at)}.", give=f"steps of the run: from 1 to {steps}"))
+    return stops
+
+
+def _last(workdir: Path) -> Mapping[str, Any]:
+    found = newest_good(workdir)
+    if found is None:
+        raise BadLoop(text("make_runner saves no checkpoints.", add="a saver, such as callbacks.ModelSaver()"))
+    return found.state
+
+
+def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state without times and without the sizes of files that have times in them."""
+    kept = {key: value for key, value in state.items() if key != "callbacks"}
+    kept["clocks"] = {name: value for name, value in state["clocks"].items() if name != "elapsed"}
+    kept["callbacks"] = {name: one for name, one in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
+    return kept
+
+
+def _compare(where: str, one: Any, other: Any, differences: list[Difference]) -> int:
+    """Compare two trees of values, add what differs, and return how many values there are."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = [*one, *(key for key in other if key not in one)]
+        pairs: list[tuple[Any, Any, Any]] = [(key, one.get(key, "nothing"), other.get(key, "nothing")) for key in keys]
+    elif isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
+        pairs = [(key, mine, its) for key, (mine, its) in enumerate(zip(one, other, strict=True))]
+    else:
+        if _bits(one) != _bits(other):
+            differences.append(Difference(where, _shown(one), _shown(other)))
+        return int(one.numel()) if hasattr(one, "numel") else 1
+    return sum(_compare(f"{where}/{key}" if where else str(key), mine, its, differences) for key, mine, its in pairs)
+
+
+def _bits(value: Any) -> Any:
+    if hasattr(value, "numel"):
+        import torch
+
+        flat = value.detach().contiguous().reshape(-1)
+        return str(value.dtype), tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+    if hasattr(value, "tobytes"):
+        return str(value.dtype), value.shape, value.tobytes()
+    return type(value), struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value.dtype)}{list(value.shape)}" if hasattr(value, "shape") else repr(value)[:60]
+
+
+def _compare_records(whole: Path, resumed: Path, differences: list[Difference]) -> int:
+    paths = [folder / JSONWriter().filename for folder in (whole, resumed)]
+    rows = [[_untimed(row) for row in read_scalars(path)] if path.exists() else [] for path in paths]
+    return _compare("scalars.jsonl", rows[0], rows[1], differences) and len(rows[0])
+
+
+def _untimed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "time"}
+
+
+@contextmanager
+def _folder(workdir: str | os.PathLike[str] | None) -> Iterator[Path]:
+    if workdir is not None:
+        Path(workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield Path(workdir)
+    else:
+        with tempfile.TemporaryDirectory(prefix="hookpoint-prove-") as made:
+            yield Path(made)

@@ -1,0 +1,73 @@
+"""Aside: what is in the way of a run is moved, never deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.storage import disk
+from hookpoint.storage.catalog import best_folders, places
+from hookpoint.storage.checkpoint_folder import read_manifest
+from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
+
+logger = logging.getLogger("hookpoint")
+
+
+def move_run(workdir: Path) -> None:
+    """Move an earlier run in this workdir to previous/001 or the like: the files that we make, and no others.
+
+    Checkpoints go first: what a kill leaves is then never taken for a run to go on with.
+    """
+    moved = _move([workdir / name for name in OF_A_RUN], workdir)
+    if moved is not None:
+        logger.info("the earlier run in %s is now in %s", workdir, moved)
+
+
+def move_later(workdir: Path, place: Place) -> None:
+    """Move what was saved after a checkpoint aside, as the run goes on from there: later ones, and best-… folders of them."""
+    later = [path for found, path in places(workdir) if found > place]
+    later += [path for path in best_folders(workdir) if _step(path) > place.step]
+    moved = _move(later, workdir)
+    if moved is not None:
+        names = ", ".join(path.name for path in later)
+        logger.warning("the run goes on from %s; what was saved later is now in %s: %s", place.name, moved, names)
+
+
+def move_damaged(damaged: Iterable[tuple[Path, DamagedCheckpoint]]) -> None:
+    """Give damaged checkpoints names that nobody goes on from, and say so."""
+    for path, error in damaged:
+        target = path.with_name(damaged_name(path.name, disk.names(path.parent)))
+        disk.rename(path, target)
+        disk.sync_folder(path.parent)
+        logger.warning("%s An earlier checkpoint is taken; this one is now %s", error, target.name)
+
+
+def _move(paths: list[Path], workdir: Path) -> Path | None:
+    """Move files and folders that hold something to a new folder in previous/; return that, or None where there is nothing."""
+    found = [path for path in paths if _holds_something(path)]
+    if not found:
+        return None
+    previous = workdir / PREVIOUS
+    target = previous / next_previous(disk.names(previous))
+    for path in found:
+        new = target / path.relative_to(workdir)
+        disk.make_folder(new.parent)
+        disk.rename(path, new)
+        disk.sync_folder(new.parent)
+    disk.sync_folder(workdir)
+    if disk.is_folder(checkpoints(workdir)):
+        disk.sync_folder(checkpoints(workdir))
+    return target
+
+
+def _holds_something(path: Path) -> bool:
+    return bool(disk.names(path)) if disk.is_folder(path) else disk.exists(path)
+
+
+def _step(folder: Path) -> int:
+    try:
+        return read_manifest(folder).step
+    except (DamagedCheckpoint, CannotResume):
+        return -1

@@ -1,0 +1,187 @@
+"""CheckpointStore: the checkpoints of one workdir."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
+from hookpoint.core.store import Checkpoint, Keep, Request, Resume, Saved
+from hookpoint.storage import disk, named_copies, opening, state_files
+from hookpoint.storage.aside import move_damaged
+from hookpoint.storage.background import Background
+from hookpoint.storage.catalog import entries, to_delete
+from hookpoint.storage.checkpoint_folder import cannot_save, discard, verified, write_checkpoint
+from hookpoint.storage.layout import checkpoints, next_place
+from hookpoint.storage.lock import WorkdirLock
+from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.snapshot import Snapshots
+
+logger = logging.getLogger("hookpoint")
+
+
+class CheckpointStore:
+    """Keep the checkpoints of a run in `workdir/checkpoints`, whatever kills it.
+
+    A checkpoint is a folder that is there whole or not at all. Before one is deleted, the newer one has been read back. The
+    workdir belongs to one store at a time, from `open` to `close`. A save in the background costs the caller a copy to host
+    memory, which is kept for the next.
+
+    `state["finite"]` names the tensors of `state["parts"]["model"]` that must be finite for anything to be saved; it is not
+    saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do not go on from.
+
+    >>> store = CheckpointStore("runs/mine")
+    >>> store.open("auto", {})  # nothing to go on from
+    >>> store.save({"epoch": 1}, step=1200, tags=["mine"]).name
+    'step-00001200'
+    >>> store.close()
+    >>> store.open("must", {}).state
+    {'epoch': 1}
+    >>> store.close()
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+        self.workdir = Path(workdir)
+        self._lock = WorkdirLock(self.workdir)
+        self._is_open = False
+        self._identity: dict[str, Any] = {}
+        self._rules: dict[str, Keep] = {}
+        self._background = Background()
+        self._snapshots = Snapshots()
+
+    def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+        """Take the workdir, put in order what a kill left there, and return what to go on from, or None for a fresh run.
+
+        "auto" and "must" take the newest good checkpoint, a path that one and no other; what is in the way of the run is moved
+        to previous/. Raises CannotSave where nothing can be written, WorkdirInUse, or CannotResume, and then holds nothing.
+        """
+        self._identity = json.loads(json.dumps(dict(identity), default=str))
+        try:
+            disk.make_folder(self.workdir)
+            self._lock.acquire()
+            try:
+                found = opening.prepare(self.workdir, resume, self._identity)
+            except BaseException:
+                self._lock.release()
+                raise
+        except OSError as error:
+            raise cannot_save(self.workdir, error) from error
+        self._is_open = True
+        return found
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise NotSaveable, naming what it is, if the state could not be read back. It is written to memory for that."""
+        state_files.check(Snapshots().take(state, outlives_the_call=False))
+
+    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
+        """Keep the state; return None if the background writes it. It may change at once; `collect` tells what came of it."""
+        self._refuse_if_closed()
+        started = time.monotonic()
+        self._background.wait()
+        self._rules |= {tag: keep for tag, keep in request.tags.items() if keep is not None}
+        taken = self._snapshots.take(state, outlives_the_call=request.in_background)
+        save = partial(self._save, taken, step, elapsed, list(request.tags), started)
+        if not request.in_background:
+            return save()
+        self._background.start(save)
+        return None
+
+    def collect(self, *, wait: bool = False) -> list[Saved]:
+        """Return what the background has finished since the last call; raise what it failed with, once."""
+        if wait:
+            self._background.wait()
+        return self._background.collect()
+
+    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Path:
+        """Keep the state, and return its folder."""
+        clocks = state.get("clocks")
+        elapsed = clocks.get("elapsed", 0.0) if isinstance(clocks, Mapping) else 0.0
+        saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
+        assert saved is not None
+        return Path(saved.path)
+
+    def close(self) -> None:
+        """Wait for the background and let go of the workdir. Nothing happens the second time."""
+        self._background.wait()
+        for error in self._background.left():
+            logger.error("a checkpoint was not saved, and nobody asked: %s", error)
+        self._snapshots = Snapshots()
+        self._is_open = False
+        self._lock.release()
+
+    # Saving, on the training thread or beside it
+
+    def _save(self, state: dict[str, Any], step: int, elapsed: float, tags: list[str], started: float) -> Saved:
+        _refuse_if_not_finite(state)
+        folder = checkpoints(self.workdir)
+        try:
+            disk.make_folder(folder)
+            target = folder / next_place(disk.names(folder), step).name
+        except OSError as error:
+            raise cannot_save(folder, error) from error
+        clocks = state.get("clocks") or {}
+        describe = partial(
+            Manifest.made_now, step=step, elapsed=float(elapsed), tags=tags, clocks=clocks, identity=self._identity
+        )
+        made = write_checkpoint(target, state, lambda files: describe(files=files))
+        _read_back(target)
+        self._name(target, made)
+        self._delete_old()
+        return Saved(target, step, tags, time.monotonic() - started)
+
+    def _name(self, target: Path, made: Manifest) -> None:
+        for tag in filter(named_copies.is_named, made.tags):
+            try:
+                named_copies.put(target, tag)
+            except OSError as error:
+                logger.warning("%s could not be linked to %s, which the next start will do: %s", tag, target, error)
+        if not made.is_of_exception:
+            named_copies.point_last(target)
+
+    def _delete_old(self) -> None:
+        """Delete what nobody wants any more: first all get hidden names, for good, so that none is ever seen half deleted."""
+        hidden = []
+        try:
+            for entry in to_delete(entries(self.workdir), self._rules):
+                new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
+                disk.rename(entry.path, new)
+                hidden.append(new)
+            if hidden:
+                disk.sync_folder(checkpoints(self.workdir))
+        except Exception as error:  # a rule's own, too: what is not deleted today is deleted tomorrow
+            logger.warning("old checkpoints in %s could not be deleted: %s", checkpoints(self.workdir), error)
+            return
+        for path in hidden:
+            discard(path)
+
+    def _refuse_if_closed(self) -> None:
+        if not self._is_open:
+            raise OutsideRun(text(f"the store of {self.workdir} is not open.", call='store.open("auto", {}) before it is used'))
+
+
+def _refuse_if_not_finite(state: dict[str, Any]) -> None:
+    names = state.pop("finite", None)
+    parts = state.get("parts")
+    if names and "torch" in sys.modules and isinstance(parts, dict):
+        from hookpoint.storage.finite import refuse_if_not_finite
+
+        refuse_if_not_finite(parts.get("model"), names)
+
+
+def _read_back(target: Path) -> None:
+    """Make sure that a new checkpoint is what was written, or move it aside and raise CannotSave."""
+    try:
+        verified(target)
+    except DamagedCheckpoint as error:
+        move_damaged([(target, error)])
+        raise CannotSave(text(f"{target} was written, and is not what was written.", check="the disk"), errno.EIO) from error
+    except OSError as error:
+        raise cannot_save(target, error) from error

@@ -1,0 +1,122 @@
+"""Finding: which checkpoint a run goes on from."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.store import Resume
+from hookpoint.storage import aside, disk
+from hookpoint.storage.catalog import places
+from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified
+from hookpoint.storage.layout import CHECKPOINTS, checkpoints
+from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.state_files import read_state
+
+logger = logging.getLogger("hookpoint")
+
+ANEW = 'anew with resume="never", which moves them aside'
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint to go on from, verified and read."""
+
+    path: Path
+    manifest: Manifest
+    state: dict[str, Any]
+
+
+def find(workdir: Path, resume: Resume) -> Found | None:
+    """Return what a run goes on from: by "auto" and "must" the newest good checkpoint of the workdir, else that of a path."""
+    if resume not in ("auto", "must"):
+        return at_path(Path(resume))
+    found = newest_good(workdir)
+    if found is None and resume == "must":
+        raise CannotResume(
+            text(
+                f"there is no checkpoint in {workdir} to go on from.",
+                start='anew where there is none with resume="auto"',
+            )
+        )
+    return found
+
+
+def newest_good(workdir: Path) -> Found | None:
+    """Return the newest checkpoint that verifies, and move newer ones that do not aside; None where there are none at all.
+
+    Where there are checkpoints and all are damaged, they stay where they are, and CannotResume is raised.
+    """
+    damaged = []
+    for _, path in reversed(places(workdir)):
+        try:
+            if read_manifest(path).is_of_exception:
+                logger.info("%s is passed over: it was saved when an exception ended the run", path)
+                continue
+            found = read(path)
+        except DamagedCheckpoint as error:
+            damaged.append((path, error))
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        else:
+            aside.move_damaged(damaged)
+            return found
+    if damaged:
+        problems = "\n".join(f"  {error}" for _, error in damaged)
+        raise CannotResume(
+            text(
+                f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", start=ANEW, restore="them from a backup"
+            )
+        )
+    return None
+
+
+def at_path(path: Path) -> Found:
+    """Return the checkpoint that a path leads to: its folder, or the newest of a workdir. It is that one or CannotResume."""
+    try:
+        folder = folder_at(path)
+        return read(folder)
+    except DamagedCheckpoint as error:
+        raise CannotResume(text(str(error), resume='with "auto", for the newest good one of a workdir')) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def folder_at(path: Path) -> Path:
+    """Return the checkpoint folder that a path leads to."""
+    if not disk.is_folder(path, follow=True):
+        raise CannotResume(
+            text(
+                f"there is no folder {path} to go on from.",
+                give='"auto", "must", "never", a workdir or the folder of a checkpoint',
+            )
+        )
+    resolved = Path(os.path.realpath(path))
+    if is_like_a_checkpoint(resolved):
+        return resolved
+    workdir = resolved.parent if resolved.name == CHECKPOINTS else resolved
+    for _, folder in reversed(places(workdir)):
+        if not read_manifest(folder).is_of_exception:
+            return folder
+    raise CannotResume(text(f"there is no checkpoint in {path} to go on from.", give="the workdir of a run that has some"))
+
+
+def read(folder: Path) -> Found:
+    """Return what is in a checkpoint folder, or raise DamagedCheckpoint."""
+    manifest = verified(folder)
+    return Found(folder, manifest, read_state(folder, manifest.files))
+
+
+def _unreadable(path: Path, error: OSError) -> CannotResume:
+    where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
+    return CannotResume(
+        text(
+            f"{path} cannot be read: {error.strerror or error}{where}.",
+            check="that the disk is there and the files are yours",
+            start='anew with resume="never"',
+        )
+    )

@@ -1,0 +1,71 @@
+"""load_weights: a model's weights out of what a run has saved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.storage import disk
+from hookpoint.storage.catalog import places
+from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_checkpoint, read_manifest, verified, verify_file
+from hookpoint.storage.layout import CHECKPOINTS, MANIFEST
+
+WEIGHTS = "model.safetensors"
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
+
+    They are a mapping of names to tensors on the host, ready for `model.load_state_dict`; of several models, one mapping for
+    each. Of a workdir it is its newest good checkpoint. What has a manifest is verified first, and DamagedCheckpoint raised if
+    it is not what was written.
+
+    >>> import torch
+    >>> from hookpoint.storage.checkpoint_store import CheckpointStore
+    >>> store = CheckpointStore("runs/mine")
+    >>> store.open("never", {})
+    >>> path = store.save({"parts": {"model": torch.nn.Linear(2, 1).state_dict()}}, step=1, tags=["best-loss"])
+    >>> store.close()
+    >>> torch.nn.Linear(2, 1).load_state_dict(load_weights("runs/mine/checkpoints/best-loss"))
+    <All keys matched successfully>
+    """
+    given = Path(os.path.realpath(path))
+    if disk.is_folder(given):
+        return _of_checkpoint(given if is_like_a_checkpoint(given) else _newest_good(given))
+    if disk.is_file(given):
+        return _of_file(given)
+    raise CannotResume(text(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file"))
+
+
+def _of_checkpoint(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if WEIGHTS in manifest.files:  # the state of the optimizer need not be read
+        return _of_file(folder / WEIGHTS)
+    model = read_checkpoint(folder).state.get("parts", {}).get("model")
+    if not isinstance(model, dict):
+        raise CannotResume(text(f"{folder} holds no weights of a model.", give="the workdir of a run with a model"))
+    return dict(model)
+
+
+def _of_file(file: Path) -> dict[str, Any]:
+    from hookpoint.storage.weights_file import read_weights
+
+    if disk.exists(file.parent / MANIFEST):
+        manifest = read_manifest(file.parent)
+        if file.name in manifest.files:
+            verify_file(file.parent, file.name, manifest)
+    return read_weights(file)
+
+
+def _newest_good(given: Path) -> Path:
+    workdir = given.parent if given.name == CHECKPOINTS else given
+    problems = []
+    for _, folder in reversed(places(workdir)):
+        try:
+            if not verified(folder).is_of_exception:
+                return folder
+        except DamagedCheckpoint as error:
+            problems.append(str(error))
+    raise CannotResume(text("\n  ".join([f"there is no good checkpoint in {given}.", *problems])))

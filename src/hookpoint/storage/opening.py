@@ -1,0 +1,81 @@
+"""Opening: how a run takes possession of its workdir, once it holds the lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.store import Checkpoint, Resume
+from hookpoint.storage import aside, disk, named_copies
+from hookpoint.storage.catalog import entries
+from hookpoint.storage.checkpoint_folder import discard
+from hookpoint.storage.finding import Found, find
+from hookpoint.storage.identity import compare, table
+from hookpoint.storage.layout import Place, checkpoints, is_leftover
+
+logger = logging.getLogger("hookpoint")
+
+
+def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+    """Make the workdir ready to be written to, and return what to go on from.
+
+    Nothing of an earlier run is moved aside before it is certain that this run can start.
+    """
+    _probe(workdir)
+    _remove_leftovers(workdir)
+    found = None if resume == "never" else find(workdir, resume)
+    if found is not None:
+        _refuse_other_run(found, identity)
+    if found is None:
+        aside.move_run(workdir)
+    elif resume not in ("auto", "must"):
+        _make_way(workdir, found)
+    disk.make_folder(checkpoints(workdir))
+    named_copies.heal(workdir, entries(workdir))
+    return None if found is None else Checkpoint(found.path, found.state)
+
+
+def _probe(workdir: Path) -> None:
+    """Find out whether files can be written, by writing one."""
+    file = workdir / disk.hidden("probe", "writable")
+    try:
+        disk.write(file, b"?")
+    finally:
+        discard(file)
+
+
+def _remove_leftovers(workdir: Path) -> None:
+    for folder in (workdir, checkpoints(workdir)):
+        for name in filter(is_leftover, disk.names(folder)):
+            discard(folder / name)
+
+
+def _refuse_other_run(found: Found, identity: Mapping[str, Any]) -> None:
+    """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same."""
+    rows = compare(found.manifest.identity, identity)
+    if any(row.verdict == "refused" for row in rows):
+        raise CannotResume(
+            text(
+                f"{found.path} does not fit this run.\n{table(rows)}",
+                run="the script as it was when that was saved",
+                start='anew with resume="never"',
+            )
+        )
+    warned = [row for row in rows if row.verdict == "warned"]
+    if warned:
+        logger.warning("%s was made by a run that is not quite this one:\n%s", found.path, table(warned))
+
+
+def _make_way(workdir: Path, found: Found) -> None:
+    """Move aside what the run that goes on from a given checkpoint would have made otherwise: all of it, or what came later."""
+    own = checkpoints(workdir)
+    if os.path.realpath(own) != os.path.realpath(found.path.parent):
+        aside.move_run(workdir)
+        return
+    same = [entry.place for entry in entries(workdir) if entry.manifest == found.manifest]
+    aside.move_later(workdir, Place.of(found.path.name) or (same[0] if same else Place(found.manifest.step, sys.maxsize)))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hookpoint import Every
+from hookpoint.callbacks import BackupAndRestore
+
+
+def test_the_newest_only_is_kept(train, disk):
+    train([BackupAndRestore()], [{}, {}, {}])
+    assert [tags for _, tags in disk.saved] == [["backup"]] * 3
+    assert disk.kept("backup") == [9]
+
+
+def test_the_one_before_may_be_kept_too(train, disk):
+    train([BackupAndRestore(double_checkpoint=True)], [{}, {}, {}])
+    assert disk.kept("backup") == [6, 9]
+
+
+def test_it_may_save_every_so_many_steps(train, disk):
+    train([BackupAndRestore(save_freq=2)], [{}, {}])
+    assert [step for step, tags in disk.saved if "backup" in tags] == [2, 4, 6]
+    assert disk.kept("backup") == [6]
+
+
+def test_a_schedule_moves_it(train, disk):
+    train([BackupAndRestore().when(Every(epochs=2))], [{}, {}, {}])
+    assert [step for step, tags in disk.saved if "backup" in tags] == [6]
+
+
+def test_a_run_that_is_started_again_goes_on_from_it(train, disk):
+    assert train([BackupAndRestore()], [{}]).step == 3
+    run = train([BackupAndRestore()], [{}, {}])
+    assert (run.step, run.epoch) == (6, 2)
+
+
+@pytest.mark.parametrize("save_freq", [0, -1, False, True, 1.5, "batch", None])
+def test_a_frequency_that_means_nothing_is_refused(save_freq):
+    message = f"BackupAndRestore(save_freq={save_freq!r}) means nothing.\n  give      an integer, 1 or more"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        BackupAndRestore(save_freq=save_freq)
+
+
+def test_the_last_state_stays():
+    with pytest.raises(ValueError, match="the last state of a run stays, for a longer run to go on from"):
+        BackupAndRestore(delete_checkpoint=True)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hookpoint.callbacks import CheckpointConfig
+from hookpoint.core.store import Kept
+
+
+def kept(config, *minutes):
+    return [one.step for one in config.keep([Kept(f"step-{s}", s, 60.0 * at) for s, at in enumerate(minutes, 1)])]
+
+
+@pytest.mark.parametrize(
+    ("given", "schedule"),
+    [
+        ({}, "Every(steps=1)"),
+        ({"save_checkpoint_steps": 100}, "Every(steps=100)"),
+        ({"save_checkpoint_seconds": 60}, "Every(seconds=60)"),
+        ({"save_checkpoint_steps": None, "save_checkpoint_seconds": 0.5}, "Every(seconds=0.5)"),
+        ({"save_checkpoint_steps": 0, "save_checkpoint_seconds": 60}, "Every(seconds=60)"),
+        ({"save_checkpoint_steps": 100, "save_checkpoint_seconds": 60}, "(Every(steps=100) | Every(seconds=60))"),
+    ],
+)
+def test_steps_and_seconds_together_are_whichever_comes_first(given, schedule):
+    assert repr(CheckpointConfig(**given).schedule) == schedule
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, [4, 5, 6, 7, 8]),
+        ({"keep_checkpoint_max": 2}, [7, 8]),
+        ({"keep_checkpoint_max": 0, "keep_checkpoint_per_n_minutes": 10}, [1, 3, 5, 7]),
+        ({"keep_checkpoint_max": 2, "keep_checkpoint_per_n_minutes": 10}, [1, 3, 5, 7, 8]),
+        ({"keep_checkpoint_max": 0}, [8]),
+        ({"keep_checkpoint_max": None, "keep_checkpoint_per_n_minutes": None}, [8]),
+    ],
+)
+def test_rules_of_what_to_keep_are_a_union(given, steps):
+    assert kept(CheckpointConfig(**given), *range(0, 40, 5)) == steps
+
+
+def test_the_order_of_arguments_is_mindspores():
+    config = CheckpointConfig(10, 0, 3, 0, True, True, None, None, None, "AES-GCM", True, True)
+    assert (config.async_save, config.exception_save) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"save_checkpoint_steps": 0},
+            "CheckpointConfig never saves.\n  give      save_checkpoint_steps or save_checkpoint_seconds a number above 0",
+        ),
+        (
+            {"save_checkpoint_steps": -1},
+            "CheckpointConfig(save_checkpoint_steps=-1) means nothing.\n  give      an integer, 1 or more",
+        ),
+        (
+            {"save_checkpoint_seconds": -1},
+            "CheckpointConfig(save_checkpoint_seconds=-1) means nothing.\n  give      a number above 0",
+        ),
+        (
+            {"keep_checkpoint_max": 1.5},
+            "CheckpointConfig(keep_checkpoint_max=1.5) means nothing.\n  give      an integer, 1 or more",
+        ),
+        (
+            {"keep_checkpoint_per_n_minutes": "10"},
+            "CheckpointConfig(keep_checkpoint_per_n_minutes='10') means nothing.\n  give      a number above 0",
+        ),
+        (
+            {"integrated_save": False},
+            (
+                "CheckpointConfig(integrated_save=...) means nothing here: a checkpoint is never in pieces."
+                "\n  leave     integrated_save out"
+            ),
+        ),
+        (
+            {"saved_network": object()},
+            "CheckpointConfig(saved_network=...) means nothing here: the run's model is what is saved.",
+        ),
+        ({"append_info": ["epoch_num"]}, "CheckpointConfig(append_info=...) means nothing here: clocks are always saved;"),
+        ({"enc_key": b"secret"}, "CheckpointConfig(enc_key=...) means nothing here: checkpoints are not encrypted;"),
+        ({"enc_mode": "SM4-CBC"}, "CheckpointConfig(enc_mode=...) means nothing here: checkpoints are not encrypted;"),
+        ({"incremental": True}, "CheckpointConfig(incremental=...) means nothing here: every checkpoint is whole."),
+        ({"enable_redundance": True}, "CheckpointConfig(enable_redundance=...) means nothing here: every checkpoint is whole."),
+    ],
+)
+def test_what_means_nothing_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        CheckpointConfig(**given)
+
+
+def test_a_key_is_not_shown():
+    with pytest.raises(ValueError, match="enc_key") as caught:
+        CheckpointConfig(enc_key=b"secret")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookpoint import Callback, Every
+from hookpoint.callbacks import MaxSaver, MinSaver, ModelSaver
+from hookpoint.core.errors import MissingMetric, UnknownMetric
+from hookpoint.core.loop import Loop
+
+
+class Events(Callback):
+    def __init__(self):
+        self.best = []
+
+    def on_records(self, records):
+        self.best += [record.values["best"] for record in records if "best" in record.values]
+
+
+def scores(*values):
+    return [{"score": value} for value in values]
+
+
+def bests(disk):
+    return [step for step, tags in disk.saved if "best-score" in tags]
+
+
+@pytest.mark.parametrize(
+    ("saver", "values", "saved"),
+    [
+        (MinSaver("score"), [3.0, 2.0, 2.0, 2.5, 0.0], [3, 6, 15]),
+        (MaxSaver("score"), [1.0, 2.0, 2.0, 1.5, 3.0], [3, 6, 15]),
+        (MinSaver("score", reverse=True), [1.0, 2.0, 2.0, 1.5, 3.0], [3, 6, 15]),
+        (MinSaver("score"), [math.nan, 1.0, math.nan, 0.5], [6, 12]),
+        (MaxSaver("score"), [math.nan, 0.0, math.nan, -1.0], [6]),
+    ],
+)
+def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train, disk, saver, values, saved):
+    train([saver], scores(*values))
+    assert bests(disk) == saved
+    assert disk.kept("best-score") == saved[-1:]
+
+
+def test_a_new_best_is_an_event_and_a_line_in_the_log(train, caplog):
+    events = Events()
+    caplog.set_level("INFO")
+    train([MinSaver("score"), events], scores(0.5, 0.75, 0.25))
+    assert events.best == [
+        {"metric": "score", "value": 0.5, "previous": None},
+        {"metric": "score", "value": 0.25, "previous": 0.5},
+    ]
+    assert [line for line in caplog.messages if "best" in line] == [
+        "score is 0.5 at step 3, the best so far",
+        "score is 0.25 at step 9, the best so far, after 0.5",
+    ]
+
+
+def test_best_tells_value_and_step(train):
+    saver = MaxSaver("score")
+    train([saver], scores(1.0, 3.0, 2.0))
+    assert (saver.best.value, saver.best.step) == (3.0, 6)
+
+
+def test_the_name_after_best_may_be_another(train, disk):
+    train([MinSaver("score", filename="model")], scores(1.0))
+    assert disk.saved[0] == (3, ["best-model"])
+
+
+def test_names_say_what_is_watched():
+    assert MinSaver("val-error-top1").name == "MinSaver(val-error-top1)"
+    assert MaxSaver("acc", filename="x").name == "MaxSaver(acc)"
+    assert MinSaver("acc", name="mine").name == "mine"
+
+
+def test_an_epoch_without_a_new_value_saves_nothing(train, disk):
+    train([MinSaver("score")], [{"score": 2.0}, {}, {"score": 1.0}, {}])
+    assert bests(disk) == [3, 9]
+
+
+def test_a_metric_that_never_comes_is_an_error(train, disk):
+    with pytest.raises(MissingMetric, match=r"^MinSaver\(score\) reads 'score', which never came in the whole run"):
+        train([MinSaver("score")], [{"other": 1.0}, {"other": 2.0}])
+    assert bests(disk) == []
+
+
+def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train):
+    class Writes(Callback):
+        writes = ("score",)
+
+        def on_epoch_end(self, run):
+            pass
+
+    with pytest.raises(MissingMetric, match="which Writes was to write and did not"):
+        train([MinSaver("score"), Writes()], [{}, {}])
+
+
+def test_a_slip_of_the_pen_is_refused_before_anything_runs(disk):
+    class Writes(Callback):
+        writes = ("val-error-top1",)
+
+    with pytest.raises(UnknownMetric, match="'val-error-top1' is written"):
+        Loop([MinSaver("val-error-topl"), Writes()], store=disk)
+
+
+def test_it_runs_after_who_writes_its_metric(train, disk):
+    class Measures(Callback):
+        writes = ("score",)
+
+        def on_epoch_end(self, run):
+            run.log(score=-run.epoch)
+
+    train([MinSaver("score"), Measures()], [{}, {}])
+    assert bests(disk) == [3, 6]
+
+
+def test_a_value_of_weights_that_are_gone_is_never_the_best(disk, caplog):
+    saver = MinSaver("val_score").when(Every(steps=2))
+    with Loop([saver], store=disk) as run:
+        for _ in run.batches(range(5)):
+            if run.batch_idx == 2:  # after two steps
+                for _ in run.batches(range(2), mode="val"):
+                    run.log(score=0.5)
+    assert saver.best.value is None
+    assert [tags for _, tags in disk.saved] == [["end"]]
+    assert caplog.messages[0].startswith("'val_score' was measured at step 2, and it is step 4 now")
+
+
+def test_it_may_be_triggered_where_validation_runs(disk):
+    class Validates(Callback):
+        writes = ("val_score",)
+
+        def on_trigger(self, run):
+            for _ in run.batches(range(2), mode="val"):
+                run.log(score=10 - run.step)
+
+    with Loop([MinSaver("val_score").when(Every(steps=2)), Validates().when(Every(steps=2))], store=disk) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(5)):
+                pass
+    assert [step for step, tags in disk.saved if "best-val_score" in tags] == [2, 4]
+
+
+def test_the_best_survives_a_resume(train, disk):
+    train([MinSaver("score")], scores(2.0, 1.0))
+    again = MinSaver("score")
+    train([again], scores(2.0, 1.0, 1.5, 0.5))
+    assert bests(disk) == [3, 6, 12]
+    assert (again.best.value, again.best.step) == (0.5, 12)
+
+
+def test_a_fresh_run_forgets_the_best(train, disk):
+    saver = MinSaver("score")
+    train([saver], scores(1.0))
+    train([saver], scores(2.0), store=type(disk)())
+    assert (saver.best.value, saver.best.step) == (2.0, 3)
+
+
+def test_an_epoch_that_was_cut_short_does_not_count(disk):
+    saver = MinSaver("score")
+    with Loop([saver], store=disk) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(3)):
+                run.log(score=1.0)
+                run.stop("enough")
+    assert saver.best.value is None
+
+
+def test_what_could_not_be_saved_is_not_the_best(train, disk):
+    disk.fails = [False, True]
+    saver = MinSaver("score")
+    train([saver], scores(3.0, 1.0, 2.0, 2.5))
+    assert bests(disk) == [3, 9]
+    assert (saver.best.value, saver.best.step) == (2.0, 9)
+
+
+def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train, disk):
+    disk.fails = [True]
+    train([MinSaver("score"), ModelSaver().when(Every(steps=5))], scores(1.0, 2.0))
+    assert bests(disk) == [6]
+
+
+def test_a_checkpoint_that_waits_for_a_step_is_not_lost(disk):
+    class Stepping:
+        def register_step_post_hook(self, hook):
+            self.hook = hook
+            return self
+
+        def remove(self): ...
+
+    optimizer, saver = Stepping(), MinSaver("val_score").when(Every(iterations=1))
+    with Loop([saver], store=disk, optimizer=optimizer) as run:
+        for _ in run.batches(range(8)):
+            if run.batch_idx == 5:
+                for _ in run.batches(range(1), mode="val"):
+                    run.log(score=1.0)
+            if run.batch_idx % 4 == 3:
+                optimizer.hook(optimizer, (), {})
+    assert (saver.best.value, saver.best.step) == (1.0, 1)
+    assert [step for step, tags in disk.saved if "best-val_score" in tags] == [2]

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hookpoint import Callback, Every
+from hookpoint.callbacks import CheckpointConfig, ModelCheckpoint
+from hookpoint.core.loop import Loop
+
+
+def scores(*values):
+    return [{"score": value} for value in values]
+
+
+def test_without_a_config_it_saves_each_epoch_and_keeps_five(train, disk):
+    train([ModelCheckpoint()], [{}] * 6)
+    assert disk.saved == [(3 * epoch, ["CKP"]) for epoch in range(1, 7)]
+    assert disk.kept("CKP") == [6, 9, 12, 15, 18]
+
+
+def test_a_config_says_how_often_and_what_is_kept(train, disk):
+    config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=2)
+    train([ModelCheckpoint("resnet", config=config)], [{}, {}])
+    assert [step for step, tags in disk.saved if "resnet" in tags] == [2, 4, 6]
+    assert disk.kept("resnet") == [4, 6]
+    assert disk.background[0] is False
+
+
+def test_a_config_that_saves_each_step_saves_each_once(train, disk):
+    train([ModelCheckpoint(config=CheckpointConfig())], [{}, {}])
+    assert [step for step, tags in disk.saved if "CKP" in tags] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("save_freq", "steps"), [("epoch", [3, 6]), (2, [2, 4, 6]), (None, [1, 2, 3, 4, 5, 6])], ids=["epoch", "steps", "config"]
+)
+def test_keras_frequency_replaces_the_configs_schedule(train, disk, save_freq, steps):
+    train([ModelCheckpoint(save_freq=save_freq, config=CheckpointConfig())], [{}, {}])
+    assert [step for step, tags in disk.saved if "CKP" in tags] == steps
+
+
+def test_a_schedule_replaces_both(train, disk):
+    train([ModelCheckpoint(save_freq=1, config=CheckpointConfig()).when(Every(epochs=2))], [{}, {}])
+    assert [step for step, tags in disk.saved if "CKP" in tags] == [6]
+
+
+def test_async_save_writes_in_the_background(train, disk):
+    train([ModelCheckpoint(config=CheckpointConfig(async_save=True), monitor="score")], scores(1.0))
+    assert disk.background[:3] == [True, True, True]
+
+
+# The best
+
+
+def test_the_best_is_kept_beside_the_others(train, disk):
+    train([ModelCheckpoint(monitor="score")], scores(2.0, 3.0, 1.0))
+    assert [(step, sorted(tags)) for step, tags in disk.saved] == [
+        (3, ["CKP", "best-score"]),
+        (6, ["CKP"]),
+        (9, ["CKP", "best-score"]),
+    ]
+
+
+def test_the_best_alone_may_be_kept(train, disk):
+    train([ModelCheckpoint(monitor="score", mode="max", save_best_only=True)], scores(2.0, 1.0, 3.0))
+    assert [step for step, tags in disk.saved if tags == ["best-score"]] == [3, 9]
+    assert not any("CKP" in tags for _, tags in disk.saved)
+    assert disk.kept("best-score") == [9]
+
+
+def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train, disk, caplog):
+    config = CheckpointConfig(save_checkpoint_steps=2)
+    train([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
+    assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
+    assert caplog.messages == []
+
+
+def test_auto_goes_by_the_name_of_the_metric():
+    assert ModelCheckpoint(monitor="val_acc", mode="auto").best.mode == "max"
+    assert ModelCheckpoint(monitor="val_loss", mode="auto").best.mode == "min"
+    assert ModelCheckpoint().best is None
+
+
+def test_a_first_value_has_to_beat_the_threshold(train, disk):
+    train([ModelCheckpoint(monitor="score", save_best_only=True, initial_value_threshold=1.5)], scores(2.0, 1.0))
+    assert [step for step, tags in disk.saved if "best-score" in tags] == [6]
+
+
+def test_the_best_survives_a_resume(train, disk):
+    train([ModelCheckpoint(monitor="score")], scores(1.0))
+    train([ModelCheckpoint(monitor="score")], scores(1.0, 2.0, 0.5))
+    assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 9]
+
+
+def test_a_monitor_that_is_added_to_a_run_starts_afresh(train, disk):
+    train([ModelCheckpoint()], scores(1.0))
+    train([ModelCheckpoint(monitor="score")], scores(1.0, 2.0))
+    assert disk.kept("best-score") == [6]
+
+
+# What happens
+
+
+def test_an_exception_is_saved_where_the_config_says_so(disk):
+    saver = ModelCheckpoint(config=CheckpointConfig(save_checkpoint_steps=2, exception_save=True))
+    with pytest.raises(RuntimeError, match="boom"), Loop([saver], store=disk) as run:
+        for batch in run.batches(range(5)):
+            if batch == 3:
+                raise RuntimeError("boom")
+    assert disk.saved == [(2, ["CKP"]), (3, ["exception"])]
+
+
+def test_an_exception_is_not_saved_otherwise(disk):
+    with pytest.raises(RuntimeError, match="boom"), Loop([ModelCheckpoint()], store=disk) as run:
+        for _ in run.batches(range(5)):
+            raise RuntimeError("boom")
+    assert disk.saved == []
+
+
+def test_the_newest_checkpoint_is_known_by_name(train):
+    seen = []
+
+    class Looks(Callback):
+        def on_epoch_end(self):
+            seen.append(saver.latest_ckpt_file_name)
+
+    saver = ModelCheckpoint()
+    train([saver, Looks()], [{}, {}])
+    assert seen == [None, "disk/3"]
+    assert saver.latest_ckpt_file_name == "disk/6"
+    again = ModelCheckpoint()
+    train([again], [{}, {}])
+    assert again.latest_ckpt_file_name == "disk/newest"
+
+
+# What it does not take
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"save_best_only": True},
+            'ModelCheckpoint(save_best_only=True): the best of what?\n  write     monitor="val_loss"',
+        ),
+        (
+            {"prefix": "runs/{epoch:02d}.keras"},
+            (
+                "ModelCheckpoint(prefix='runs/{epoch:02d}.keras') is no plain word; it is a tag, and no path or template."
+                '\n  write     prefix="resnet", and give the Runner or Loop workdir="runs/resnet"'
+            ),
+        ),
+        ({"prefix": ""}, "ModelCheckpoint(prefix='') is no plain word"),
+        ({"prefix": None}, "ModelCheckpoint(prefix=None) is no plain word"),
+        (
+            {"save_weights_only": True},
+            (
+                "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from."
+                "\n  leave     it out; the weights are a file of their own in each checkpoint"
+            ),
+        ),
+        (
+            {"by_epoch": True, "interval": 5},
+            "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=5))",
+        ),
+        (
+            {"by_epoch": False, "interval": 10},
+            "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(iterations=10))",
+        ),
+        (
+            {"interval": -1},
+            "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=1))",
+        ),
+        ({"save_freq": 0}, "ModelCheckpoint(save_freq=0) means nothing.\n  give      an integer, 1 or more"),
+        ({"save_freq": False}, "ModelCheckpoint(save_freq=False) means nothing.\n  give      an integer, 1 or more"),
+        ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' does not say whether less or more is better."),
+    ],
+)
+def test_what_means_nothing_here_is_refused_with_what_to_write(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        ModelCheckpoint(**given)
+
+
+def test_names_say_what_is_saved():
+    assert ModelCheckpoint().name == "ModelCheckpoint(CKP)"
+    assert ModelCheckpoint("resnet", monitor="loss").name == "ModelCheckpoint(resnet)"
+    assert ModelCheckpoint(monitor="loss", save_best_only=True).name == "ModelCheckpoint(loss)"

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hookpoint import Every
+from hookpoint.callbacks import ModelSaver
+from hookpoint.core.store import Kept
+
+
+def kept(saver, *minutes):
+    there = [Kept(f"step-{step}", step, 60.0 * elapsed) for step, elapsed in enumerate(minutes, 1)]
+    return [one.step for one in (there if saver.keep is None else saver.keep(there))]
+
+
+def test_it_saves_at_the_end_of_each_epoch(train, disk):
+    train([ModelSaver()], [{}, {}])
+    assert disk.saved == [(3, ["model"]), (6, ["model"])]
+    assert disk.background == [False, False]
+
+
+def test_a_schedule_moves_it(train, disk):
+    train([ModelSaver().when(Every(steps=2))], [{}, {}])
+    assert [step for step, tags in disk.saved if tags == ["model"]] == [2, 4, 6]
+
+
+def test_the_newest_are_kept(train, disk):
+    train([ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None)], [{}] * 4)
+    assert disk.kept("model") == [9, 12]
+
+
+def test_one_of_each_so_many_hours_of_training_is_kept_for_ever():
+    saver = ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=1)
+    assert kept(saver, 10, 20, 70, 80, 130, 140, 150) == [1, 3, 5, 6, 7]
+
+
+def test_ten_and_one_of_each_half_hour_are_the_default():
+    assert kept(ModelSaver(), *range(0, 120, 5)) == [1, 7, 13, *range(15, 25)]
+
+
+def test_all_are_kept_where_no_number_is_given():
+    assert kept(ModelSaver(max_to_keep=None), 1, 2, 3) == [1, 2, 3]
+
+
+def test_a_background_may_write(train, disk):
+    train([ModelSaver(async_save=True)], [{}])
+    assert disk.background[0] is True
+
+
+def test_a_tag_of_its_own_is_in_its_name():
+    assert ModelSaver().name == "ModelSaver"
+    assert (ModelSaver(tag="often").name, ModelSaver(tag="often").tags) == ("ModelSaver(often)", ("often",))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_to_keep": 0}, "ModelSaver(max_to_keep=0) means nothing.\n  give      an integer, 1 or more"),
+        ({"max_to_keep": 2.5}, "ModelSaver(max_to_keep=2.5) means nothing.\n  give      an integer, 1 or more"),
+        ({"max_to_keep": True}, "ModelSaver(max_to_keep=True) means nothing.\n  give      an integer, 1 or more"),
+        (
+            {"keep_checkpoint_every_n_hours": 0},
+            "ModelSaver(keep_checkpoint_every_n_hours=0) means nothing.\n  give      a number above 0",
+        ),
+        (
+            {"keep_checkpoint_every_n_hours": float("inf")},
+            "ModelSaver(keep_checkpoint_every_n_hours=inf) means nothing.\n  give      a number above 0",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ModelSaver(**given)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, Every, callbacks
+from hookpoint.callbacks import BackupAndRestore, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
+from hookpoint.callbacks.saver import Saver
+from hookpoint.core.errors import CompileError, NothingToSaveTo
+from hookpoint.core.loop import Loop
+
+SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
+
+
+def test_the_loop_knows_savers_by_their_mark():
+    assert SAVERS == ["BackupAndRestore", "MaxSaver", "MinSaver", "ModelCheckpoint", "ModelSaver", "TopKSaver"]
+    assert all(getattr(callbacks, name).saves for name in SAVERS)
+
+
+def test_without_a_place_to_save_to_a_saver_is_refused_at_once():
+    with pytest.raises(NothingToSaveTo, match=r"^MinSaver\(loss\) has nowhere to save to"), Loop([MinSaver("loss")]):
+        pytest.fail("the run must not begin")
+
+
+def test_savers_of_one_point_share_a_checkpoint(train, disk):
+    train([ModelSaver(), MinSaver("score"), BackupAndRestore()], [{"score": 2.0}, {"score": 3.0}, {"score": 1.0}])
+    assert disk.saved == [
+        (3, ["model", "best-score", "backup"]),
+        (6, ["model", "backup"]),
+        (9, ["model", "best-score", "backup"]),
+    ]
+
+
+def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train, disk):
+    saver = ModelSaver().when(Every(steps=3) | Every(epochs=1))
+    asked = []
+
+    class Listens(Callback):
+        def on_save(self, run):
+            asked.append(run.step)
+
+    train([saver, Listens()], [{}, {}])
+    assert asked == [step for step, _ in disk.saved]
+    assert [step for step, tags in disk.saved if "model" in tags] == [3, 6]
+
+
+def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train, disk):
+    def saver():
+        return ModelSaver().when(Every(steps=3) | Every(epochs=1))
+
+    class Fails(Callback):
+        def on_save(self):
+            raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        train([saver(), Fails()], [{}])
+    assert disk.saved == [(3, ["model"])]
+    train([saver()], [{}])
+    assert [tags for step, tags in disk.saved if "model" in tags] == [["model"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            lambda: MinSaver("loss"),
+            lambda: MaxSaver("loss"),
+            r"^MinSaver\(loss\) and MaxSaver\(loss\) both keep 'best-loss', and would delete each other's checkpoints.",
+        ),
+        (lambda: ModelSaver(), lambda: ModelSaver(3), "^ModelSaver and ModelSaver#2 both keep 'model'"),
+        (lambda: TopKSaver("acc", 2), lambda: TopKSaver("acc", 3), r"TopKSaver\(acc\)#2 both keep 'top-acc'"),
+        (lambda: MinSaver("loss"), lambda: ModelCheckpoint(monitor="loss"), r"ModelCheckpoint\(CKP\) both keep 'best-loss'"),
+        (lambda: BackupAndRestore(), lambda: BackupAndRestore(), "^BackupAndRestore and BackupAndRestore#2 both keep 'backup'"),
+    ],
+)
+def test_two_savers_with_one_tag_are_refused_before_anything_is_deleted(disk, first, second, message):
+    with pytest.raises(CompileError, match=message) as caught, Loop([first(), second()], store=disk):
+        pytest.fail("the run must not begin")
+    assert "give      or the other one another tag=, prefix= or filename=, whichever it takes" in str(caught.value)
+    assert disk.saved == []
+
+
+def test_two_savers_with_a_tag_each_are_fine(train, disk):
+    train(
+        [ModelSaver(), ModelSaver(2, None, tag="other"), MinSaver("a"), MaxSaver("a", filename="most"), MinSaver("b")],
+        [{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 0.0}],
+    )
+    assert [disk.kept(tag) for tag in ("other", "best-a", "best-most", "best-b")] == [[6, 9], [3], [6], [9]]
+
+
+def test_one_saver_twice_in_a_list_is_one_saver(train, disk):
+    saver = ModelSaver()
+    train([saver, saver], [{}])
+    assert disk.saved[0] == (3, ["model"])
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda place: ModelSaver(checkpoint_dir=place), "ModelSaver(checkpoint_dir='runs/x')"),
+        (lambda place: MinSaver("a", checkpoint_dir=place), "MinSaver(checkpoint_dir='runs/x')"),
+        (lambda place: MaxSaver("a", checkpoint_dir=place), "MaxSaver(checkpoint_dir='runs/x')"),
+        (lambda place: ModelCheckpoint(directory=place), "ModelCheckpoint(directory='runs/x')"),
+        (lambda place: ModelCheckpoint(filepath=place), "ModelCheckpoint(filepath='runs/x')"),
+        (lambda place: BackupAndRestore(place), "BackupAndRestore(backup_dir='runs/x')"),
+    ],
+)
+def test_the_workdir_decides_where_checkpoints_are(make, argument):
+    make(None)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        make("runs/x")
+    name = argument.partition("(")[2].partition("=")[0]
+    assert str(caught.value) == (
+        f"{argument}: checkpoints are in the checkpoints/ folder of the run's workdir."
+        f"\n  leave     {name} out, and give the Runner or Loop workdir='runs/x'"
+    )

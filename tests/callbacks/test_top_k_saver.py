@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint.callbacks import TopKSaver
+from hookpoint.core.errors import MissingMetric
+
+VALUES = [0.5, 0.9, 0.1, math.nan, 0.7, 0.7, 0.8]
+
+
+def scores(values):
+    return [{"acc": value} for value in values]
+
+
+@pytest.mark.parametrize(
+    ("mode", "k", "asked", "kept"),
+    [
+        ("max", 1, [3, 6], [6]),
+        ("max", 2, [3, 6, 15, 21], [6, 21]),
+        ("max", 3, [3, 6, 9, 15, 18, 21], [6, 15, 21]),
+        ("auto", 2, [3, 6, 15, 21], [6, 21]),
+        ("min", 2, [3, 6, 9], [3, 9]),
+    ],
+)
+def test_the_k_best_are_kept(train, disk, mode, k, asked, kept):
+    train([TopKSaver("acc", k, mode)], scores(VALUES))
+    assert [step for step, tags in disk.saved if "top-acc" in tags] == asked
+    assert disk.kept("top-acc") == kept
+
+
+def test_three_and_the_least_are_the_default():
+    saver = TopKSaver("loss")
+    assert (saver.top.k, saver.top.mode) == (3, "min")
+
+
+def test_it_goes_on_after_a_resume_as_if_nothing_had_happened(train, disk):
+    whole = type(disk)()
+    train([TopKSaver("acc", 2, "max")], scores(VALUES), store=whole)
+    for epochs in range(1, len(VALUES) + 1):
+        train([TopKSaver("acc", 2, "max")], scores(VALUES[:epochs]))
+    assert disk.kept("top-acc") == whole.kept("top-acc") == [6, 21]
+
+
+def test_the_name_after_top_may_be_another(train, disk):
+    train([TopKSaver("acc", filename="models")], scores([1.0]))
+    assert disk.saved[0] == (3, ["top-models"])
+
+
+def test_each_is_an_event_with_its_place(train):
+    class Events(Callback):
+        def __init__(self):
+            self.top = []
+
+        def on_records(self, records):
+            self.top += [record.values["top"] for record in records if "top" in record.values]
+
+    events = Events()
+    train([TopKSaver("acc", 2, "max"), events], scores([0.5, 0.9, 0.1, 0.7]))
+    assert events.top == [
+        {"metric": "acc", "value": 0.5, "place": 1},
+        {"metric": "acc", "value": 0.9, "place": 1},
+        {"metric": "acc", "value": 0.7, "place": 2},
+    ]
+
+
+def test_a_metric_that_never_comes_is_an_error(train):
+    with pytest.raises(MissingMetric, match=r"^TopKSaver\(acc\) reads 'acc', which never came in the whole run"):
+        train([TopKSaver("acc")], [{}])
+
+
+def test_a_fresh_run_forgets_the_ranking(train, disk):
+    saver = TopKSaver("acc", 1, "max")
+    train([saver], scores([5.0]))
+    train([saver], scores([1.0]), store=type(disk)())
+    assert saver.top.ranking == [(1.0, 3)]
+
+
+@pytest.mark.parametrize(("given", "message"), [({"k": 0}, "k=0 is no number"), ({"mode": "best"}, "mode='best' does not say")])
+def test_what_means_nothing_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        TopKSaver("acc", **given)
+
+
+def test_what_could_not_be_saved_is_not_among_the_best(train, disk):
+    disk.fails = [False, False, True]
+    saver = TopKSaver("acc", 2, "max")
+    train([saver], scores([0.1, 0.2, 0.9, 0.3]))
+    assert saver.top.ranking == [(0.3, 12), (0.2, 6)]
+    assert disk.kept("top-acc") == [6, 12]

@@ -1,0 +1,253 @@
+"""The run that everything in this folder is done to: a small training, as a Runner and as a loop of one's own.
+
+All that a real run draws and keeps is in it. The model has dropout and batch norm. The data is shuffled, and the data set draws
+from Python's, NumPy's and torch's generators when a sample is read. Adam has a rate that changes with each step, an epoch ends
+with a validation, checkpoints are made every other step and old ones deleted, and the default monitors write. 32 steps in four
+epochs of 8; a step is one batch, or two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from hookpoint import Callback, Every, Loop, Runner
+from hookpoint import callbacks as cb
+from hookpoint.engine.seeded_samples import SeededSamples
+from hookpoint.monitors.json_writer import read_scalars
+
+EPOCHS, STEPS_PER_EPOCH, BATCH = 4, 8, 4
+STEPS = EPOCHS * STEPS_PER_EPOCH
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the run is written. `fp16` is for the Runner alone, whose scaler it needs."""
+
+    kind: str = "runner"  # or "loop"
+    accumulate: int = 1
+    workers: int = 0
+    in_background: bool = False
+    fp16: bool = False
+    save_every: int = 2
+
+    def __str__(self) -> str:
+        return "-".join(
+            [
+                self.kind,
+                *([f"accumulate{self.accumulate}"] if self.accumulate > 1 else []),
+                *([f"workers{self.workers}"] if self.workers else []),
+                *(["background"] if self.in_background else []),
+                *(["fp16"] if self.fp16 else []),
+                *([f"every{self.save_every}"] if self.save_every != 2 else []),
+            ]
+        )
+
+
+class Augmented(Dataset[Any]):
+    """Samples that are changed when they are read, by numbers of all three generators."""
+
+    def __init__(self, size: int) -> None:
+        numbers = torch.Generator().manual_seed(1)
+        self.features = torch.randn(size, 6, generator=numbers)
+        self.labels = torch.randint(0, 3, (size,), generator=numbers)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.randn(6) * 0.1 * random.random() + float(numpy.random.normal()) * 0.01
+        return self.features[index] + noise, self.labels[index]
+
+
+class Ledger(Callback):
+    """Keep a digest of all batches and rates so far in the checkpoint, and write each step's to a file that no resume cuts.
+
+    The file says of every step that any process has made what went into it, also of those that were made again.
+    """
+
+    def __init__(self, trace: str | os.PathLike[str], optimizer: Any) -> None:
+        super().__init__()
+        self._trace = open(trace, "a")  # noqa: SIM115 - open as long as the process
+        self._optimizer = optimizer
+        self.chain = ""
+
+    def on_train_iter_begin(self, run: Any) -> None:
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        self.chain = digest([self.chain, run.batch, rates])
+        self._trace.write(f"{run.iteration} {digest([run.batch, rates])}\n")
+        self._trace.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"chain": self.chain}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.chain = state["chain"]
+
+
+@dataclass
+class Parts:
+    """What a run is made of."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    rates: Any
+    train: DataLoader[Any]
+    val: DataLoader[Any]
+    callbacks: list[Any]
+    ledger: Ledger
+
+
+def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Parts:
+    """Make model, data and callbacks, the same every time. `more` are callbacks of the caller, before all others."""
+    seed()
+    model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+    data: Any = Augmented(STEPS_PER_EPOCH * variant.accumulate * BATCH)
+    data = SeededSamples(data, seed=3) if variant.workers else data
+    train = DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=variant.workers)
+    held_out = Augmented(12)
+    val = DataLoader(TensorDataset(held_out.features, held_out.labels), batch_size=BATCH)
+    ledger = Ledger(trace, optimizer)
+    saver = cb.ModelSaver(max_to_keep=2, async_save=variant.in_background).when(Every(steps=variant.save_every))
+    return Parts(model, optimizer, rates, train, val, [*more, saver, ledger], ledger)
+
+
+def seed() -> None:
+    random.seed(5)
+    numpy.random.seed(5)
+    torch.manual_seed(5)
+
+
+def train(
+    workdir: str | os.PathLike[str],
+    trace: str | os.PathLike[str],
+    variant: Variant,
+    *,
+    more: list[Any] | None = None,
+    reached: Callable[[str], None] = lambda site: None,
+    **options: Any,
+) -> dict[str, str]:
+    """Train to the end, and return what came out. `reached` is called in a loop of one's own after each backward."""
+    parts = make(variant, trace, more or [])
+    {"runner": _with_runner, "loop": _with_loop}[variant.kind](workdir, variant, parts, reached, options)
+    return result(workdir, parts)
+
+
+def _with_runner(workdir: Any, variant: Variant, parts: Parts, reached: Any, options: dict[str, Any]) -> None:
+    runner = Runner(
+        parts.model,
+        parts.optimizer,
+        nn.CrossEntropyLoss(),
+        lr_scheduler=parts.rates,
+        lr_scheduler_on="step",
+        callbacks=parts.callbacks,
+        metrics={"acc": lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()},
+        workdir=workdir,
+        accumulate=variant.accumulate,
+        precision="fp16" if variant.fp16 else "32",
+        log_every=3,
+        **options,
+    )
+    runner.fit(parts.train, parts.val, epochs=EPOCHS)
+
+
+def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, options: dict[str, Any]) -> None:
+    model, optimizer, criterion = parts.model, parts.optimizer, nn.CrossEntropyLoss()
+    loop = Loop(
+        parts.callbacks,
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=parts.rates,
+        workdir=workdir,
+        name="own loop",
+        log_every=3,
+        **options,
+    )
+    with loop as run:
+        for _ in run.epochs(EPOCHS):
+            model.train()
+            for inputs, targets in run.batches(parts.train):
+                loss = criterion(model(inputs), targets)
+                (loss / variant.accumulate).backward()
+                reached("on_backward_end")
+                if (run.batch_idx + 1) % variant.accumulate == 0:
+                    optimizer.step()
+                    parts.rates.step()
+                    optimizer.zero_grad()
+                run.log(loss=loss)
+            model.eval()
+            with torch.no_grad():
+                for inputs, targets in run.batches(parts.val, mode="val"):
+                    run.log(loss=criterion(model(inputs), targets))
+
+
+# What came out
+
+
+def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
+    """Return a digest of everything that a run ends with, times left out."""
+    return {
+        "weights": digest(parts.model.state_dict()),
+        "optimizer": digest(parts.optimizer.state_dict()),
+        "rates": digest(parts.rates.state_dict()),
+        "generators": digest([random.getstate(), numpy.random.get_state(), torch.get_rng_state()]),
+        "batches": parts.ledger.chain,
+        **records(workdir),
+    }
+
+
+def records(workdir: str | os.PathLike[str]) -> dict[str, str]:
+    """Return a digest of what was logged, by the two files it is in."""
+    scalars = Path(workdir, "scalars.jsonl")
+    rows = [{key: value for key, value in row.items() if key != "time"} for row in read_scalars(scalars)] if scalars.exists() else []
+    return {"scalars": digest(rows), "tensorboard": digest(sorted(curves(workdir)))}
+
+
+def curves(workdir: str | os.PathLike[str]) -> Iterator[tuple[str, int, float]]:
+    """Yield each value in TensorBoard's files: its name, its step and itself."""
+    for file in sorted(Path(workdir, "tensorboard").glob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(file)).Load():
+            for value in event.summary.value:
+                yield value.tag, event.step, value.tensor.float_val[0]
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value to the last bit, of tensors and arrays their bytes."""
+    found = hashlib.sha256()
+    _feed(found, value)
+    return found.hexdigest()
+
+
+def _feed(found: Any, value: Any) -> None:
+    if isinstance(value, dict):
+        value = [[key, one] for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        found.update(b"[%d" % len(value))
+        for one in value:
+            _feed(found, one)
+    elif isinstance(value, torch.Tensor | numpy.ndarray):
+        array = value.detach().numpy() if isinstance(value, torch.Tensor) else value
+        found.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    elif isinstance(value, float):
+        found.update(b"f" + struct.pack("<d", value))
+    else:
+        found.update(f"{type(value).__name__} {value!r};".encode())
+
+
+def as_json(variant: Variant) -> str:
+    return json.dumps(asdict(variant))

@@ -1,0 +1,114 @@
+"""What the tests of files share."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from contextlib import contextmanager
+
+import pytest
+
+from hookpoint.core.store import Request
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.operations import intercepted
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Say whether two trees are equal to the last bit: types, order of keys, floats, tensors and arrays included."""
+    return _same
+
+
+def _same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return struct.pack("<d", one) == struct.pack("<d", other)
+    if isinstance(one, complex):
+        return _same([one.real, one.imag], [other.real, other.imag])
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(map(_same, one.items(), other.items()))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if hasattr(one, "untyped_storage"):
+        if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+            return False
+        return bytes(_bytes_of(one)) == bytes(_bytes_of(other))
+    if hasattr(one, "tobytes"):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return one == other
+
+
+def _bytes_of(tensor):
+    import torch
+
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))
+    return flat.view(torch.uint8).numpy()
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a store of `tmp_path / "run"`, or of another workdir, that is open, and close it in the end."""
+    stores = []
+
+    def open_store(resume="auto", identity=None, workdir=tmp_path / "run"):
+        store = CheckpointStore(workdir)
+        stores.append(store)
+        store.resumed = store.open(resume, identity or {})
+        return store
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def write():
+    """Write a state and return its Saved, or None where it is still being written."""
+
+    def go(store, step, *, elapsed=0.0, in_background=False, state=None, **tags):
+        given = {tag.replace("_", "-"): keep for tag, keep in tags.items()} or {"mine": None}
+        state = {"clocks": {"step": step}} if state is None else state
+        return store.write(state, step=step, elapsed=elapsed, request=Request(given, in_background))
+
+    return go
+
+
+@pytest.fixture
+def names(tmp_path):
+    """Return what is in the checkpoints folder, hidden names included."""
+    return lambda workdir=tmp_path / "run": sorted(os.listdir(workdir / "checkpoints"))
+
+
+@pytest.fixture
+def failing():
+    """Make operations fail: the n-th that `select` takes, or all from the n-th on. The block gets the list of all it took."""
+
+    @contextmanager
+    def go(at, error=errno.ENOSPC, select=lambda operation: operation.changes, lasting=False):
+        seen = []
+
+        def by(operation, proceed):
+            if select(operation):
+                seen.append((operation.name, operation.path))
+                if len(seen) == at or (lasting and len(seen) > at):
+                    raise OSError(error, os.strerror(error), operation.path)
+            return proceed()
+
+        with intercepted(by):
+            yield seen
+
+    return go
+
+
+@pytest.fixture
+def flip():
+    """Change bits of one byte of a file; a negative number counts from its end."""
+
+    def go(path, at, bits=0xFF):
+        data = bytearray(path.read_bytes())
+        data[at] ^= bits
+        path.write_bytes(data)
+
+    return go

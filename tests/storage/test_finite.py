@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from hookpoint.core.errors import NotFinite
+from hookpoint.storage.finite import refuse_if_not_finite
+
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.complex64]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_bad_number_is_found(dtype, bad):
+    weights = torch.ones(1000)
+    weights[777] = bad
+    with pytest.raises(NotFinite, match=r"^a of the model holds NaN or infinity\."):
+        refuse_if_not_finite({"a": weights.to(dtype)}, ["a"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_sum_that_overflows_is_no_bad_number(dtype):
+    largest = torch.full((4,), torch.finfo(dtype).max, dtype=torch.float64).to(dtype)
+    refuse_if_not_finite({"a": largest, "none": torch.empty(0, dtype=dtype), "whole": torch.ones(1, dtype=torch.int64)}, ["a"])
+
+
+def test_infinities_that_would_cancel_each_other_are_found():
+    with pytest.raises(NotFinite):
+        refuse_if_not_finite({"a": torch.tensor([math.inf, -math.inf])}, ["a"])
+
+
+def test_only_the_first_few_are_named():
+    weights = {name: torch.tensor(math.nan) for name in "abcde"}
+    with pytest.raises(NotFinite, match=r"^a, b, c and 2 more of the model hold NaN or infinity\.") as caught:
+        refuse_if_not_finite(weights, list("abcde"))
+    assert isinstance(caught.value, ValueError)
+
+
+def test_tensors_that_nobody_named_may_hold_anything():
+    refuse_if_not_finite({"mask": torch.tensor(-math.inf), "w": torch.ones(1)}, ["w", "not-there"])
+    refuse_if_not_finite(None, ["w"])
+
+
+def test_those_of_several_models_are_named_with_their_model():
+    with pytest.raises(NotFinite, match=r"^critic\.w of the model holds"):
+        refuse_if_not_finite({"critic": {"w": torch.tensor(math.nan)}, "other": {"w": torch.ones(1)}}, ["other.w", "critic.w"])

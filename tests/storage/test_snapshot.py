@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hookpoint.core.errors import NotSaveable
+from hookpoint.storage.snapshot import Snapshots
+
+
+def state():
+    weight = torch.arange(6.0).view(2, 3)
+    moments = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    return {
+        "model": {"w": torch.nn.Parameter(weight), "tied": weight, "empty": torch.empty(0)},
+        "moments": moments,
+        "array": np.ones(3),
+        "plain": {"a": [1, (2, [3])]},
+    }
+
+
+def test_a_snapshot_that_outlives_the_call_does_not_change(same):
+    now, before = state(), state()
+    taken = Snapshots().take(now, outlives_the_call=True)
+    with torch.no_grad():
+        now["model"]["w"] += 1
+        now["moments"] += 1
+    now["array"] += 1
+    now["plain"]["a"][1][1].append(4)
+    before["model"]["w"] = before["model"]["w"].detach()
+    assert same(taken, before)
+    assert taken["moments"].stride() == before["moments"].stride()
+    assert not taken["model"]["w"].requires_grad
+
+
+def test_tied_tensors_stay_tied():
+    taken = Snapshots().take(state(), outlives_the_call=True)
+    assert taken["model"]["w"].data_ptr() == taken["model"]["tied"].data_ptr()
+
+
+def test_memory_is_used_again_where_shapes_and_types_agree():
+    snapshots, now = Snapshots(), state()
+    first = snapshots.take(now, outlives_the_call=True)
+    now["moments"] = now["moments"].contiguous()
+    with torch.no_grad():
+        now["model"]["w"] += 1
+    second = snapshots.take(now, outlives_the_call=True)
+    assert second["model"]["w"].data_ptr() == first["model"]["w"].data_ptr()
+    assert torch.equal(second["model"]["w"], now["model"]["w"])
+    assert second["moments"].stride() == now["moments"].stride()
+
+
+def test_without_outliving_the_call_host_memory_is_not_copied():
+    now = state()
+    taken = Snapshots().take(now, outlives_the_call=False)
+    assert taken["model"]["w"].data_ptr() == now["model"]["w"].data_ptr()
+    assert taken["array"] is now["array"]
+    assert taken["plain"] is not now["plain"]
+
+
+def test_odd_views_are_taken_as_what_they_show(same):
+    now = {"conj": torch.tensor([1 + 2j]).conj(), "wide": torch.tensor(3.0).expand(2, 2), "part": torch.arange(9.0)[::4]}
+    for outlives in (True, False):
+        taken = Snapshots().take(now, outlives_the_call=outlives)
+        assert same(taken, {name: tensor.resolve_conj() for name, tensor in now.items()})
+
+
+def test_what_cannot_be_kept_is_refused_at_once():
+    with pytest.raises(NotSaveable, match=r"^plain\['a'\] is a set_iterator"):
+        Snapshots().take({"plain": {"a": iter({1})}}, outlives_the_call=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_device_is_waited_for_once(monkeypatch, same):
+    waits = []
+    wait = torch.cuda.Stream.synchronize
+    monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda stream: (waits.append(stream), wait(stream)))
+    now = {str(number): torch.full((1000, 1000), float(number), device="cuda") for number in range(20)}
+    taken = Snapshots().take(now, outlives_the_call=True)
+    assert len(waits) == 1
+    for tensor in now.values():
+        tensor.zero_()
+    assert same(taken, {str(number): torch.full((1000, 1000), float(number)) for number in range(20)})
+    assert all(tensor.is_pinned() for tensor in taken.values())

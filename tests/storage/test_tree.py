@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import enum
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+
+from hookpoint.core.errors import NotSaveable
+from hookpoint.storage.tree import copied, has_tensors, is_flat
+
+
+class Foo:
+    pass
+
+
+class Keeper:
+    def state_dict(self):
+        return {}
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class MyDict(dict):
+    pass
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def test_a_copy_shares_no_container_with_what_it_was_made_of(same):
+    state = {"a": [1, {"b": (2, [3])}], "c": OrderedDict(d={4}), "e": Counter("ff")}
+    copy = copied(state)
+    assert same(copy, state)
+    state["a"][1]["b"][1].append(9)
+    state["c"]["d"].add(9)
+    state["e"]["f"] = 9
+    assert copy == {"a": [1, {"b": (2, [3])}], "c": OrderedDict(d={4}), "e": Counter("ff")}
+
+
+@pytest.mark.parametrize(
+    ("scalar", "plain"),
+    [
+        (np.float64(0.1), 0.1),
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.complex128(1j), 1j),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_scalars_of_numpy_become_plain_as_values_and_as_keys(scalar, plain, same):
+    assert same(copied({"a": [scalar], scalar: 1}), {"a": [plain], plain: 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "a"),
+    [
+        (Foo(), "a Foo"),
+        (Foo, "a type"),
+        (len, "a builtin_function_or_method"),
+        (Pair(1, 2), "a Pair"),
+        (Color.RED, "a Color"),
+        (MyDict(), "a MyDict"),
+        (defaultdict(int), "a defaultdict"),
+        (bytearray(b"a"), "a bytearray"),
+        (range(3), "a range"),
+        (torch.Size([1]), "a Size"),
+        (np.ma.masked_array([1]), "a MaskedArray"),
+        (np.longdouble(1), "a longdouble"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_anything_else_is_refused_by_its_place(value, a):
+    with pytest.raises(NotSaveable) as caught:
+        copied({"callbacks": {"Mine": {"state": {"model": [1, value]}}}})
+    assert str(caught.value).splitlines()[0] == (
+        f"callbacks['Mine']['state']['model'][1] is {a}; a checkpoint keeps plain types and tensors."
+    )
+    assert isinstance(caught.value, TypeError)
+
+
+def test_what_has_a_state_dict_is_refused_with_the_way_to_keep_it():
+    with pytest.raises(NotSaveable) as caught:
+        copied({"parts": {"mine": Keeper()}})
+    assert str(caught.value) == (
+        "parts['mine'] is a Keeper; a checkpoint keeps plain types and tensors.\n  keep      its state_dict() instead"
+    )
+
+
+def test_an_odd_key_is_refused():
+    with pytest.raises(NotSaveable, match=r"^a key in callbacks\['Mine'\] is a Color: .*; a checkpoint keeps plain keys\."):
+        copied({"callbacks": {"Mine": {(1, Color.RED): 2}}})
+
+
+@pytest.mark.parametrize(
+    ("tensor", "odd"),
+    [(torch.ones(2, 2).to_sparse(), "sparse"), (torch.ones(2, device="meta"), "meta")],
+    ids=["sparse", "meta"],
+)
+def test_tensors_without_plain_memory_are_refused(tensor, odd):
+    with pytest.raises(NotSaveable, match=rf"^parts\['a'\] is a {odd} tensor; a checkpoint keeps dense ones\."):
+        copied({"parts": {"a": tensor}})
+
+
+def test_a_subclass_of_tensor_is_refused():
+    class Mine(torch.Tensor):
+        pass
+
+    with pytest.raises(NotSaveable, match=r"^a is a Mine; "):
+        copied({"a": torch.ones(2).as_subclass(Mine)})
+
+
+@pytest.mark.parametrize("dtype", [object, [("a", "f4")]], ids=["objects", "fields"])
+def test_arrays_of_anything_but_numbers_and_text_are_refused(dtype):
+    with pytest.raises(NotSaveable, match=r"^a is an array of .*; a checkpoint keeps arrays of numbers and of text\."):
+        copied({"a": np.zeros(2, dtype)})
+
+
+def test_what_holds_itself_is_refused():
+    state = {"a": []}
+    state["a"].append(state)
+    with pytest.raises(NotSaveable, match=r"^a\[0\]\['a'\]\[0\].* is nested too deeply, or holds itself\."):
+        copied(state)
+
+
+def test_a_state_dict_keeps_the_versions_of_its_layers():
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    assert copied({"a": state})["a"]._metadata == state._metadata
+
+
+def test_flat_is_what_a_state_dict_of_tensors_is():
+    assert is_flat(torch.nn.Linear(1, 1).state_dict())
+    assert not is_flat({})
+    assert not is_flat({"a": torch.ones(1), "b": 1})
+    assert not is_flat({1: torch.ones(1)})
+
+
+def test_tensors_are_found_anywhere():
+    assert has_tensors({"a": [(1, {"b": torch.ones(1)})]})
+    assert not has_tensors({"a": [(1, {"b": np.ones(1)})]})
