@@ -67,6 +67,7 @@ ARGUMENTS = {
     "loss": "the loss of this iteration, or None",
     "error": "the exception",
     "path": "where the checkpoint is",
+    "tags": "what it was asked for by",
     "records": "a list of `Record`, what was logged since the last call",
 }
 

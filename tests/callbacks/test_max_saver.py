@@ -10,4 +10,4 @@ def test_it_is_min_saver_the_other_way_round(train, disk):
 
 
 def test_filename_is_its_second_argument_as_in_tensorpack():
-    assert MaxSaver("score", "model").tags == ("best-model",)
+    assert MaxSaver("score", "model").tag == "best-model"

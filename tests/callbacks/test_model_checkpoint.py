@@ -157,7 +157,7 @@ def test_the_newest_checkpoint_is_known_by_name(train):
             {"save_weights_only": True},
             (
                 "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from."
-                "\n  leave     it out; the weights are a file of their own in each checkpoint"
+                "\n  leave     it out; the weights are model.safetensors in each checkpoint"
             ),
         ),
         (
@@ -172,6 +172,7 @@ def test_the_newest_checkpoint_is_known_by_name(train):
             {"interval": -1},
             "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=1))",
         ),
+        ({"mode": "least"}, "mode='least' does not say which value is better.\n  choose    'auto', 'max', 'min'"),
         ({"save_freq": 0}, "ModelCheckpoint(save_freq=0) means nothing.\n  give      an integer, 1 or more"),
         ({"save_freq": False}, "ModelCheckpoint(save_freq=False) means nothing.\n  give      an integer, 1 or more"),
         ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' does not say whether less or more is better."),

@@ -11,7 +11,8 @@ from hookpoint.core.store import Kept
 
 def kept(saver, *minutes):
     there = [Kept(f"step-{step}", step, 60.0 * elapsed) for step, elapsed in enumerate(minutes, 1)]
-    return [one.step for one in (there if saver.keep is None else saver.keep(there))]
+    keep = saver.rules["model"]
+    return [one.step for one in (there if keep is None else keep(there))]
 
 
 def test_it_saves_at_the_end_of_each_epoch(train, disk):
@@ -50,7 +51,7 @@ def test_a_background_may_write(train, disk):
 
 def test_a_tag_of_its_own_is_in_its_name():
     assert ModelSaver().name == "ModelSaver"
-    assert (ModelSaver(tag="often").name, ModelSaver(tag="often").tags) == ("ModelSaver(often)", ("often",))
+    assert (ModelSaver(tag="often").name, ModelSaver(tag="often").tag) == ("ModelSaver(often)", "often")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,10 @@ def test_a_tag_of_its_own_is_in_its_name():
         (
             {"keep_checkpoint_every_n_hours": 0},
             "ModelSaver(keep_checkpoint_every_n_hours=0) means nothing.\n  give      a number above 0",
+        ),
+        (
+            {"max_to_keep": None, "keep_checkpoint_every_n_hours": -1},
+            "ModelSaver(keep_checkpoint_every_n_hours=-1) means nothing.\n  give      a number above 0",
         ),
         (
             {"keep_checkpoint_every_n_hours": float("inf")},

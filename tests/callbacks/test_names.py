@@ -7,6 +7,9 @@ import pytest
 
 from hookpoint import Callback, callbacks, monitors
 
+# What callbacks are made with.
+NO_CALLBACKS = ["BinaryClassificationStats", "CheckpointConfig", "ClassificationError", "Inferencer", "ScalarStats"]
+
 
 @pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
 def test_names_are_listed_once_and_sorted(package):
@@ -18,7 +21,7 @@ def test_every_name_is_there_and_lives_in_a_file_of_its_name(package):
     for name in package.__all__:
         thing = getattr(package, name)
         if isinstance(thing, type):
-            assert issubclass(thing, Callback)
+            assert issubclass(thing, Callback) or name in NO_CALLBACKS
             assert thing.__module__.rpartition(".")[2].replace("_", "") == name.lower()
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
+import hookpoint
 from hookpoint import Callback, Every, callbacks
-from hookpoint.callbacks import BackupAndRestore, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
+from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.callbacks.saver import Saver
 from hookpoint.core.errors import CompileError, NothingToSaveTo
 from hookpoint.core.loop import Loop
@@ -113,3 +117,81 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
         f"{argument}: checkpoints are in the checkpoints/ folder of the run's workdir."
         f"\n  leave     {name} out, and give the Runner or Loop workdir='runs/x'"
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MinSaver(""), "MinSaver(monitor_stat='') is no name."),
+        (lambda: MaxSaver(None), "MaxSaver(monitor_stat=None) is no name."),
+        (lambda: MinSaver("a", filename=""), "MinSaver(filename='') is no name."),
+        (lambda: TopKSaver(3), "TopKSaver(monitor_stat=3) is no name."),
+        (lambda: TopKSaver("a", filename=""), "TopKSaver(filename='') is no name."),
+        (lambda: ModelSaver(tag=""), "ModelSaver(tag='') is no name."),
+        (lambda: ModelCheckpoint(monitor=["a"]), "ModelCheckpoint(monitor=['a']) is no name."),
+    ],
+)
+def test_a_name_is_a_name(make, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}\n  give      a string that is not empty$"):
+        make()
+
+
+# On a real disk
+
+
+def tags_of(workdir):
+    folders = sorted((workdir / "checkpoints").iterdir())
+    return {path.name: json.loads((path / "manifest.json").read_text())["tags"] for path in folders if not path.is_symlink()}
+
+
+def train_on_disk(workdir, savers, scores):
+    with hookpoint.Loop(savers, workdir=workdir, extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(len(scores)):
+            for _ in run.batches(range(10)):
+                pass
+            run.log(score=scores[epoch - 1])
+    return run
+
+
+def savers():
+    return [ModelSaver(2, None), MinSaver("score"), MaxSaver("score", "most"), TopKSaver("score", 2)]
+
+
+EXPECTED = {
+    "best-most": ["model", "best-most"],
+    "best-score": ["model", "best-score", "top-score"],
+    "step-00000020": ["model", "best-score", "top-score"],
+    "step-00000030": ["model", "top-score"],
+    "step-00000050": ["model", "best-most"],
+    "step-00000060": ["model"],
+}
+SCORES = (3.0, 1.0, 2.0, 3.0, 4.0, 3.5)
+
+
+def test_what_is_kept_is_there_and_nothing_else(tmp_path):
+    train_on_disk(tmp_path, savers(), SCORES)
+    assert tags_of(tmp_path) == EXPECTED
+
+
+def test_a_run_that_is_resumed_after_each_epoch_keeps_the_same(tmp_path):
+    for epochs in range(1, len(SCORES) + 1):
+        train_on_disk(tmp_path, savers(), SCORES[:epochs])
+    assert tags_of(tmp_path) == EXPECTED
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_background_keeps_the_same(tmp_path, background):
+    config = CheckpointConfig(save_checkpoint_steps=4, keep_checkpoint_max=2, async_save=background)
+    run = train_on_disk(tmp_path, [ModelCheckpoint("mine", config=config, monitor="score")], (2.0, 1.0, 3.0))
+    assert run.step == 30
+    found = {name: [tag for tag in tags if tag != "end"] for name, tags in tags_of(tmp_path).items()}
+    assert {name for name, tags in found.items() if "mine" in tags} == {"step-00000024", "step-00000028"}
+    assert {name for name, tags in found.items() if "best-score" in tags} == {"best-score", "step-00000020-2"}
+
+
+def test_a_metric_may_be_called_like_a_path(tmp_path):
+    with hookpoint.Loop([MinSaver("../val/loss")], workdir=tmp_path / "run", extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            run.log({"../val/loss": 1.0})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert sorted(tags_of(tmp_path / "run").values()) == [["best-../val/loss"]] * 2

@@ -9,7 +9,7 @@ from hookpoint.core.points import FOREIGN
 
 NAMES = [point.name for point in points()]
 SPELLED = [(point, spelling) for point in points() for spelling in point.spellings]
-ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "records"}
+ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "records", "tags"}
 
 
 def written_as(name, parameters, seen):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import random
+import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
-    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -29,10 +29,15 @@ from hookpoint.engine.rng import rng_kept, seed_all
 from hookpoint.engine.seeded_samples import SeededSamples
 
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
+FEW_PLACES = {(1, 2), (2, None), (2, 3)}
 WORKERS_WARNING = (
     "random numbers drawn inside the data set by worker processes are not restored; "
     "wrap it in hookpoint.SeededSamples if it draws any"
 )
+STREAM_WARNING = (
+    "random numbers drawn inside the data set by worker processes are not restored; seed them in its __iter__ if it draws any"
+)
+IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may come again, or not at all"
 
 
 @pytest.fixture(autouse=True)
@@ -211,85 +216,85 @@ def through_a_file(state):
     return torch.load(file, weights_only=True)
 
 
-def bare(make, *, train=draws, between=lambda loader: None):
-    """Return what a loop without anything sees: for each epoch, its batches with what the training draws after each."""
-    seed_all(3)
-    loader = make()
-    seen = []
-    for _ in range(EPOCHS):
-        seen.append([(plain(batch), train()) for batch in loader])
-        between(loader)
-    return seen
+class Script:
+    """What is run: a loader, what the training draws after each batch, and what happens before and after an epoch."""
 
+    def __init__(self, make, train=draws, before=lambda loader, epoch: None, after=lambda loader, visit: None):
+        self.make, self.train, self.before, self.after = make, train, before, after
 
-def saved(make, *, train=draws, between=lambda loader: None, before=lambda loader, epoch: None):
-    """Return what a run sees that can be saved, and its state at every place: (epoch, batches), None between epochs."""
-    randomness = TorchRandomness()
-    positions = TorchPositions(randomness)
-    positions.remembers = True
-    states = {}
+    def bare(self):
+        """Return what a loop without anything sees: the batches, each with what the training draws after it."""
+        seed_all(3)
+        loader = self.make()
+        seen = []
+        for epoch in range(1, EPOCHS + 1):
+            self.before(loader, epoch)
+            seen += [(epoch, plain(batch), self.train()) for batch in loader]
+            self.after(loader, iter)
+        return seen
 
-    def keep(epoch, batches):
-        states[epoch, batches] = through_a_file({"data": positions.state_dict(), "rng": randomness.state_dict()})
+    def process(self, found=None):
+        """Run, from a state on if there is one; after each batch and epoch, yield what was seen so far and the state."""
+        randomness = TorchRandomness()
+        positions = TorchPositions(randomness)
+        positions.remembers = True
+        seed_all(3)
+        if found is not None:
+            draws()  # a new process: the generators may stand anywhere
+        loader = self.make()
+        seen, epoch, batches = [], 1, None
 
-    seed_all(3)
-    loader = make()
-    keep(0, None)
-    seen = []
-    for epoch in range(1, EPOCHS + 1):
-        before(loader, epoch)
-        iterator = positions.begin(loader, epoch)
-        keep(epoch, 0)
-        seen.append([])
-        for batch in iterator:
-            seen[-1].append((plain(batch), train()))
-            keep(epoch, len(seen[-1]))
-        between(loader)
-        keep(epoch, None)
-    return seen, states
+        def state():
+            place = {"epoch": epoch, "batches": batches}
+            return through_a_file({"data": positions.state_dict(), "rng": randomness.state_dict(), **place})
 
-
-def resumed(make, state, epoch, batches, *, train=draws, between=lambda loader: None, before=lambda loader, epoch: None):
-    """Return what is seen in a new process: a new loader, the generators anywhere."""
-    seed_all(epoch * 100 + (batches or 0))
-    randomness = TorchRandomness()
-    positions = TorchPositions(randomness)
-    positions.remembers = True
-    loader = make()
-    draws()
-    positions.load_state_dict(state["data"])
-    seen = []
-    if batches is None:
-        randomness.load_state_dict(state["rng"])
-        epoch += 1
-    else:
-        before(loader, epoch)
-    while epoch <= EPOCHS:
-        if batches is None:
-            before(loader, epoch)
-            iterator = positions.begin(loader, epoch)
+        if found is not None:
+            epoch, batches = found["epoch"], found["batches"]
+            positions.load_state_dict(found["data"])
+            if batches is None:
+                randomness.load_state_dict(found["rng"])
         else:
-            iterator = positions.resume(loader, epoch, batches, state["data"])
-            randomness.load_state_dict(state["rng"])
-            batches = None
-        seen.append([(plain(batch), train()) for batch in iterator])
-        between(loader)
-        epoch += 1
-    return seen
+            yield seen, state
+        while epoch <= EPOCHS:
+            self.before(loader, epoch)
+            if batches is None:
+                iterator, batches = positions.begin(loader, epoch), 0
+                yield seen, state
+            else:
+                iterator = positions.resume(loader, epoch, batches, found["data"])
+                randomness.load_state_dict(found["rng"])
+            for batch in iterator:
+                batches += 1
+                seen.append((epoch, plain(batch), self.train()))
+                yield seen, state
+            self.after(loader, positions.visit)
+            epoch, batches = epoch + 1, None
+            yield seen, state
 
+    def check(self, places=None):
+        """See that a run that goes on from any place sees what is left; `places` are of (epoch, batches)."""
+        expected = self.bare()
+        kept = [(len(seen), state()) for seen, state in self.process()]
+        for number, found in kept:
+            if places is None or (found["epoch"], found["batches"]) in places:
+                assert self.rest(found) == expected[number:], (found["epoch"], found["batches"])
 
-def rest(seen, epoch, batches):
-    """Return what is left to be seen from a place on."""
-    return seen[epoch:] if batches is None else [seen[epoch - 1][batches:], *seen[epoch:]]
+    def rest(self, found):
+        """Return what is seen from a state on."""
+        return [[], *(seen for seen, _ in self.process(found))][-1]
 
-
-def check(make, places=None, **options):
-    expected = bare(make, **{name: value for name, value in options.items() if name in ("train", "between")})
-    seen, states = saved(make, **options)
-    assert seen == expected
-    for epoch, batches in places or states:
-        got = resumed(make, states[epoch, batches], epoch, batches, **options)
-        assert got == rest(expected, epoch, batches), (epoch, batches)
+    def check_in_pieces(self, batches):
+        """See that a run that is cut off again and again sees what it should; it is gone on with from its newest state."""
+        expected, found, seen_before = self.bare(), None, []
+        while len(seen_before) < len(expected):
+            process = self.process(found)
+            seen, state = next((place for place in process if len(place[0]) == batches), ([], None))
+            seen_before += seen
+            if state is None:
+                break
+            found = state()
+            process.close()
+        assert seen_before == expected
 
 
 # In one process
@@ -297,27 +302,32 @@ def check(make, places=None, **options):
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_place_is_found_back_to(kind):
-    check(LOADERS[kind])
+    Script(LOADERS[kind]).check()
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_run_may_be_cut_off_after_every_batch(kind):
+    Script(LOADERS[kind]).check_in_pieces(1)
 
 
 @pytest.mark.parametrize("kind", ["sequential", "shuffled", "generator", "own generators"])
 def test_random_numbers_of_the_data_set_go_on_too(kind):
-    check(lambda: LOADERS[kind](dataset=Noisy()))
+    Script(lambda: LOADERS[kind](dataset=Noisy())).check()
 
 
 @pytest.mark.parametrize("kind", ONE_BY_ONE)
 def test_indices_that_are_drawn_one_by_one_go_on_from_where_the_generators_stand(kind):
-    check(ONE_BY_ONE[kind])
+    Script(ONE_BY_ONE[kind]).check()
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "weighted, generator", "batch sampler", "no batches"])
 def test_what_was_seen_is_not_read_again(kind):
-    seen, states = saved(LOADERS[kind])
-    for epoch, batches in [(1, 2), (2, 1), (3, len(seen[2])), (1, 0)]:
-        reads = torch.zeros(SAMPLES, dtype=torch.int64)
-        resumed(lambda reads=reads: LOADERS[kind](dataset=Numbers(reads)), states[epoch, batches], epoch, batches)
-        left = [index for passed in rest(seen, epoch, batches) for batch, _ in passed for index in np.ravel(batch)]
-        assert reads.tolist() == np.bincount(left, minlength=SAMPLES).tolist()
+    expected = Script(LOADERS[kind]).bare()
+    for number, found in [(len(seen), state()) for seen, state in Script(LOADERS[kind]).process()]:
+        data = Numbers()
+        Script(partial(LOADERS[kind], dataset=data)).rest(found)
+        left = [index for _, batch, _ in expected[number:] for index in np.ravel(batch).astype(int)]
+        assert data.reads.tolist() == np.bincount(left, minlength=SAMPLES).tolist()
 
 
 def test_a_generator_that_the_training_draws_from_too_is_put_where_it_was():
@@ -327,45 +337,383 @@ def test_a_generator_that_the_training_draws_from_too_is_put_where_it_was():
         made.append(seeded())
         return loader_of(shuffle=True, generator=made[-1])
 
-    check(make, train=lambda: torch.rand(2, generator=made[-1]).tolist())
+    Script(make, train=lambda: torch.rand(2, generator=made[-1]).tolist()).check()
+
+
+class Doubling(DataLoader):
+    """Makes its iterator when it is asked for the first batch."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=["", "persistent"])
+@pytest.mark.parametrize("seeds", [True, False])
+def test_an_iterator_that_is_made_late_is_gone_on_with(seeds, options):
+    def make():
+        return Doubling(Numbers(), batch_size=BATCH, shuffle=True, generator=seeded() if seeds else None, **options)
+
+    Script(make).check(FEW_PLACES if options else None)
+
+
+# What the script sets for each epoch stays what it sets
+
+
+def test_an_epoch_that_is_set_on_a_sampler_is_left_alone():
+    def make():
+        return loader_of(sampler=DistributedSampler(range(SAMPLES), num_replicas=1, rank=0))
+
+    Script(make, before=lambda loader, epoch: loader.sampler.set_epoch(epoch)).check()
+
+
+def test_a_generator_that_is_seeded_for_each_epoch_is_left_alone():
+    script = Script(LOADERS["generator"], before=lambda loader, epoch: loader.generator.manual_seed(epoch))
+    script.check({(1, 2), (2, 0), (2, 1), (3, None), (3, 2)})
+
+
+def test_a_batch_size_that_was_changed_stays_changed():
+    def batches(size, found=None):
+        for seen, state in Script(partial(LOADERS["counts at the beginning"], batch_size=size)).process(found):
+            yield [len(batch) for _, batch, _ in seen], state()
+
+    states = [state for _, state in batches(3)]
+    for found in (states[3], states[6]):
+        assert {size for seen, _ in batches(5, found) for size in seen} <= {5, 1}
+
+
+def test_a_loader_that_is_made_for_each_epoch_is_left_alone():
+    def passes(found=None, start=1):
+        positions = TorchPositions(TorchRandomness())
+        positions.remembers = True
+        if found is not None:
+            positions.load_state_dict(found)
+        for epoch in range(start, EPOCHS + 1):
+            loader = loader_of(shuffle=True, generator=seeded(0))
+            seen = [plain(batch) for batch in positions.begin(loader, epoch)]
+            yield seen, through_a_file(positions.state_dict())
+            del loader
+
+    whole = list(passes())
+    assert whole[0][0] == whole[1][0] == whole[2][0]
+    assert [seen for seen, _ in passes(whole[1][1], 3)] == [whole[2][0]]
 
 
 def test_two_loaders_that_take_turns_each_go_on():
+    def passes(found=None, start=0):
+        positions = TorchPositions(TorchRandomness())
+        positions.remembers = True
+        loaders = loader_of(shuffle=True, generator=seeded(8)), loader_of(shuffle=True, generator=seeded(9))
+        if found is not None:
+            positions.load_state_dict(found[1])
+        for number in range(start, 2 * EPOCHS):
+            loader, seen = loaders[number % 2], []
+            if found is not None and number == start:
+                iterator = positions.resume(loader, 1, found[0], found[1])
+            else:
+                iterator = positions.begin(loader, 1)
+            for batch in iterator:
+                seen.append(plain(batch))
+                yield number, seen, (len(seen), positions.state_dict())
+
+    expected = [(number, seen[-1]) for number, seen, _ in passes()]
+    for place, (number, _, found) in enumerate(passes()):
+        assert [(number, seen[-1]) for number, seen, _ in passes(found, number)] == expected[place + 1 :]
+
+
+# With worker processes
+
+
+def workers(number=2, persistent=False):
+    return {"num_workers": number, "persistent_workers": persistent}
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "replacement, generator", "python, eager"])
+def test_every_place_is_found_back_to_with_workers(kind, persistent):
+    Script(lambda: LOADERS[kind](**workers(persistent=persistent))).check(FEW_PLACES)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "batch sampler, generator"])
+def test_a_run_with_persistent_workers_may_be_cut_off_again_and_again(kind):
+    Script(lambda: LOADERS[kind](**workers(1, persistent=True))).check_in_pieces(3)
+
+
+@pytest.mark.parametrize("kind", ONE_BY_ONE)
+def test_indices_that_are_drawn_ahead_one_by_one_are_drawn_again_if_nobody_else_draws(kind):
+    Script(lambda: ONE_BY_ONE[kind](**workers(1)), train=lambda: None).check({(1, 2), (2, 1)})
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 2)])
+def test_the_number_of_workers_may_change(before, after):
+    def make(number=0):
+        sampler = RandomSampler(range(SAMPLES), replacement=True, num_samples=100, generator=seeded())
+        return loader_of(sampler=sampler, batch_size=5, **(workers(number) if number else {}))
+
+    expected = [(epoch, batch) for epoch, batch, _ in Script(make).bare()]
+    process = Script(partial(make, before)).process()
+    found = next(state() for seen, state in process if len(seen) == 27)  # some way from where it draws again
+    process.close()
+    assert [(epoch, batch) for epoch, batch, _ in Script(partial(make, after)).rest(found)] == expected[27:]
+
+
+def test_workers_of_a_validation_do_not_shift_the_order_of_the_training():
     made = {}
 
     def make():
-        made["other"] = loader_of(shuffle=True, generator=seeded(8))
-        return loader_of(shuffle=True, generator=seeded(9))
+        made["val"] = loader_of(shuffle=True, **workers(1, persistent=True))
+        return loader_of(shuffle=True)
 
-    def epochs(start, first, second):
-        return [[plain(batch) for batch in loader] for loader in (first, second) for _ in range(1)] if start else []
+    Script(make, after=lambda loader, visit: [plain(batch) for batch in visit(made["val"])]).check()
 
-    seed_all(3)
-    first = make()
-    expected = [[plain(batch) for batch in loader] for _ in range(EPOCHS) for loader in (first, made["other"])]
 
-    randomness = TorchRandomness()
-    positions = TorchPositions(randomness)
-    positions.remembers = True
-    first = make()
-    seen, states = [], []
+def test_samples_are_not_read_again_by_workers_either():
+    reads = torch.zeros(SAMPLES, dtype=torch.int64).share_memory_()
+    script = Script(lambda: loader_of(Numbers(reads), shuffle=True, **workers()))
+    expected = script.bare()
+    process = script.process()
+    found = next(state() for seen, state in process if len(seen) == 6)
+    process.close()
+    reads.zero_()
+    script.rest(found)
+    left = [index for _, batch, _ in expected[6:] for index in batch]
+    assert reads.tolist() == np.bincount(left, minlength=SAMPLES).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "place", "messages"),
+    [
+        (Numbers, workers(1), (2, 2), [WORKERS_WARNING]),
+        (Numbers, workers(1), (2, None), []),  # new workers get the seeds that they would have got
+        (Numbers, workers(1, persistent=True), (2, None), [WORKERS_WARNING]),
+        (lambda: SeededSamples(Numbers()), workers(1, persistent=True), (2, 2), []),
+        (lambda: Subset(SeededSamples(Numbers()), range(SAMPLES)), workers(1), (2, 2), []),
+        (Numbers, {}, (2, 2), []),
+        (Numbers, {**workers(1), "in_order": False}, (2, 2), [IN_ORDER_WARNING]),
+    ],
+)
+def test_what_is_not_exact_is_said_once(dataset, options, place, messages, caplog):
+    script = Script(lambda: loader_of(dataset(), **options))
+    found = {(state["epoch"], state["batches"]): state for state in (state() for _, state in script.process())}[place]
+    assert caplog.messages == []
+    script.rest(found)
+    assert caplog.messages == messages
+
+
+@pytest.mark.parametrize("options", [{}, workers(2), workers(2, persistent=True)], ids=["0", "2", "2 persistent"])
+def test_samples_with_a_seed_are_the_same_wherever_a_run_goes_on(options):
+    def make(**more):
+        return loader_of(SeededSamples(Noisy(), seed=5), sampler=RandomSampler(range(SAMPLES), generator=seeded()), **more)
+
+    expected = []
+    loader = make()
     for epoch in range(1, EPOCHS + 1):
-        for loader in (first, made["other"]):
-            seen.append([])
-            for batch in positions.begin(loader, epoch):
-                seen[-1].append(plain(batch))
-                states.append((len(seen), len(seen[-1]), through_a_file(positions.state_dict())))
-    assert seen == expected
+        loader.dataset.set_epoch(epoch)
+        expected += [(epoch, plain(batch)) for batch in loader]
+    script = Script(lambda: make(**options))
+    for number, found in [(len(seen), state()) for seen, state in script.process()]:
+        if (found["epoch"], found["batches"]) in FEW_PLACES:
+            assert [(epoch, batch) for epoch, batch, _ in script.rest(found)] == expected[number:]
 
-    for passes, batches, state in states:
-        positions = TorchPositions(randomness)
+
+# Without an index
+
+
+def test_a_list_is_read_over_silently(caplog):
+    Script(lambda: [torch.tensor(number) for number in range(5)]).check()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("options", [{}, workers(1)], ids=["", "worker"])
+def test_a_stream_is_read_over_and_that_is_said(options, caplog):
+    Script(lambda: loader_of(Stream(), **options)).check(FEW_PLACES)
+    line = "reading over the {} batches that were seen before the checkpoint: DataLoader has no position"
+    assert caplog.messages == [line.format(2), line.format(3)]
+
+
+def test_workers_of_a_stream_that_stay_do_not_shift_what_others_draw(caplog):
+    script = Script(lambda: loader_of(Stream(), **workers(1, persistent=True)))
+    expected = [drawn for _, _, drawn in script.bare()]
+    for number, found in [(len(seen), state()) for seen, state in script.process()]:
+        if (found["epoch"], found["batches"]) in FEW_PLACES:
+            assert [drawn for _, _, drawn in script.rest(found)] == expected[number:]
+    assert STREAM_WARNING in caplog.messages
+
+
+def test_an_iterable_with_a_generator_and_a_count_is_read_over():
+    class Rounds:
+        def __init__(self):
+            self.generator, self.rounds = np.random.default_rng(5), 0
+
+        def __iter__(self):
+            self.rounds += 1
+            for _ in range(4):
+                yield torch.tensor([self.rounds, self.generator.random(), torch.rand(1).item()])
+
+    Script(Rounds).check()
+
+
+@pytest.mark.parametrize("ends", ["stays at the end", "goes back to the beginning"])
+def test_a_loader_with_a_state_finds_back_by_itself(ends, caplog):
+    class Own:
+        def __init__(self):
+            self._place = [0, 0]  # no counter of plain type: only its state tells
+
+        def __len__(self):
+            return 4
+
+        def __iter__(self):
+            if self._place[1] >= 4:
+                self._place = [self._place[0] + 1, 0]
+            while self._place[1] < 4:
+                self._place[1] += 1
+                yield torch.tensor(self._place)
+            if ends == "goes back to the beginning":
+                self._place = [self._place[0] + 1, 0]
+
+        def state_dict(self):
+            return {"place": list(self._place)}
+
+        def load_state_dict(self, state):
+            self._place = list(state["place"])
+
+    Script(Own).check()
+    assert caplog.messages == []
+
+
+# Nothing to remember
+
+
+def test_without_checkpoints_nothing_is_kept():
+    positions = TorchPositions(TorchRandomness())
+    loader = loader_of(SeededSamples(Numbers()), shuffle=True)
+    list(positions.begin(loader, 2))
+    list(positions.visit(loader))
+    assert positions.state_dict() == {"begun": {}, "last": None, "loaders": []}
+    assert loader.dataset.epoch == 2
+
+
+def test_data_that_has_become_less_ends_the_pass():
+    process = Script(LOADERS["sequential"]).process()
+    found = next(state() for seen, state in process if len(seen) == 3)
+    seen = Script(lambda: loader_of(Subset(Numbers(), range(4)))).rest(found)
+    assert [(epoch, batch) for epoch, batch, _ in seen[:2]] == [(2, [0, 1, 2]), (2, [3])]
+
+
+def test_the_length_of_what_is_left_is_that_of_the_pass():
+    positions = TorchPositions(TorchRandomness())
+    positions.remembers = True
+    loader = loader_of()
+    positions.begin(loader, 1)
+    assert len(positions.resume(loader, 1, 2, positions.state_dict())) == len(loader) == 4
+
+
+# torchdata's loader
+
+
+@pytest.fixture
+def stateful():
+    """Its package, which calls something that torch has deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")
+        yield pytest.importorskip("torchdata.stateful_dataloader")
+
+
+class Remembering(IterableDataset):
+    """A stream with a state of its own, which counts its passes and draws from a generator that it holds.
+
+    It goes on from a state that was loaded with the next pass that is begun, even if that state is the end of one.
+    """
+
+    def __init__(self):
+        self.generator, self.rounds, self.place, self.was_loaded = seeded(4), 0, 0, False
+
+    def __iter__(self):
+        if not self.was_loaded:
+            self.rounds, self.place = self.rounds + 1, 0
+        self.was_loaded = False
+        while self.place < SAMPLES:
+            self.place += 1
+            yield torch.tensor([self.rounds, self.place, torch.rand(1, generator=self.generator).item()])
+
+    def state_dict(self):
+        return {"generator": self.generator.get_state(), "rounds": self.rounds, "place": self.place}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+        self.rounds, self.place, self.was_loaded = state["rounds"], state["place"], True
+
+
+class RememberingNumbers(Numbers):
+    """A data set with an index and a state: it counts what was read."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return torch.tensor([index, self.count])
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": True, "generator": True}, {}], ids=str)
+@pytest.mark.parametrize("options", [{}, workers(1), workers(1, persistent=True)], ids=["0", "1", "1 persistent"])
+def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, order, options):
+    def make():
+        seeds = {"generator": seeded()} if "generator" in order else {}
+        return stateful.StatefulDataLoader(Numbers(), batch_size=BATCH, **{**order, **seeds}, **options)
+
+    # Not before the first pass: its sampler gets a seed when it is made, and there is no loader to be known of yet.
+    places = {(epoch, batches) for epoch in (1, 2, 3) for batches in (None, *range(5))} - {(1, None)}
+    Script(make).check(FEW_PLACES if options else places)
+
+
+def test_a_stateful_sampler_is_not_taken_for_one_in_the_middle_of_a_pass(stateful):
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+    def make():
+        sampler = StatefulDistributedSampler(Numbers(), num_replicas=2, rank=0)
+        return stateful.StatefulDataLoader(Numbers(), batch_size=2, sampler=sampler)
+
+    Script(make, before=lambda loader, epoch: loader.sampler.set_epoch(epoch)).check()
+
+
+def test_the_state_of_a_data_set_with_an_index_is_kept(stateful):
+    Script(
+        lambda: stateful.StatefulDataLoader(RememberingNumbers(), batch_size=BATCH, shuffle=True, generator=seeded())
+    ).check()
+
+
+@pytest.mark.parametrize("data", [Stream, Remembering])
+@pytest.mark.parametrize("options", [{}, workers(1)], ids=["0", "1"])
+def test_a_stateful_loader_over_a_stream_goes_on_by_itself(stateful, data, options):
+    Script(lambda: stateful.StatefulDataLoader(data(), batch_size=BATCH, **options)).check(FEW_PLACES if options else None)
+
+
+def test_a_stateful_loader_whose_workers_stay_goes_on_by_itself(stateful):
+    Script(lambda: stateful.StatefulDataLoader(Remembering(), batch_size=BATCH, **workers(1, persistent=True))).check(
+        FEW_PLACES | {(1, 4), (4, None)}
+    )
+
+
+@pytest.mark.parametrize("data", [Numbers, Stream])
+def test_a_pass_that_was_left_is_not_gone_on_with_in_the_next_epoch(stateful, data):
+    def epochs(found=None):
+        positions = TorchPositions(TorchRandomness())
         positions.remembers = True
-        first = make()
-        got = []
-        for number in range(passes - 1, 2 * EPOCHS):
-            loader = [first, made["other"]][number % 2]
-            if number == passes - 1:
-                got.append([plain(batch) for batch in positions.resume(loader, 1, batches, state)])
-            else:
-                got.append([plain(batch) for batch in positions.begin(loader, 1)])
-        assert got == [expected[passes - 1][batches:], *expected[passes:]]
+        loader = stateful.StatefulDataLoader(data(), batch_size=BATCH)
+        if found is not None:
+            positions.load_state_dict(found)
+        for epoch in range(1 if found is None else 2, 4):
+            torch.manual_seed(epoch)
+            iterator = positions.begin(loader, epoch)
+            yield [plain(next(iterator)), plain(next(iterator))], through_a_file(positions.state_dict())
+
+    whole = list(epochs())
+    assert [seen for seen, _ in epochs(whole[0][1])] == [seen for seen, _ in whole[1:]]

@@ -9,12 +9,11 @@ epochs of 8; a step is one batch, or two.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Pa
     held_out = Augmented(12)
     val = DataLoader(TensorDataset(held_out.features, held_out.labels), batch_size=BATCH)
     ledger = Ledger(trace, optimizer)
-    saver = cb.ModelSaver(max_to_keep=2, async_save=variant.in_background).when(Every(steps=variant.save_every))
+    saver = cb.ModelSaver(2, None, async_save=variant.in_background).when(Every(steps=variant.save_every))
     return Parts(model, optimizer, rates, train, val, [*more, saver, ledger], ledger)
 
 
@@ -247,7 +246,3 @@ def _feed(found: Any, value: Any) -> None:
         found.update(b"f" + struct.pack("<d", value))
     else:
         found.update(f"{type(value).__name__} {value!r};".encode())
-
-
-def as_json(variant: Variant) -> str:
-    return json.dumps(asdict(variant))

@@ -10,49 +10,106 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookpoint.callbacks.backup_and_restore import BackupAndRestore
+    from hookpoint.callbacks.binary_classification_stats import BinaryClassificationStats
+    from hookpoint.callbacks.check_numerics import CheckNumerics
     from hookpoint.callbacks.checkpoint_config import CheckpointConfig
+    from hookpoint.callbacks.classification_error import ClassificationError
+    from hookpoint.callbacks.early_stopping import EarlyStopping
+    from hookpoint.callbacks.human_hyper_param_setter import HumanHyperParamSetter
+    from hookpoint.callbacks.hyper_param_setter_with_func import HyperParamSetterWithFunc
+    from hookpoint.callbacks.inference_runner import InferenceRunner
+    from hookpoint.callbacks.inferencer import Inferencer
+    from hookpoint.callbacks.learning_rate_scheduler import LearningRateScheduler
+    from hookpoint.callbacks.loss_monitor import LossMonitor
     from hookpoint.callbacks.max_saver import MaxSaver
+    from hookpoint.callbacks.max_steps import MaxSteps
     from hookpoint.callbacks.merge_all_summaries import MergeAllSummaries
     from hookpoint.callbacks.min_saver import MinSaver
     from hookpoint.callbacks.model_checkpoint import ModelCheckpoint
     from hookpoint.callbacks.model_saver import ModelSaver
     from hookpoint.callbacks.moving_average_summary import MovingAverageSummary
+    from hookpoint.callbacks.on_request_exit import OnRequestExit
     from hookpoint.callbacks.progress_bar import ProgressBar
+    from hookpoint.callbacks.reduce_lr_on_plateau import ReduceLROnPlateau
     from hookpoint.callbacks.run_update_ops import RunUpdateOps
+    from hookpoint.callbacks.scalar_stats import ScalarStats
+    from hookpoint.callbacks.scheduled_hyper_param_setter import ScheduledHyperParamSetter
+    from hookpoint.callbacks.stat_monitor_param_setter import StatMonitorParamSetter
+    from hookpoint.callbacks.stop_at_threshold import StopAtThreshold
+    from hookpoint.callbacks.stop_at_time import StopAtTime
+    from hookpoint.callbacks.terminate_on_nan import TerminateOnNaN
     from hookpoint.callbacks.top_k_saver import TopKSaver
 
 _WHERE = {
     "BackupAndRestore": "callbacks.backup_and_restore",
+    "BinaryClassificationStats": "callbacks.binary_classification_stats",
+    "CheckNumerics": "callbacks.check_numerics",
     "CheckpointConfig": "callbacks.checkpoint_config",
+    "ClassificationError": "callbacks.classification_error",
+    "EarlyStopping": "callbacks.early_stopping",
+    "HumanHyperParamSetter": "callbacks.human_hyper_param_setter",
+    "HyperParamSetterWithFunc": "callbacks.hyper_param_setter_with_func",
+    "InferenceRunner": "callbacks.inference_runner",
+    "Inferencer": "callbacks.inferencer",
     "JSONWriter": "monitors.json_writer",
+    "LearningRateScheduler": "callbacks.learning_rate_scheduler",
+    "LossMonitor": "callbacks.loss_monitor",
     "MaxSaver": "callbacks.max_saver",
+    "MaxSteps": "callbacks.max_steps",
     "MergeAllSummaries": "callbacks.merge_all_summaries",
     "MinSaver": "callbacks.min_saver",
     "ModelCheckpoint": "callbacks.model_checkpoint",
     "ModelSaver": "callbacks.model_saver",
     "MovingAverageSummary": "callbacks.moving_average_summary",
+    "OnRequestExit": "callbacks.on_request_exit",
     "ProgressBar": "callbacks.progress_bar",
+    "ReduceLROnPlateau": "callbacks.reduce_lr_on_plateau",
     "RunUpdateOps": "callbacks.run_update_ops",
     "ScalarPrinter": "monitors.scalar_printer",
+    "ScalarStats": "callbacks.scalar_stats",
+    "ScheduledHyperParamSetter": "callbacks.scheduled_hyper_param_setter",
+    "StatMonitorParamSetter": "callbacks.stat_monitor_param_setter",
+    "StopAtThreshold": "callbacks.stop_at_threshold",
+    "StopAtTime": "callbacks.stop_at_time",
     "TFEventWriter": "monitors.tf_event_writer",
+    "TerminateOnNaN": "callbacks.terminate_on_nan",
     "TopKSaver": "callbacks.top_k_saver",
 }
 
 # Monitors are a layer beside this one: type checkers see them in hookpoint.monitors.
 __all__ = [
     "BackupAndRestore",
+    "BinaryClassificationStats",
+    "CheckNumerics",
     "CheckpointConfig",
+    "ClassificationError",
+    "EarlyStopping",
+    "HumanHyperParamSetter",
+    "HyperParamSetterWithFunc",
+    "InferenceRunner",
+    "Inferencer",
     "JSONWriter",
+    "LearningRateScheduler",
+    "LossMonitor",
     "MaxSaver",
+    "MaxSteps",
     "MergeAllSummaries",
     "MinSaver",
     "ModelCheckpoint",
     "ModelSaver",
     "MovingAverageSummary",
+    "OnRequestExit",
     "ProgressBar",
+    "ReduceLROnPlateau",
     "RunUpdateOps",
     "ScalarPrinter",
+    "ScalarStats",
+    "ScheduledHyperParamSetter",
+    "StatMonitorParamSetter",
+    "StopAtThreshold",
+    "StopAtTime",
     "TFEventWriter",
+    "TerminateOnNaN",
     "TopKSaver",
 ]
 

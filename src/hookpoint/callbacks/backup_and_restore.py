@@ -49,10 +49,10 @@ class BackupAndRestore(Saver):
                     leave="it out, and delete the workdir when you are done with it",
                 )
             )
-        super().__init__("backup", **options)
-        self.keep = KeepNewest(2 if double_checkpoint else 1)
+        self.tag = "backup"
+        super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
         if save_freq != "epoch":
             self.when(Every(steps=positive("BackupAndRestore", "save_freq", save_freq)))
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tags[0], self.keep)
+        self.ask(run, self.tag)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.best import Best, Mode
 from hookpoint.callbacks.best_watch import BestWatch
-from hookpoint.callbacks.saver import Saver, refuse_place
+from hookpoint.callbacks.saver import Saver, named, refuse_place
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ class BestSaver(Saver):
     ) -> None:
         owner = type(self).__name__
         refuse_place(owner, "checkpoint_dir", checkpoint_dir)
-        super().__init__(f"best-{filename or monitor_stat}", **options)
-        self.monitor_stat = monitor_stat
+        self.monitor_stat = named(owner, "monitor_stat", monitor_stat)
+        self.tag = f"best-{monitor_stat if filename is None else named(owner, 'filename', filename)}"
+        super().__init__({self.tag: KeepNewest(1)}, **options)
         self.reads = (monitor_stat,)
         self.name = self.name or f"{owner}({monitor_stat})"
         self._watch = BestWatch(monitor_stat, mode)
@@ -36,10 +37,10 @@ class BestSaver(Saver):
         return self._watch.best
 
     def on_trigger(self, run: Run) -> None:
-        if self.was_lost(run, self.tags[0]):
+        if self.was_lost(run, self.tag):
             self._watch.take_back()
         if self._watch.has_new_best(run):
-            self.ask(run, self.tags[0], KeepNewest(1))
+            self.ask(run, self.tag)
 
     def reset(self) -> None:
         super().reset()

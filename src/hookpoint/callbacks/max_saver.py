@@ -20,8 +20,8 @@ class MaxSaver(BestSaver):
     "best" with metric, value and previous. Keeps the best value and its step in the checkpoint. Runs on all ranks. Costs one
     comparison per trigger, and a checkpoint for a new best.
 
-    >>> MaxSaver("val_accuracy", filename="model").tags
-    ('best-model',)
+    >>> MaxSaver("val_accuracy", filename="model").tag
+    'best-model'
     """
 
     def __init__(

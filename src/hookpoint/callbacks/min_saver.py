@@ -25,8 +25,8 @@ class MinSaver(BestSaver):
     comparison per trigger, and a checkpoint for a new best.
 
     >>> saver = MinSaver("val-error-top1")
-    >>> saver.name, saver.tags
-    ('MinSaver(val-error-top1)', ('best-val-error-top1',))
+    >>> saver.name, saver.tag
+    ('MinSaver(val-error-top1)', 'best-val-error-top1')
     """
 
     def __init__(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.best_watch import BestWatch
 from hookpoint.callbacks.checkpoint_config import CheckpointConfig
-from hookpoint.callbacks.saver import Saver, positive, refuse_place
+from hookpoint.callbacks.saver import Saver, named, positive, refuse_place
 from hookpoint.core.errors import text
 from hookpoint.core.store import Keep
 from hookpoint.core.when import Every
@@ -35,16 +36,16 @@ class ModelCheckpoint(Saver):
     `initial_value_threshold`. Equal is not better, NaN never is, and a metric that never comes is an error.
 
     `prefix` is the tag of what is saved on schedule. Folders have names of their own, in the workdir: `directory` and
-    `filepath` are refused. So is what a checkpoint always or never is: `save_weights_only` (the weights are a file of
-    their own in each), and Orca's `by_epoch` and `interval`, which are `.when(Every(epochs=n))`.
+    `filepath` are refused. So are `save_weights_only`, as a run goes on from a checkpoint and the weights are a file of their
+    own in it, and Orca's `by_epoch` and `interval`, which are `.when(Every(epochs=n))`.
 
     Listens to on_epoch_end and, by schedule, to on_iter_end; to on_exception where the config says exception_save; to on_save.
     Reads `monitor`, sends the event "best". Keeps the best value, its step and the steps it last saved at in the checkpoint.
     Runs on all ranks. A step pays for a comparison.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
-    >>> ModelCheckpoint("resnet", config=config, monitor="val_loss").tags
-    ('resnet', 'best-val_loss')
+    >>> ModelCheckpoint("resnet", config=config, monitor="val_loss").rules
+    {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}
     """
 
     def __init__(
@@ -67,21 +68,23 @@ class ModelCheckpoint(Saver):
         refuse_place("ModelCheckpoint", "directory", directory)
         refuse_place("ModelCheckpoint", "filepath", filepath)
         _refuse_others(prefix, save_weights_only, by_epoch, interval)
+        better = mode_of("loss" if monitor is None else named("ModelCheckpoint", "monitor", monitor), mode)
         if save_best_only and monitor is None:
             raise ValueError(text("ModelCheckpoint(save_best_only=True): the best of what?", write='monitor="val_loss"'))
-        best = [] if monitor is None else [f"best-{monitor}"]
-        super().__init__(*([] if save_best_only else [prefix]), *best, **options)
+        rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
+        if monitor is not None:
+            rules[f"best-{monitor}"] = KeepNewest(1)
+        super().__init__(rules, **options)
         self.name = self.name or f"ModelCheckpoint({monitor if save_best_only else prefix})"
         self.prefix = prefix
         self.save_best_only = save_best_only
-        self.keep: Keep = KeepNewest(5) if config is None else config.keep
         self.async_save = config is not None and config.async_save
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
         self._watch: BestWatch | None = None
         if monitor is not None:
             self.reads = (monitor,)
-            self._watch = BestWatch(monitor, mode_of(monitor, mode), threshold=initial_value_threshold)
+            self._watch = BestWatch(monitor, better, threshold=initial_value_threshold)
         if save_freq is not None and save_freq != "epoch":
             self.when(Every(steps=positive("ModelCheckpoint", "save_freq", save_freq)))
         elif save_freq is None and config is not None:
@@ -99,7 +102,7 @@ class ModelCheckpoint(Saver):
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
-            self.ask(run, self.prefix, self.keep, in_background=self.async_save)
+            self.ask(run, self.prefix, in_background=self.async_save)
         self._save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
@@ -110,8 +113,8 @@ class ModelCheckpoint(Saver):
         if self.exception_save:
             run.save(EXCEPTION, keep=KeepNewest(1))
 
-    def on_save(self, run: Run, path: Any) -> None:
-        super().on_save(run, path)
+    def on_save(self, tags: Sequence[str], path: Any) -> None:  # type: ignore[override]
+        super().on_save(tags)
         self._latest = str(path)
 
     def on_load(self, path: Any) -> None:
@@ -120,10 +123,11 @@ class ModelCheckpoint(Saver):
     def _save_best(self, run: Run) -> None:
         if self._watch is None:
             return
-        if self.was_lost(run, self.tags[-1]):
+        tag = f"best-{self._watch.metric}"
+        if self.was_lost(run, tag):
             self._watch.take_back()
         if self._watch.has_new_best(run):
-            self.ask(run, self.tags[-1], KeepNewest(1), in_background=self.async_save)
+            self.ask(run, tag, in_background=self.async_save)
 
     def reset(self) -> None:
         super().reset()
@@ -152,7 +156,7 @@ def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, 
         raise ValueError(
             text(
                 "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from.",
-                leave="it out; the weights are a file of their own in each checkpoint",
+                leave="it out; the weights are model.safetensors in each checkpoint",
             )
         )
     if by_epoch is not None or interval is not None:

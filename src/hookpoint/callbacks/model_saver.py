@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.saver import Saver, positive, refuse_place
+from hookpoint.callbacks.saver import Saver, named, positive, refuse_place
 from hookpoint.core.store import Keep
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
@@ -41,19 +41,19 @@ class ModelSaver(Saver):
         **options: Unpack[Options],
     ) -> None:
         refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
-        super().__init__(tag, **options)
+        self.tag = named("ModelSaver", "tag", tag)
+        super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         self.name = self.name or ("ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.async_save = async_save
-        self.keep = _keep(max_to_keep, keep_checkpoint_every_n_hours)
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tags[0], self.keep, in_background=self.async_save)
+        self.ask(run, self.tag, in_background=self.async_save)
 
 
 def _keep(number: int | None, hours: float | None) -> Keep | None:
-    if number is None:
-        return None
-    newest = KeepNewest(positive("ModelSaver", "max_to_keep", number))
-    if hours is None:
-        return newest
-    return KeepAny(newest, KeepEvery(60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)))
+    rules: list[Keep] = []
+    if number is not None:
+        rules.append(KeepNewest(positive("ModelSaver", "max_to_keep", number)))
+    if hours is not None:
+        rules.append(KeepEvery(60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)))
+    return None if number is None else KeepAny(*rules)

@@ -131,7 +131,7 @@ class Drawing:
         self._meter = Meter()
         self._shown: View | None = None
         self._last: Progress | None = None
-        self._is_on_its_way_back = False
+        self._is_on_its_way_back = run.resuming
         self._display = choose_display(bar.refresh_seconds, bar.plain_every_seconds)
         self._ticker = Ticker(self._display.seconds, self._tick)
 

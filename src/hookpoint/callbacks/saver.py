@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
@@ -16,25 +17,26 @@ if TYPE_CHECKING:
 
 
 class Saver(Callback):
-    """Ask for checkpoints with tags of its own, once per step; derived classes say when, and what to keep.
+    """Ask for checkpoints with tags of its own, once per step; derived classes say when.
 
-    Two savers with one tag would delete each other's checkpoints: that is refused at on_setup. Keeps the steps it last asked
-    at in the checkpoint. Runs on all ranks: whether one or all of them write is for the store to know.
+    `rules` has each tag, with the rule of which checkpoints stay, or None where all do. Two savers with one tag would delete
+    each other's checkpoints: that is refused at on_setup. Keeps the steps it last asked at in the checkpoint. Runs on all
+    ranks: whether one or all of them write is for the store to know.
     """
 
     saves = True
 
-    def __init__(self, *tags: str, **options: Unpack[Options]) -> None:
+    def __init__(self, rules: Mapping[str, Keep | None], **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.tags = tags
+        self.rules = dict(rules)
         self._asked: dict[str, int] = {}
         self._awaited: dict[str, int] = {}
 
     def on_setup(self, run: Run) -> None:
         own = self.name or type(self).__name__
         for entry in run.hooks.entries:
-            others = set(entry.subject.tags) if isinstance(entry.subject, Saver) and entry.subject is not self else set()
-            for tag in others.intersection(self.tags):
+            others = entry.subject.rules if isinstance(entry.subject, Saver) and entry.subject is not self else {}
+            for tag in self.rules.keys() & others.keys():
                 raise CompileError(
                     text(
                         f"{own} and {entry.name} both keep '{tag}', and would delete each other's checkpoints.",
@@ -51,16 +53,16 @@ class Saver(Callback):
         """Forget the run before."""
         self._asked, self._awaited = {}, {}
 
-    def ask(self, run: Run, tag: str, keep: Keep | None, *, in_background: bool = False) -> None:
+    def ask(self, run: Run, tag: str, *, in_background: bool = False) -> None:
         """Ask for a checkpoint of this step, unless that was done."""
         if self._asked.get(tag) != run.step:
             self._asked[tag] = run.step
             if not in_background:
                 self._awaited[tag] = run.step
-            run.save(tag, keep=keep, in_background=in_background)
+            run.save(tag, keep=self.rules[tag], in_background=in_background)
 
-    def on_save(self, run: Run, path: Any) -> None:
-        self._awaited = {tag: step for tag, step in self._awaited.items() if _has_passed(step, run)}
+    def on_save(self, tags: Sequence[str]) -> None:
+        self._awaited = {tag: step for tag, step in self._awaited.items() if tag not in tags}
 
     def was_lost(self, run: Run, tag: str) -> bool:
         """Say, once, whether the checkpoint that was asked for last could not be written."""
@@ -91,6 +93,13 @@ def refuse_place(owner: str, argument: str, given: object) -> None:
                 leave=f"{argument} out, and give the Runner or Loop workdir={str(given)!r}",
             )
         )
+
+
+def named(owner: str, argument: str, given: Any) -> str:
+    """Return a name, or refuse what is none."""
+    if not isinstance(given, str) or not given:
+        raise ValueError(text(f"{owner}({argument}={given!r}) is no name.", give="a string that is not empty"))
+    return given
 
 
 def positive(owner: str, argument: str, given: Any, *, kind: type = int) -> Any:

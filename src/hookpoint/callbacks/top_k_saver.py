@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.best import mode_of
 from hookpoint.callbacks.new_values import NewValues
-from hookpoint.callbacks.saver import Saver
+from hookpoint.callbacks.saver import Saver, named
 from hookpoint.callbacks.top_k import TopK
 from hookpoint.storage.retention import KeepNamed
 
@@ -29,30 +29,31 @@ class TopKSaver(Saver):
     and a checkpoint for a value among the best.
 
     >>> saver = TopKSaver("val_accuracy", k=5, mode="max")
-    >>> saver.name, saver.tags
-    ('TopKSaver(val_accuracy)', ('top-val_accuracy',))
+    >>> saver.name, saver.tag
+    ('TopKSaver(val_accuracy)', 'top-val_accuracy')
     """
 
     def __init__(
         self, monitor_stat: str, k: int = 3, mode: str = "min", filename: str | None = None, **options: Unpack[Options]
     ) -> None:
-        super().__init__(f"top-{filename or monitor_stat}", **options)
-        self.monitor_stat = monitor_stat
+        self.monitor_stat = named("TopKSaver", "monitor_stat", monitor_stat)
+        self.tag = f"top-{monitor_stat if filename is None else named('TopKSaver', 'filename', filename)}"
+        self.top = TopK(k, mode_of(monitor_stat, mode))
+        super().__init__({self.tag: KeepNamed(self.top)}, **options)
         self.reads = (monitor_stat,)
         self.name = self.name or f"TopKSaver({monitor_stat})"
-        self.top = TopK(k, mode_of(monitor_stat, mode))
         self._before = self.top.state_dict()
         self._values = NewValues(monitor_stat)
 
     def on_trigger(self, run: Run) -> None:
-        if self.was_lost(run, self.tags[0]):
+        if self.was_lost(run, self.tag):
             self.top.load_state_dict(self._before)
         value, before = self._values.take_current(run), self.top.state_dict()
         if value is not None and self.top.take(value, run.step):
             self._before = before
             place = [step for _, step in self.top.ranking].index(run.step) + 1
             run.put_event("top", metric=self.monitor_stat, value=value, place=place)
-            self.ask(run, self.tags[0], KeepNamed(self.top))
+            self.ask(run, self.tag)
 
     def reset(self) -> None:
         super().reset()

@@ -42,6 +42,7 @@ ARGUMENTS = {
     "loss": "run._now.loss",
     "error": "run._payload['error']",
     "path": "run._payload['path']",
+    "tags": "run._payload['tags']",
 }
 
 

@@ -15,10 +15,11 @@ A text says who, what, what was expected and what to type instead. Offending obj
     │   └── BadOption                         on_error or ranks has a value nobody knows
     ├── BadSchedule (ValueError)              a schedule that can never be meant
     ├── BadGuard (TypeError)                  a guard around something it cannot see into
-    ├── BadValue (TypeError)                  a value that cannot be logged or set
+    ├── BadValue (TypeError)                  a value that cannot be logged, set or measured
     ├── BadLoop (ValueError)                  a loop asked for what cannot be: epochs=-1, mode="test"
     ├── BadRetention (ValueError)             a rule of which checkpoints stay that can never be meant
     ├── MissingMetric (KeyError)              a metric that was to be read is not there
+    ├── MissingOutput (KeyError)              an output that was to be measured is not there
     ├── UnknownSetting (KeyError)             run.hyper has no such name
     ├── NotShared (KeyError)                  run.store has no such key
     ├── OutsideIteration (AttributeError)     run.batch and the like, read when there is no iteration
@@ -27,6 +28,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that could not be read back safely
     ├── NotFinite (ValueError)                weights with NaN or infinity in them, which are not saved as good ones
+    ├── NonFiniteLoss (ValueError)            a training loss is NaN or infinite
     ├── CannotSave (OSError)                  nothing can be written, or three checkpoints in a row could not be
     ├── DamagedCheckpoint (ValueError)        a checkpoint is not what its manifest says
     ├── CannotResume (RuntimeError)           there is something to resume from, and it does not fit or is damaged
@@ -245,7 +247,7 @@ class BadGuard(HookpointError, TypeError):
 
 
 class BadValue(HookpointError, TypeError):
-    """A value that cannot be logged or set."""
+    """A value that cannot be logged, set or measured."""
 
 
 class BadLoop(HookpointError, ValueError):
@@ -266,6 +268,21 @@ class MissingMetric(HookpointError, KeyError):
                 f"{who} '{name}'{f', {why}' if why else ''}.",
                 known=listed(known),
                 log=f'run.log({{"{name}": value}}) before it is read',
+            )
+        )
+        self.name = name
+
+
+class MissingOutput(HookpointError, KeyError):
+    """An output that was to be measured is not among those of the forward."""
+
+    def __init__(self, reader: str, name: str, kind: str, known: Iterable[str]) -> None:
+        names = listed({str(one) for one in known})
+        super().__init__(
+            text(
+                f"{reader} reads '{name}', which is not among the outputs.",
+                known=names if names != "none" else f"none: the outputs are a {kind}, without names",
+                set=f"run.outputs = {{'{name}': ...}} in the forward",
             )
         )
         self.name = name
@@ -335,6 +352,21 @@ class NotSaveable(HookpointError, TypeError):
 
 class NotFinite(HookpointError, ValueError):
     """Weights hold NaN or infinity; no such state is saved as a good one."""
+
+
+class NonFiniteLoss(HookpointError, ValueError):
+    """A training loss is NaN or infinite. `step` and `value` are those of the first one that was seen."""
+
+    def __init__(self, value: float, *, epoch: int, step: int, now: int) -> None:
+        late = f" Seen at step {now}: values are read late, so that no step waits for the device." if now > step else ""
+        super().__init__(
+            text(
+                f"the loss is {value} at step {step}, in epoch {epoch}.{late}",
+                resume="from the last good checkpoint",
+                lower="the learning rate, clip gradients, or look at the data of this step",
+            )
+        )
+        self.value, self.epoch, self.step = value, epoch, step
 
 
 class CannotSave(HookpointError, OSError):

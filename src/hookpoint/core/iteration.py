@@ -44,6 +44,11 @@ class Iteration:
         self.asked = self.retry = self.skips_were_read = False
         self.skipped: frozenset[str] = frozenset()
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it is not to count: it is skipped as a whole, or tried again."""
+        return self.retry or "batch" in self.skipped
+
     def ask_skip(self, what: str) -> None:
         self._refuse_if_ended(f"skip_{what}")
         self.skipped |= {what}

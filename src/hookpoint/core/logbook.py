@@ -74,6 +74,14 @@ class Logbook:
         if not page.aside:
             self.metrics.show(name, value, self._clocks.epoch)
 
+    def log_final(self, values: Mapping[str, Any], mode: str) -> None:
+        """Take in the results of a pass that is over: each stands for itself, also in the middle of another pass."""
+        kept = {name: held(name, value) for name, value in values.items()}
+        if not self.is_muted:
+            for name, value in kept.items():
+                self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+            self._send(kept, "epoch", mode)
+
     def end_window(self, *, send: bool) -> None:
         """Start new means on the current page; at a log step the finished ones are sent."""
         page = self._pages[-1]

@@ -74,6 +74,7 @@ class Pass:
         "now",
         "results",
         "wants_end",
+        "was_cut",
     )
 
     def __init__(self, loop: Loop, loader: Iterable[Any], mode: Mode, *, aside: bool = False) -> None:
@@ -83,7 +84,7 @@ class Pass:
         self.abandoned = False
         self.is_open = False
         self.is_closing = False
-        self.wants_end = False
+        self.wants_end = self.was_cut = False
         self.now = Iteration()
         self._loop = loop
         self._loader = loader
@@ -136,7 +137,8 @@ class Pass:
             return now.batch
         if self._is_train and not verdicts.stop:
             run._stepper.finish(run)
-        self.close(complete=self._saw_everything())
+        self.was_cut = not self._saw_everything()
+        self.close(complete=not self.was_cut)
         raise StopIteration
 
     def close(self, *, complete: bool) -> None:
@@ -203,6 +205,7 @@ class Pass:
         if self._is_done:
             raise StopIteration
         if self._must_end():
+            self.was_cut = True
             if self._is_train:
                 loop.cut_short = True
                 if loop.epoch_is_open:

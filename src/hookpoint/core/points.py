@@ -250,7 +250,7 @@ POINTS: tuple[Point, ...] = (
         "at on_epoch_end of complete epochs, unless `.when(...)` says otherwise: the what without a when",
         spellings=(tensorpack("_trigger", "not called at the end of an epoch where `_trigger_epoch` is defined"),),
     ),
-    Point("on_save", "after a checkpoint was written", (*ALWAYS, "path")),
+    Point("on_save", "after a checkpoint was written", (*ALWAYS, "path", "tags")),
     Point("on_load", "after a checkpoint was restored", (*ALWAYS, "path")),
     Point("on_exception", "when an exception escaped, before on_run_end; its errors are contained", (*ALWAYS, "error")),
     Point(

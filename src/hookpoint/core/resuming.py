@@ -135,9 +135,11 @@ class Resuming:
             say(f"{self._run.name} is finished: {done} of {epochs} epochs are done, and its state is loaded; {more}")
 
     def _finish(self, state: Mapping[str, Any]) -> None:
-        self._loop.randomness.load_state_dict(state["rng"])
-        self.place, self._found = BETWEEN_EPOCHS, None
+        assert self._found is not None
+        path, self.place, self._found = self._found.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._loop.logbook.is_muted = self._run.monitors.is_muted = False
+        self._run.put_event("resume", path=str(path))
+        self._loop.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False) -> None:
         loop, run, parts = self._loop, self._run, state["parts"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.errors import NotAssignable, OutsideIteration
+from hookpoint.core.evaluation import evaluate
 from hookpoint.core.hyper import Hyper
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.metrics import Logs, Metrics
@@ -17,7 +18,10 @@ from hookpoint.core.stepper import PlainStepper, Stepper
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from hookpoint.core.epochs import Epochs
+    from hookpoint.core.evaluation import EvaluateOptions
     from hookpoint.core.hooks import Hooks
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.loop import Loop
@@ -117,6 +121,11 @@ class Run(OtherNames):
     def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
         """Iterate over a loader's batches as a training, validation ("val") or prediction ("pred") pass."""
         return self._loop.batches(loader, mode)
+
+    def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
+        """Make a validation pass aside, which disturbs nothing; return the means of what is logged in it, or its results."""
+        self._loop.settle()
+        return evaluate(self, data, aside=True, **options)
 
     # Clocks
 

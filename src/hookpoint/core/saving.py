@@ -46,7 +46,10 @@ class Saving:
         self._place: dict[str, Any] | None = None
         self._kept_at: tuple[Any, ...] | None = None
         self._last: Any = None
-        self.savers = [entry.name for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
+        savers = [entry for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
+        self.savers = [entry.name for entry in savers]
+        rules = [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
+        self._rules = {tag: keep for tag, keep in rules if keep is not None}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
 
     # Asking
@@ -179,6 +182,7 @@ class Saving:
         if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
             logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
             return
+        request.rules = self._rules
         run, clocks = self._run, self._loop.clocks
         run.monitors.settle()
         state = self.state()
@@ -223,7 +227,7 @@ class Saving:
         self._failures, self._last = 0, saved.path
         took = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
         run.put_event("save", path=str(saved.path), tags=list(saved.tags), **took)
-        run._payload = {"path": saved.path}
+        run._payload = {"path": saved.path, "tags": tuple(saved.tags)}
         self._loop.hooks.fire("on_save", run)
 
     def _refused(self, error: NotFinite) -> None:

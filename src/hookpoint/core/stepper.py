@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hookpoint.core.data import as_batches
+from hookpoint.core.errors import BadLoop, text
+
 if TYPE_CHECKING:
+    from hookpoint.core.dispatch import Dispatch
     from hookpoint.core.run import Run
 
 
@@ -23,6 +28,15 @@ class Stepper(Protocol):
     def finish(self, run: Run) -> None:
         """Do what is left when the training data of an epoch has ended."""
 
+    def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
+        """Return something to iterate over, whatever the data is."""
+
+    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+        """Hold the model as it is evaluated, without gradients; leave it as it was found."""
+
+    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+        """Compute a batch of a validation pass, with this forward instead of the run's own where one is given."""
+
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return what a checkpoint keeps of the step itself."""
 
@@ -30,15 +44,41 @@ class Stepper(Protocol):
 
 
 class PlainStepper:
-    """The step as one would write it down: for any model, criterion and optimizer with the usual methods."""
+    """The step as one would write it down: for any model, criterion and optimizer with the usual methods.
+
+    How a model is held while it is evaluated, and how batches are made of arrays, is for those to say who know its framework.
+    """
+
+    def __init__(
+        self,
+        *,
+        evaluating: Callable[[Any], AbstractContextManager[None]] = nullcontext,
+        batches: Callable[[Any, int | None], Iterable[Any]] = as_batches,
+    ) -> None:
+        self._evaluating = evaluating
+        self.batches = batches
 
     def forward(self, run: Run) -> None:
         if run.mode == "pred":
             run.outputs = run.model(run.batch)
-        else:
-            inputs, targets = run.batch
-            run.outputs = run.model(inputs)
-            run.loss = run.criterion(run.outputs, targets)
+            return
+        if not isinstance(run.batch, tuple | list) or len(run.batch) != 2:
+            raise BadLoop(
+                text(
+                    f"the batch is a {type(run.batch).__name__}, and no pair of inputs and targets.",
+                    write="the forward yourself: a MainCallback's, or that of whoever takes forward=",
+                )
+            )
+        inputs, run.targets = run.batch
+        run.outputs = run.model(inputs)
+        if run.mode == "train" or run.criterion is not None:
+            run.loss = run.criterion(run.outputs, run.targets)
+
+    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+        return self._evaluating(run.model)
+
+    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+        (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def backward(self, run: Run) -> None:
         run.optimizer.zero_grad()

@@ -49,10 +49,14 @@ class Saved:
 
 @dataclass(slots=True)
 class Request:
-    """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late."""
+    """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late.
+
+    `rules` are those of all savers, also of tags that are not asked for this time: which checkpoints of theirs are kept.
+    """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
     in_background: bool = True
+    rules: Mapping[str, Keep] = field(default_factory=dict)
 
     def add(self, tag: str, keep: Keep | None, in_background: bool) -> None:
         self.tags[tag] = keep if keep is not None else self.tags.get(tag)

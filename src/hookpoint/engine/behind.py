@@ -4,72 +4,99 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-END = object()
+PutBack = Callable[[], None]
 
 
 class Behind:
-    """What a sampler gives behind its first so many items.
+    """What a sampler gives behind its first so many items, with the generators put where the pass began, by `begin`.
 
     The sampler is asked for its iterator whenever the loader asks for one, as in a pass from the beginning: what it draws by
-    that, it draws again. With `begin`, the pass was one of a loader with persistent workers, which asks once and draws no seed
-    for workers; `begin` is then called last before that, and takes back what making the workers has drawn.
+    that, it draws again. But a loader with persistent workers, once it has them, asks once and draws no seed for workers; if
+    that was so, `begin` is called last of all, and takes back what making the workers has drawn.
     """
 
-    def __init__(self, sampler: Any, batches: int, begin: Callable[[], None] | None) -> None:
+    def __init__(self, sampler: Any, batches: int, begin: PutBack, had_iterator: bool) -> None:
         self.was_asked = False
         self._sampler = sampler
         self._left = batches
         self._begin = begin
+        self._is_to_begin = had_iterator
+        self._asks_once = had_iterator
         self._source: Iterator[Any] = iter(())
+        self._hold: Callable[[], PutBack] | None = None
+        self._return: PutBack | None = None
+        self._ahead = 0
+
+    def be_aside(self, ahead: int, hold: Callable[[], PutBack]) -> None:
+        """Get there when asked, aside: when so many items more are given as were drawn ahead, put back what was found."""
+        self._ahead, self._hold = ahead, hold
+
+    def start(self) -> None:
+        """Pass over the first items, unless that was done."""
+        if self._is_to_begin:
+            self._is_to_begin = False
+            self._begin()
+            self._source = iter(self._sampler)
+        left, self._left = self._left, 0
+        next(islice(self._source, left, left), None)
 
     def __iter__(self) -> Behind:
         self.was_asked = True
-        if self._begin is None:
+        if self._hold is not None:
+            self._return, self._hold = self._hold(), None
+            self._begin()
+        if not self._asks_once:
             self._source = iter(self._sampler)
         return self
 
     def __next__(self) -> Any:
         self.start()
-        return next(self._source)
+        if not self._ahead:
+            self._come_back()
+        self._ahead -= 1
+        try:
+            return next(self._source)
+        except StopIteration:
+            self._come_back()
+            raise
 
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def start(self) -> None:
-        """Pass over the first items, unless that was done."""
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
-            begin()
-            self._source = iter(self._sampler)
-        left, self._left = self._left, 0
-        next(islice(self._source, left, left), None)
+    def _come_back(self) -> None:
+        if self._return is not None:
+            self._return()
+            self._return = None
 
 
-def iterator_behind(loader: DataLoader[Any], batches: int, begin: Callable[[], None], had_iterator: bool) -> Iterator[Any]:
+def iterator_behind(
+    loader: DataLoader[Any], batches: int, begin: PutBack, hold: Callable[[], PutBack] | None, *, had_iterator: bool
+) -> Iterator[Any]:
     """Return an iterator over what follows so many batches; the loader goes on with it where its workers are persistent.
 
-    `begin` puts everything that the order comes from to where the pass began. Its random numbers are drawn before this
-    returns, as far as the pass had drawn them.
+    `begin` puts everything that the order comes from to where the pass began; when this returns, as much is drawn as the pass
+    had drawn. A loader with an __iter__ of its own may not make its iterator before the first batch is asked for: then it is
+    all done at that time, and what stood elsewhere by then is put back, by what `hold` returns.
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
-    behind = Behind(sampler, batches, begin if had_iterator else None)
+    behind = Behind(sampler, batches, begin, had_iterator)
     twin = copy.copy(loader)
     twin.__dict__.update({name: behind, "_iterator": None})  # setting an attribute is refused
     begin()
-    iterator: Iterator[Any] = iter(twin)
+    iterator = iter(twin)
     if behind.was_asked:
         behind.start()
-    else:  # a class with an __iter__ of its own, which makes the iterator when it is asked for the first batch
-        first = next(iterator, END)
-        iterator = iter(()) if first is END else chain([first], iterator)
-    made = twin.__dict__["_iterator"]
-    if made is not None:
-        made._index_sampler = sampler
-        loader._iterator = made
+        if (made := twin.__dict__["_iterator"]) is not None:
+            made._index_sampler = sampler
+            loader._iterator = made
+    elif batches and hold is not None:
+        behind.be_aside(loader.num_workers * (loader.prefetch_factor or 0), hold)
+    elif not had_iterator:  # nothing was drawn yet
+        return iter(loader)
     return iterator

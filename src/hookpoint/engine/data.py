@@ -11,31 +11,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.data import check_data
 
 
 def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[Any]:
     """Return a loader for the data: itself if it gives batches, one over tensors or arrays if it is a tuple of those."""
+    check_data(data, batch_size)
     if isinstance(data, tuple):
-        strange = [type(part).__name__ for part in data if not hasattr(part, "__array__")]
-        if strange or not data:
-            raise BadLoop(
-                text(
-                    f"a tuple of data holds tensors or arrays, not {', '.join(strange) or 'nothing'}.",
-                    give="batches as a list, an iterable or a DataLoader",
-                )
-            )
-        if batch_size is None:
-            raise BadLoop(text("a tuple of tensors or arrays needs a batch size.", give="batch_size=32"))
-        tensors = [torch.as_tensor(part) for part in data]
-        lengths = {len(tensor) for tensor in tensors}
-        if len(lengths) != 1:
-            raise BadLoop(text("the tensors of a data set must be equally long.", got=", ".join(map(str, sorted(lengths)))))
-        return DataLoader(TensorDataset(*tensors), batch_size=batch_size, shuffle=shuffle)
-    if batch_size is not None:
-        raise BadLoop(text("batch_size is for a tuple of tensors or arrays; a loader has its own.", drop="batch_size"))
-    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
-        raise BadLoop(text(f"{data!r} gives no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors"))
+        return DataLoader(TensorDataset(*map(torch.as_tensor, data)), batch_size=batch_size, shuffle=shuffle)
     loader: Iterable[Any] = data
     return loader
 

@@ -15,7 +15,7 @@ class KnownLoader:
     """A loader that passes run over: where it stood when it was first seen, and when its last pass began.
 
     The script may set its order anew for each pass, by seeding a generator or by making another loader. A checkpoint then has
-    nothing to say about a pass that is still to come. That is known from the second pass on.
+    nothing to say about a pass that is still to come. This is known from the second pass on.
     """
 
     def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
@@ -26,45 +26,55 @@ class KnownLoader:
         self._is_seeded_anew = False
         self._first = self.begun = loader_state.read(loader)
         self._seeds: list[int] | None = None
+        self._was_used = False
+        self._own_before: Any = None
 
     def adopt(self, loader: Any, record: Mapping[str, Any]) -> None:
         """Put the loader where it stood when a checkpoint was made between its passes."""
         if not record["is_made_anew"]:
-            self.had_iterator = record["has_iterator"] and _keeps_workers(loader)
+            self._seeds = record["seeds"]
             loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
             if not record["is_seeded_anew"]:
                 loader_state.put_generators(loader, record["now"])
-            if record["dataset"] is not None and _has_state(loader.dataset):
-                loader.dataset.load_state_dict(record["dataset"])
+            self._load(loader, record)
+            self._own_before = record["own"]
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
         """Take note of where the loader stands before a pass."""
-        seeds = loader_state.seeds(loader)
-        if self._seeds is not None:
-            self.is_made_anew, self._is_seeded_anew = False, seeds != self._seeds
+        seeds, is_first = loader_state.seeds(loader), self._seeds is None
+        if self._was_used and self.trains and keeps_own_state(loader):  # not before: it might make an iterator for this
+            self._own_before = loader.state_dict()
+        self._was_used = True
+        if not is_first:
+            self.is_made_anew, self._is_seeded_anew = False, self._is_seeded_anew or seeds != self._seeds
         self._seeds = seeds
         self.begun = loader_state.read(loader)
-        self.had_iterator = self.had_iterator or has_iterator(loader)
+        self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
     def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
         """Take over what is known of a pass that is gone on with."""
+        self._load(loader, record)
+        self.begun, self.had_iterator, self._seeds = record["begun"], record["had_iterator"], record["seeds"]
+        self._own_before, self._was_used = record["own_before"], True
+        self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
+
+    def _load(self, loader: Any, record: Mapping[str, Any]) -> None:
         if record["dataset"] is not None and _has_state(loader.dataset):
             loader.dataset.load_state_dict(record["dataset"])
-        self.begun, self.had_iterator = record["begun"], record["had_iterator"]
-        self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def state_of(self, loader: Any) -> dict[str, Any]:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
             "is_seeded_anew": self._is_seeded_anew,
+            "seeds": self._seeds,
             "first": self._first,
             "begun": self.begun,
             "now": loader_state.read(loader),
             "had_iterator": self.had_iterator,
-            "has_iterator": has_iterator(loader),
             "ahead": batches_ahead(loader),
+            "own_before": self._own_before,
             "own": loader.state_dict() if self.trains and keeps_own_state(loader) else None,
             "dataset": loader.dataset.state_dict() if self.trains and _keeps_state_of_dataset(loader) else None,
         }
@@ -88,11 +98,6 @@ def _keeps_state_of_dataset(loader: Any) -> bool:
 
 def _keeps_workers(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and loader.num_workers > 0 and loader.persistent_workers
-
-
-def makes_workers_anew(loader: Any) -> bool:
-    """Whether the workers of each pass get the data set as it was made, so that nothing of a pass is left for the next one."""
-    return isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.persistent_workers
 
 
 def has_iterator(loader: Any) -> bool:

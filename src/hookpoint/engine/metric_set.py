@@ -87,7 +87,7 @@ class MetricSet(Callback):
 
 
 def _inside(metric: Any) -> dict[str, Any] | None:
-    """Return what a metric adds up, or None where it cannot be kept: then its value of an epoch gone on with is a partial one."""
+    """Return what a metric adds up, or None where it cannot be kept, and an epoch that is gone on with has a partial value."""
     names = getattr(metric, "_defaults", None)  # torchmetrics names what it adds up, beside much else that it holds
     inside = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
     return copy.deepcopy(inside) if _is_plain(inside) else None

@@ -19,15 +19,13 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
-from hookpoint.core.positions import END, read_over
+from hookpoint.core.positions import read_over
 from hookpoint.core.randomness import Randomness
-from hookpoint.engine import loader_state
+from hookpoint.engine import loader_state, own_state
 from hookpoint.engine.behind import iterator_behind
 from hookpoint.engine.known_loader import (
     KnownLoader,
@@ -35,13 +33,10 @@ from hookpoint.engine.known_loader import (
     has_index,
     has_iterator,
     keeps_own_state,
-    makes_workers_anew,
 )
 from hookpoint.engine.seeded_samples import seeded_samples_of
 
 logger = logging.getLogger("hookpoint")
-
-IS_FINISHED = "_iterator_finished"  # in the state of a StatefulDataLoader: whether its pass was over
 
 
 class TorchPositions:
@@ -92,13 +87,11 @@ class TorchPositions:
             self._last.go_on(loader, record)
         begin = partial(self._put_back, loader, record)
         if record is not None and record["own"] is not None and keeps_own_state(loader):
-            begin()
-            loader.load_state_dict(record["own"])
-            iterator: Iterator[Any] = iter(loader)
+            iterator = own_state.rest_of_pass(loader, record["own"], record["own_before"], batches, begin)
         elif has_index(loader):
             had_iterator = record is not None and record["had_iterator"]
             self._warn_of_workers(loader, batches > 0 or had_iterator)
-            iterator = iterator_behind(loader, batches, begin, had_iterator)
+            iterator = iterator_behind(loader, batches, begin, partial(self._hold, loader), had_iterator=had_iterator)
         else:
             begin()
             iterator = read_over(loader, batches, quietly=isinstance(loader, Sequence))
@@ -133,15 +126,11 @@ class TorchPositions:
         if known is None:
             return iter(loader)
         known.begin(loader)
-        own = record["own"] if record is not None else None
-        makes_iterator = known.had_iterator and not has_iterator(loader)
-        found = self._randomness.state_dict() if makes_iterator or own is not None else {}
-        begin = partial(self._put_back_to, loader, found, known.begun)
-        if own is not None and keeps_own_state(loader) and not makes_workers_anew(loader):
-            return _after_pass(loader, own, begin, known.had_iterator)
-        if makes_iterator and isinstance(loader, DataLoader):
+        if record is not None and record["own"] is not None and keeps_own_state(loader):
+            return own_state.next_pass(loader, record["own"], self._hold(loader))
+        if isinstance(loader, DataLoader) and known.had_iterator and not has_iterator(loader):
             self._warn_of_workers(loader, known.trains)
-            return iterator_behind(loader, 0, begin, had_iterator=True)
+            return iterator_behind(loader, 0, self._hold(loader), None, had_iterator=True)
         return iter(loader)
 
     def _put_back(self, loader: Any, record: Mapping[str, Any] | None) -> None:
@@ -151,9 +140,15 @@ class TorchPositions:
             loader_state.put_generators(loader, record["begun"])
             loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)
 
-    def _put_back_to(self, loader: Any, found: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-        self._randomness.load_state_dict(found)
-        loader_state.put_generators(loader, begun)
+    def _hold(self, loader: Any) -> Callable[[], None]:
+        """Return what puts the generators back to where they stand now."""
+        found, own = self._randomness.state_dict(), loader_state.read(loader)
+
+        def put_back() -> None:
+            self._randomness.load_state_dict(found)
+            loader_state.put_generators(loader, own)
+
+        return put_back
 
     def _warn_of_workers(self, loader: DataLoader[Any], is_inexact: bool) -> None:
         if not loader.num_workers or self._has_warned:
@@ -163,25 +158,10 @@ class TorchPositions:
             logger.warning("workers deliver batches in any order (in_order=False): some may come again, or not at all")
         elif is_inexact and next(seeded_samples_of(loader.dataset), None) is None:
             self._has_warned = True
+            cure = "wrap it in hookpoint.SeededSamples" if has_index(loader) else "seed them in its __iter__"
             logger.warning(
-                "random numbers drawn inside the data set by worker processes are not restored; "
-                "wrap it in hookpoint.SeededSamples if it draws any"
+                "random numbers drawn inside the data set by worker processes are not restored; %s if it draws any", cure
             )
-
-
-def _after_pass(loader: Any, own: Mapping[str, Any], begin: Callable[[], None], had_iterator: bool) -> Iterator[Any]:
-    """Begin the pass that follows the one `own` was read in, or after."""
-    loader.load_state_dict(own)
-    iterator: Iterator[Any] = iter(loader)
-    if isinstance(loader, DataLoader):
-        if not own.get(IS_FINISHED, True):  # this is the rest of a pass that was left
-            iterator = iter(loader)
-        begin()
-        if not had_iterator:  # what making an iterator draws, and making one after the other has drawn too often
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return iterator
-    first = next(iterator, END)  # of others it is not known whether this is the next pass or the end of the last one
-    return iter(loader) if first is END else chain([first], iterator)
 
 
 def _tell_epoch(loader: Any, epoch: int) -> None:

@@ -13,31 +13,30 @@ import torch
 
 from hookpoint.core.callback import Callback
 from hookpoint.core.dispatch import Dispatch
-from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
-from hookpoint.core.iteration import Iteration
+from hookpoint.core.errors import BadLoop, OutsideRun, text
+from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
-from hookpoint.core.passes import Batches
 from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, overrides, refuse_several
-from hookpoint.engine.data import as_loader, described, move
+from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.keeping import kept_in
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
-from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
-from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, is_off, learning_rate
+from hookpoint.engine.recovery import is_computed, recovered
+from hookpoint.engine.rng import apart, deterministic_algorithms, seed_all
+from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, learning_rate
 from hookpoint.engine.strict_sync import StrictSync
 from hookpoint.engine.values import device_floats
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"
 END = object()
 
 logger = logging.getLogger("hookpoint")
@@ -175,7 +174,7 @@ class Runner:
                 is_over = max_steps is not None and run.step >= max_steps
                 if not run._loop.cut_short or not (is_over or run._verdicts.stop):
                     if val is not None and schedule.take(run, "epoch"):
-                        self._evaluate(run, val)
+                        evaluate(run, val)
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
@@ -188,10 +187,9 @@ class Runner:
         """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing."""
         loader = as_loader(data, batch_size, shuffle=False)
         if self._run is not None:
-            with rng_kept():
-                return _floats(self._evaluate(self._run, loader, aside=True))
+            return _floats(self._run.evaluate(loader))
         with self._running() as run:
-            return _floats(self._evaluate(run, loader))
+            return _floats(evaluate(run, loader))
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing."""
@@ -208,10 +206,10 @@ class Runner:
             forward = self._dispatched(run, "on_pred_forward", "pred")
             batches = run._loop.batches(loader, "pred", aside=True)
             while True:
-                with _left_on_error(batches), evaluating(self.model):
+                with left_on_error(batches), evaluating(self.model):
                     if next(batches, END) is END:
                         return
-                    counts = self._is_computed(forward, run)
+                    counts = is_computed(forward, run)
                 if counts:
                     try:
                         yield run.outputs
@@ -244,55 +242,13 @@ class Runner:
         now = run._now
         try:
             self._forward(run)
-            self._log_loss(run, now)
+            if now.loss is None:
+                raise BadLoop(text("the forward left no loss.", set="run.loss in on_iter_forward"))
+            run._logbook.log("loss", now.loss, now.samples)
             self._backward(run)
         except Exception as error:
-            if not (self._recovered(run, now, error) and self._stepper.forget_attempt(run, now)):
+            if not (recovered(run, now, error) and self._stepper.forget_attempt(run, now)):
                 raise
-
-    def _evaluate(self, run: Run, loader: Iterable[Any], *, aside: bool = False) -> Mapping[str, Any]:
-        forward = self._dispatched(run, "on_val_forward", "val")
-        batches = run._loop.batches(loader, "val", aside=aside)
-        with _left_on_error(batches), evaluating(self.model):
-            for batch in batches:
-                del batch
-                if self._is_computed(forward, run):
-                    self._log_loss(run, run._now)
-        if not batches._pass._batches_seen and not run._verdicts.asked:
-            raise BadLoop(text("the validation data gave no batch.", check=LOADER_CHECK))
-        return batches.results
-
-    def _is_computed(self, forward: Dispatch, run: Run) -> bool:
-        """Run a forward outside of training; say whether the batch counts: whether nobody had it skipped or retried."""
-        now = run._now
-        try:
-            forward(run)
-        except Exception as error:
-            if not self._recovered(run, now, error):
-                raise
-        return not (now.asked and is_off(now))
-
-    def _log_loss(self, run: Run, now: Iteration) -> None:
-        if now.loss is None:
-            if run.mode == "train":
-                raise BadLoop(text("the forward left no loss.", set="run.loss in on_iter_forward"))
-            return
-        run._logbook.log("loss", now.loss, now.samples)
-
-    def _recovered(self, run: Run, now: Iteration, error: Exception) -> bool:
-        """Ask the callbacks about a step that failed; say whether one of them wants it retried or skipped."""
-        if isinstance(error, StopRun):
-            return False
-        error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
-        handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
-        if handle is None:
-            return False
-        run._payload = {"error": error}
-        try:
-            handle(run)
-        finally:
-            run._payload = {}  # an error keeps its frames, and they keep the memory that a retry may need
-        return is_off(now)
 
     # Around a run
 
@@ -372,22 +328,10 @@ class Runner:
         @on("on_iter_end")
         def validation(run: Run) -> None:
             if run.mode == "train" and schedule.take(run, "iter"):
-                self._evaluate(run, val)
+                evaluate(run, val)
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation
-
-
-@contextmanager
-def _left_on_error(batches: Batches) -> Iterator[None]:
-    """Leave a pass that failed: whoever contains the error goes on training."""
-    try:
-        yield
-    except StopRun:
-        raise
-    except BaseException:
-        batches._pass.abort()
-        raise
 
 
 def _asks_in_epochs(schedule: When | None, val: Any) -> bool:

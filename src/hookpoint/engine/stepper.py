@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,10 @@ from hookpoint.core.errors import BadLoop, MissingMetric, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Run, set_now
+from hookpoint.engine.data import as_loader
 from hookpoint.engine.forward import Forward
+from hookpoint.engine.modules import evaluating
+from hookpoint.engine.recovery import is_computed
 
 Precision = Literal["32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,6 +51,7 @@ class TorchStepper:
         self._dtype = DTYPES.get(precision)
         self._device_type = device.type
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self._validate: Dispatch = self.in_precision(hooks.dispatch("on_val_forward", mode="val") or self.compute)
         self._begin: Dispatch | None = hooks.dispatch("on_backward_begin", mode="train")
         self._end: Dispatch | None = hooks.dispatch("on_backward_end", mode="train")
         self._step_begin: Dispatch | None = hooks.dispatch("on_step_begin", mode="train")
@@ -137,6 +142,18 @@ class TorchStepper:
             finally:
                 set_now(run, NO_ITERATION)
 
+    def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
+        return as_loader(data, batch_size, shuffle=False)
+
+    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+        return evaluating(run.model)
+
+    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+        """Compute a batch of a validation pass in the precision of the run, and log its loss where it has one."""
+        now = run._now
+        if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
+            run._logbook.log("loss", now.loss, now.samples)
+
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return what a checkpoint keeps: the scale of fp16, and how far a window and the plateau schedulers are."""
         return {
@@ -178,7 +195,7 @@ class TorchStepper:
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
-        if is_off(now):
+        if now.is_off:
             if self._in_window and not left_out:
                 self._drop_window(run, now)
         elif self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
@@ -186,7 +203,7 @@ class TorchStepper:
         return False
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
-        if is_off(now) and self._accumulate > 1:
+        if now.is_off and self._accumulate > 1:
             raise BadLoop(
                 text(
                     "a batch was to be skipped or retried after its gradients were added to those of others.",
@@ -254,15 +271,10 @@ class TorchStepper:
         return progress is not None and progress.total is not None and run._now.batch_idx + 1 >= progress.total
 
 
-def is_off(now: Iteration) -> bool:
-    """Say whether an iteration is not to count: it is skipped as a whole, or tried again."""
-    return now.retry or "batch" in now.skipped
-
-
 def wants(now: Iteration, part: str) -> bool:
     """Say whether a part of the step, "backward" or "step", is still wanted when something was asked of its iteration."""
     now.skips_were_read = True
-    return not is_off(now) and part not in now.skipped
+    return not now.is_off and part not in now.skipped
 
 
 def clear_gradients(optimizer: Any) -> None:

@@ -9,7 +9,9 @@ from os import PathLike
 from typing import Any
 
 from hookpoint.core import loop as core
+from hookpoint.core.data import as_batches
 from hookpoint.core.metrics import Floats, floats_one_by_one
+from hookpoint.core.stepper import PlainStepper
 from hookpoint.core.store import Resume, Store
 from hookpoint.presets.defaults import with_defaults
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -67,6 +69,7 @@ class Loop(core.Loop):
             max_retries=max_retries,
             resume=resume,
             state=state,
+            stepper=_stepper(model),
             floats=_floats(),
             **{**kept, "store": kept.get("store") if store is None else store},
         )
@@ -79,6 +82,17 @@ def _floats() -> Floats:
     from hookpoint.engine.values import device_floats
 
     return device_floats
+
+
+def _stepper(model: Any) -> PlainStepper:
+    """Return the step of a loop of one's own: one that knows how torch evaluates where torch is in use already."""
+    if "torch" not in sys.modules:
+        return PlainStepper()
+    from hookpoint.engine.data import as_loader
+    from hookpoint.engine.modules import evaluating, modules_of
+
+    batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
+    return PlainStepper(evaluating=evaluating, batches=batches)
 
 
 def _kept_in(workdir: Any, model: Any, optimizer: Any) -> dict[str, Any]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +115,11 @@ class KillAfter(Callback):
 
 
 def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
-    """Do the training, in a process of its own."""
+    """Do the training, in a process of its own, whose generators start where those of the others do."""
+    random.seed(0)
+    for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if find_spec(package) is not None:
+            attrgetter(seed)(import_module(package))(0)
     if kill_after is not None:
         EVERYWHERE.append(KillAfter(kill_after))
     made = make_runner(workdir)
@@ -130,7 +138,7 @@ def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
         raise
     expected = 0 if kill_after is None else -signal.SIGKILL
     if process.exitcode != expected:
-        what = f"the run ended by itself before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
+        what = f"the run ended before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
         raise HookpointError(text(f"{what} (exit code {process.exitcode}).", check="make_runner, or kill_at"))
 
 
@@ -182,7 +190,7 @@ def _bits(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return f"{str(value.dtype)}{list(value.shape)}" if hasattr(value, "shape") else repr(value)[:60]
+    return f"{value.dtype!s}{list(value.shape)}" if hasattr(value, "shape") else repr(value)[:60]
 
 
 def _compare_records(whole: Path, resumed: Path, differences: list[Difference]) -> int:

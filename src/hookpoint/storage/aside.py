@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
@@ -35,13 +34,12 @@ def move_later(workdir: Path, place: Place) -> None:
         logger.warning("the run goes on from %s; what was saved later is now in %s: %s", place.name, moved, names)
 
 
-def move_damaged(damaged: Iterable[tuple[Path, DamagedCheckpoint]]) -> None:
-    """Give damaged checkpoints names that nobody goes on from, and say so."""
-    for path, error in damaged:
-        target = path.with_name(damaged_name(path.name, disk.names(path.parent)))
-        disk.rename(path, target)
-        disk.sync_folder(path.parent)
-        logger.warning("%s An earlier checkpoint is taken; this one is now %s", error, target.name)
+def move_damaged(path: Path, error: DamagedCheckpoint) -> None:
+    """Give a damaged checkpoint or best-… folder a name that nobody goes on from, and say so."""
+    target = path.with_name(damaged_name(path.name, disk.names(path.parent)))
+    disk.rename(path, target)
+    disk.sync_folder(path.parent)
+    logger.warning("%s It is now called %s.", error, target.name)
 
 
 def _move(paths: list[Path], workdir: Path) -> Path | None:

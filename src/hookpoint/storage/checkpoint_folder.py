@@ -120,6 +120,8 @@ def cannot_save(path: Path, error: OSError) -> CannotSave:
 def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
     try:
         return how(folder / name)
+    except FileNotFoundError as error:  # whoever writes here may be deleting it
+        raise _damaged(folder, f"{name} is missing") from error
     except OSError as error:
         if error.errno == errno.EIO:  # the disk cannot give back what it was given; other errors say nothing of the content
             raise _damaged(folder, f"{name} cannot be read from the disk") from error

@@ -20,7 +20,7 @@ from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.background import Background
 from hookpoint.storage.catalog import entries, to_delete
 from hookpoint.storage.checkpoint_folder import cannot_save, discard, verified, write_checkpoint
-from hookpoint.storage.layout import checkpoints, next_place
+from hookpoint.storage.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.lock import WorkdirLock
 from hookpoint.storage.manifest import Manifest
 from hookpoint.storage.snapshot import Snapshots
@@ -64,6 +64,7 @@ class CheckpointStore:
         to previous/. Raises CannotSave where nothing can be written, WorkdirInUse, or CannotResume, and then holds nothing.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
+        self._rules = {}
         try:
             disk.make_folder(self.workdir)
             self._lock.acquire()
@@ -86,9 +87,10 @@ class CheckpointStore:
         self._refuse_if_closed()
         started = time.monotonic()
         self._background.wait()
-        self._rules |= {tag: keep for tag, keep in request.tags.items() if keep is not None}
+        self._rules |= request.rules
+        self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
         taken = self._snapshots.take(state, outlives_the_call=request.in_background)
-        save = partial(self._save, taken, step, elapsed, list(request.tags), started)
+        save = partial(self._save, taken, int(step), float(elapsed), list(map(str, request.tags)), started)
         if not request.in_background:
             return save()
         self._background.start(save)
@@ -127,10 +129,8 @@ class CheckpointStore:
             target = folder / next_place(disk.names(folder), step).name
         except OSError as error:
             raise cannot_save(folder, error) from error
-        clocks = state.get("clocks") or {}
-        describe = partial(
-            Manifest.made_now, step=step, elapsed=float(elapsed), tags=tags, clocks=clocks, identity=self._identity
-        )
+        clocks = state["clocks"] if isinstance(state.get("clocks"), dict) else {}
+        describe = partial(Manifest.made_now, step=step, elapsed=elapsed, tags=tags, clocks=clocks, identity=self._identity)
         made = write_checkpoint(target, state, lambda files: describe(files=files))
         _read_back(target)
         self._name(target, made)
@@ -148,16 +148,17 @@ class CheckpointStore:
 
     def _delete_old(self) -> None:
         """Delete what nobody wants any more: first all get hidden names, for good, so that none is ever seen half deleted."""
-        hidden = []
+        folder = checkpoints(self.workdir)
         try:
+            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # what failed the last time
             for entry in to_delete(entries(self.workdir), self._rules):
                 new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
                 disk.rename(entry.path, new)
                 hidden.append(new)
             if hidden:
-                disk.sync_folder(checkpoints(self.workdir))
+                disk.sync_folder(folder)
         except Exception as error:  # a rule's own, too: what is not deleted today is deleted tomorrow
-            logger.warning("old checkpoints in %s could not be deleted: %s", checkpoints(self.workdir), error)
+            logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:
             discard(path)
@@ -181,7 +182,10 @@ def _read_back(target: Path) -> None:
     try:
         verified(target)
     except DamagedCheckpoint as error:
-        move_damaged([(target, error)])
+        try:
+            move_damaged(target, error)
+        except OSError as failure:
+            logger.warning("%s It could not be moved aside: %s", error, failure)
         raise CannotSave(text(f"{target} was written, and is not what was written.", check="the disk"), errno.EIO) from error
     except OSError as error:
         raise cannot_save(target, error) from error

@@ -55,7 +55,7 @@ def digest(path: Path) -> str:
 def link(source: Path, target: Path) -> None:
     """Give a file a second name, or make a copy where the file system has no links."""
     try:
-        perform(lambda: os.link(source, target, follow_symlinks=False), "link", source, target=os.fspath(target))
+        perform(lambda: os.link(source, target), "link", source, target=os.fspath(target))
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
@@ -65,7 +65,10 @@ def link(source: Path, target: Path) -> None:
 
 
 def point(name: Path, target: str) -> None:
-    """Make `name` a symbolic link to `target`, in one step also where it is one already."""
+    """Make `name` a symbolic link to `target`, in one step also where it is one already; never in place of anything else."""
+    found = status(name)
+    if found is not None and not stat.S_ISLNK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
     new = name.with_name(hidden("staging", name.name))
     perform(lambda: os.symlink(target, new), "symlink", new, target=target)
     try:

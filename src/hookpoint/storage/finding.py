@@ -63,7 +63,8 @@ def newest_good(workdir: Path) -> Found | None:
         except OSError as error:
             raise _unreadable(path, error) from error
         else:
-            aside.move_damaged(damaged)
+            for damaged_one in damaged:
+                aside.move_damaged(*damaged_one)
             return found
     if damaged:
         problems = "\n".join(f"  {error}" for _, error in damaged)

@@ -67,6 +67,10 @@ def is_leftover(name: str) -> bool:
     return _LEFTOVER.fullmatch(name) is not None
 
 
+def is_being_deleted(name: str) -> bool:
+    return is_leftover(name) and name.startswith(".deleting-")
+
+
 def damaged_name(name: str, names: list[str]) -> str:
     """Return what to call a damaged checkpoint among these names."""
     wanted = DAMAGED + name

@@ -18,8 +18,8 @@ from typing import Any
 
 from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.storage.encoding import for_json, restored
 from hookpoint.storage.layout import MANIFEST
-from hookpoint.storage.tags import for_json, restored
 from hookpoint.storage.tree import copied
 
 FORMAT = 1

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage import disk
+from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.catalog import Entry, best_folders
 from hookpoint.storage.checkpoint_folder import discard, read_manifest, verified
-from hookpoint.storage.layout import BEST, LAST, MANIFEST, checkpoints, damaged_name, safe_name
+from hookpoint.storage.layout import BEST, LAST, MANIFEST, checkpoints, safe_name
 
 logger = logging.getLogger("hookpoint")
 
@@ -48,7 +49,7 @@ def put(checkpoint: Path, tag: str) -> None:
 
 
 def point_last(checkpoint: Path) -> None:
-    """Make `last` lead to this checkpoint, where the file system has symbolic links."""
+    """Make `last` lead to this checkpoint, where the file system has symbolic links and nothing else is called so."""
     try:
         disk.point(checkpoint.with_name(LAST), checkpoint.name)
     except OSError as error:
@@ -65,16 +66,17 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
         if folder.name not in newest:
             _keep_if_whole(folder)
     for name, tag in newest.items():
-        _heal(checkpoints(workdir) / name, [entry for entry in found if entry.manifest and tag in entry.manifest.tags])
+        sources = [entry for entry in found if entry.manifest and tag in entry.manifest.tags]
+        try:
+            _heal(checkpoints(workdir) / name, tag, sources)
+        except OSError as error:
+            logger.warning("%s could not be put in order: %s", checkpoints(workdir) / name, error)
     good = [entry.path for entry in found if entry.manifest and not entry.manifest.is_of_exception]
-    last = checkpoints(workdir) / LAST
     if good:
         point_last(good[-1])
-    elif disk.exists(last) and not disk.is_folder(last):
-        discard(last)
 
 
-def _heal(folder: Path, sources: list[Entry]) -> None:
+def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
     """Make a folder hold the newest of these checkpoints that is good."""
     for entry in reversed(sources):
         if _holds(folder, entry.path):
@@ -83,8 +85,6 @@ def _heal(folder: Path, sources: list[Entry]) -> None:
             verified(entry.path)
         except (DamagedCheckpoint, CannotResume, OSError):
             continue
-        assert entry.manifest is not None
-        tag = next(tag for tag in entry.manifest.tags if safe_name(tag) == folder.name)
         put(entry.path, tag)
         return
     if disk.is_folder(folder):
@@ -108,9 +108,6 @@ def _keep_if_whole(folder: Path) -> None:
     try:
         verified(folder)
     except DamagedCheckpoint as error:
-        aside = folder.with_name(damaged_name(folder.name, disk.names(folder.parent)))
-        disk.rename(folder, aside)
-        disk.sync_folder(folder.parent)
-        logger.warning("%s It is now %s.", error, aside)
-    except CannotResume as error:
-        logger.warning("%s", error)
+        move_damaged(folder, error)
+    except (CannotResume, OSError) as error:
+        logger.warning("%s could not be verified: %s", folder, error)

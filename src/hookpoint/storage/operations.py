@@ -19,7 +19,8 @@ replayed from. Every operation carries the path of its file, those on an open fi
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
 
-Closing a file is none: what matters of it is on disk by its fsync.
+Closing a file is none: what matters of it is on disk by its fsync. When all files of a checkpoint are verified, torch and
+safetensors read theirs by themselves.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Snapshots:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[Where, Any] = {}
+        self._buffers: dict[Where, tuple[Any, Any]] = {}  # what they were made for, and they themselves
 
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
         """Return the state with all tensors on the host, in memory of our own if it has to outlive the call.
@@ -35,7 +35,8 @@ class Snapshots:
                 return tensor
             memory = memory_of(tensor) or where
             if memory not in taken:
-                taken[memory] = self._buffers[where] = _copy(tensor, old.get(where))
+                self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
+                taken[memory] = self._buffers[where][1]
                 if tensor.is_cuda:
                     devices.add(tensor.device)
             return taken[memory]
@@ -46,13 +47,14 @@ class Snapshots:
         return snapshot
 
 
-def _copy(tensor: Any, buffer: Any) -> Any:
-    """Copy a tensor to the host: into the buffer if it is one for such a tensor, strides included, else into a new one."""
+def _copy(tensor: Any, made_for: Any, buffer: Any) -> tuple[Any, Any]:
+    """Copy a tensor to the host: into the buffer if it was made for one like this, strides included, else into a new one."""
     import torch
 
-    if buffer is None or (buffer.dtype, buffer.shape, buffer.stride()) != (tensor.dtype, tensor.shape, tensor.stride()):
+    like = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)
+    if made_for != like:
         buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-    return buffer.copy_(tensor, non_blocking=tensor.is_cuda)
+    return like, buffer.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
 def _wait_for(device: Any) -> None:

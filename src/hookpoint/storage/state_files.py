@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
+from hookpoint.storage import disk
+from hookpoint.storage.encoding import for_json, restored
 from hookpoint.storage.layout import safe_name
-from hookpoint.storage.tags import for_json, restored
 from hookpoint.storage.tree import has_tensors, is_flat
 
 MODEL = ("parts", "model")
@@ -131,8 +132,7 @@ def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names:
 
 def _load(name: str, source: Any) -> Any:
     if name == JSON:
-        data = source.read() if hasattr(source, "read") else Path(source).read_bytes()
-        return restored(json.loads(data))
+        return restored(json.loads(disk.read(source) if isinstance(source, Path) else source.read()))
     from hookpoint.storage.torch_file import read_tree
 
     return read_tree(source)

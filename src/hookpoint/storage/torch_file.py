@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.storage.tags import for_torch, restored
+from hookpoint.storage.encoding import for_torch, restored
 from hookpoint.storage.tree import Where, copied
 
 

@@ -1,4 +1,4 @@
-"""Tags: how a tree is written in a format that has fewer types than Python.
+"""Encoding: how a tree is written in a format that has fewer types than Python.
 
 What a format does not have becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A dict of the user's
 that looks like one becomes `{"$dict": [[key, value], …]}`, as does one with keys that the format does not have. What comes back

@@ -1,0 +1,38 @@
+"""HyperParamSetter: what the callbacks that change a setting have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.setting import Setting
+from hookpoint.core.callback import Callback
+from hookpoint.core.hyper import HyperParam
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class HyperParamSetter(Callback):
+    """Change a setting while the run goes on; derived classes say when, and to what."""
+
+    def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.setting = Setting(param)
+        self.name = self.name or f"{type(self).__name__}({self.setting.name})"
+
+    def on_run_begin(self, run: Run) -> None:
+        self.setting.begin(run, self.name or "")
+        if not run.resuming:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget the run before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"setting": self.setting.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.setting.load_state_dict(state["setting"])

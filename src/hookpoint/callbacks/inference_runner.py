@@ -1,0 +1,131 @@
+"""InferenceRunner: measure the model on a data set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.inferencer import Inferencer
+from hookpoint.callbacks.metric_stats import MetricStats
+from hookpoint.core.callback import Callback
+from hookpoint.core.data import check_data
+from hookpoint.core.errors import CompileError, text
+from hookpoint.core.points import RUN_NAMES
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+PARTS = ("reset", "update", "results")
+
+
+class InferenceRunner(Callback):
+    """Run the model over another data set, and log what the inferencers measure there, under their names.
+
+    `data` gives batches, or is a tuple of arrays with `batch_size`. `infs` is an inferencer or several: `ClassificationError`,
+    `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names to functions of outputs
+    and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a batch, in a loop of one's own
+    the model and criterion of the Loop do; instead, `forward` is a function of the batch that returns the outputs, or of the
+    run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may be in a list.
+
+    Triggered at the end of each complete epoch; `.when(...)` moves it, also to steps. It is a validation pass with its points,
+    in eval mode and without gradients; modes and random numbers are put back, and what others log in it stays out of the
+    metrics, unless a `ScalarStats` names it. A pass that a signal cuts off logs nothing. Writes the names of its inferencers.
+    Keeps nothing in the checkpoint. Runs on all ranks, each over the data it is given. A step pays nothing, and a batch no
+    wait for the device: results become floats when they are read.
+
+    >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
+    ...                       forward=lambda batch: [number % 2 for number in batch])
+    >>> with Loop([odd]) as run:
+    ...     for epoch in run.epochs(1):
+    ...         pass
+    >>> round(run.metrics["odd"], 3)
+    0.667
+    """
+
+    is_internal = True  # however long it takes, it is no part of the step that could run less often
+
+    def __init__(
+        self,
+        data: Any,
+        infs: Inferencer | Iterable[Inferencer] = (),
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        forward: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        check_data(data, batch_size)
+        if forward is not None and not callable(forward):
+            raise TypeError(f"InferenceRunner(forward=...) takes a function of the batch or of the run; got {forward!r}")
+        if isinstance(infs, Mapping):
+            raise TypeError(
+                "InferenceRunner(data, infs) takes a list of inferencers; a mapping of names to metrics is metrics="
+            )
+        several = list(infs) if isinstance(infs, Iterable) else [infs]
+        for inferencer in several:
+            _check(inferencer)
+        self.data, self.batch_size = data, batch_size
+        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in (metrics or {}).items())]
+        self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
+        twice = [name for name in self.writes if self.writes.count(name) > 1]
+        if twice:
+            raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))
+        if not self.infs:
+            raise ValueError("InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}")
+        self.name = self.name or f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})"
+        self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
+
+    def on_setup(self, run: Run) -> None:
+        if self._forward is None and run.model is None and run.hooks.main is None:
+            raise CompileError(text(f"{self.name} has nothing to run.", give="forward=, or model= to the Loop"))
+        for entry in run.hooks.entries:
+            other = entry.subject
+            shared = sorted(set(self.writes) & set(other.writes)) if isinstance(other, InferenceRunner) else []
+            if other is not self and shared:
+                raise CompileError(
+                    text(f"{self.name} and {entry.name} both write '{shared[0]}'.", give="one of the two another name")
+                )
+
+    def on_trigger(self, run: Run) -> None:
+        for inferencer in self.infs:
+            inferencer.reset()
+        forward = None if self._forward is None else partial(_compute, self._forward, self._takes_run)
+        run.evaluate(self.data, batch_size=self.batch_size, forward=forward, update=self._update, results=self._results)
+
+    def _update(self, run: Run) -> None:
+        for inferencer in self.infs:
+            inferencer.update(run)
+
+    def _results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
+
+
+def _compute(forward: Callable[[Any], Any], takes_run: bool, run: Run) -> None:
+    outputs = forward(run if takes_run else run.batch)
+    if outputs is not None:
+        run.outputs = outputs
+
+
+def _takes_run(forward: Callable[[Any], Any]) -> bool:
+    try:
+        first = next(iter(inspect.signature(forward).parameters), None)
+    except ValueError:  # a builtin does not tell what it takes
+        return False
+    return first in RUN_NAMES
+
+
+def _check(inferencer: Any) -> None:
+    missing = [part for part in PARTS if not callable(getattr(inferencer, part, None))]
+    missing += [] if isinstance(getattr(inferencer, "names", None), tuple | list) else ["names"]
+    if isinstance(inferencer, type):
+        raise TypeError(text(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()"))
+    if "results" in missing and callable(getattr(inferencer, "compute", None)):
+        raise TypeError(text(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}"))
+    if missing:
+        raise TypeError(text(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer"))

@@ -1,0 +1,53 @@
+"""MetricStats: a metric that somebody else has written, over a data set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.outputs import number, outputs_of, targets_of
+from hookpoint.callbacks.ratio import Ratio
+from hookpoint.core.samples import count_samples
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+
+class MetricStats:
+    """Measure a metric over the data set: an object with update, compute and reset, as torchmetrics has, or a function.
+
+    The object is copied, so that nobody else's passes are in it, and moved to the device of the run where it can be. A
+    function `(outputs, targets) -> number or tensor` is averaged by samples.
+    """
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self.names = (name,)
+        self._has_state = all(callable(getattr(metric, part, None)) for part in ("update", "compute", "reset"))
+        if not self._has_state and not callable(metric):
+            raise TypeError(
+                f"metrics[{name!r}] is {metric!r}; give a function (outputs, targets) -> number, or a metric object"
+            )
+        self._metric = copy.deepcopy(metric) if self._has_state else metric
+        self._mean = Ratio()
+        self._is_placed = False
+
+    def reset(self) -> None:
+        self._mean = Ratio()
+        self._is_placed = False
+        if self._has_state:
+            self._metric.reset()
+
+    def update(self, run: Run) -> None:
+        who = self.names[0]
+        outputs, targets = outputs_of(who, run), targets_of(run)
+        if not self._has_state:
+            self._mean.add_mean(number(who, who, self._metric(outputs, targets)), count_samples(run.batch))
+            return
+        if not self._is_placed and run.device is not None and hasattr(self._metric, "to"):
+            self._metric.to(run.device)
+        self._is_placed = True
+        self._metric.update(outputs, targets)
+
+    def results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.names[0]: self._metric.compute() if self._has_state else self._mean}

@@ -1,0 +1,54 @@
+"""Numerics: whether tensors hold nothing but numbers, found out without waiting for a device."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+MOST_NAMED = 3
+
+
+def largest(tensors: Iterable[Any]) -> Any:
+    """Return the largest magnitude in tensors, arrays and numbers, on its device: finite if and only if all of them are.
+
+    Integers do not count. Where there is nothing to look at, it is 0.
+
+    >>> largest([0.5, -2.0, 7]), largest([1.0, float("nan")])
+    (2.0, nan)
+    """
+    found = list(tensors)
+    torch = sys.modules.get("torch")
+    ours = [one for one in found if torch is not None and isinstance(one, torch.Tensor)]
+    others = [_magnitude(one) for one in found if not any(one is tensor for tensor in ours)]
+    host = next((value for value in others if not math.isfinite(value)), max(others, default=0.0))
+    if not ours or not math.isfinite(host):
+        return host
+    assert torch is not None
+    with torch.no_grad():
+        counted = [_computable(one.detach()) for one in ours if one.numel() and (one.is_floating_point() or one.is_complex())]
+        return torch.nn.utils.get_total_norm(counted, math.inf) if counted else host
+
+
+def bad_ones(named: Iterable[tuple[str, Any]]) -> str:
+    """Return the names of what is not finite, as part of a sentence; empty where nothing is. Waits for the device."""
+    names = [name for name, value in named if not math.isfinite(float(largest([value])))]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _computable(tensor: Any) -> Any:
+    return tensor.float() if tensor.element_size() == 1 else tensor  # an 8-bit float can be kept, not computed with
+
+
+def _magnitude(value: Any) -> float:
+    if isinstance(value, int):
+        return 0.0
+    if isinstance(value, float):
+        return abs(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return abs(float(value))
+    array = numpy.asarray(value)
+    return float(numpy.abs(array).max()) if array.size and array.dtype.kind in "fc" else 0.0

@@ -1,0 +1,50 @@
+"""Plateau: whether it is time to reduce something because a metric no longer gets better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookpoint.callbacks.best import Best, Mode
+
+
+class Plateau:
+    """Count the values since the best one; say when they are `patience`. After a reduction `cooldown` values do not count.
+
+    >>> plateau = Plateau("min", patience=2)
+    >>> [plateau.take(value, step) for step, value in enumerate([3.0, 2.0, 2.0, 2.0])]
+    [False, False, False, True]
+    """
+
+    def __init__(self, mode: Mode, *, patience: int, min_delta: float = 0.0, cooldown: int = 0) -> None:
+        self.best = Best(mode, min_delta=min_delta)
+        self.patience = patience
+        self.cooldown = cooldown
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self.best.reset()
+        self.waited = self.cools_for = 0
+
+    def take(self, value: float, step: int) -> bool:
+        """Take in a value; say whether to reduce now. Who does so calls `start_cooling`; else it is said again next time."""
+        if self.cools_for:
+            self.cools_for -= 1
+            self.waited = 0
+        if self.best.take(value, step):
+            self.waited = 0
+            return False
+        if self.cools_for:
+            return False
+        self.waited += 1
+        return self.waited >= self.patience
+
+    def start_cooling(self) -> None:
+        self.cools_for, self.waited = self.cooldown, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best.state_dict(), "waited": self.waited, "cools_for": self.cools_for}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best.load_state_dict(state["best"])
+        self.waited, self.cools_for = state["waited"], state["cools_for"]

@@ -1,0 +1,97 @@
+"""ReduceLROnPlateau: a lower learning rate when a metric no longer gets better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.arguments import number, whole
+from hookpoint.callbacks.best import mode_of
+from hookpoint.callbacks.metric_watcher import MetricWatcher
+from hookpoint.callbacks.plateau import Plateau
+from hookpoint.callbacks.setting import Setting
+from hookpoint.core.errors import text
+from hookpoint.core.hyper import HyperParam
+from hookpoint.core.terminal import say
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class ReduceLROnPlateau(MetricWatcher):
+    """Multiply the learning rate by `factor` when a metric has not got better for `patience` values, down to `min_lr`.
+
+    Better is better by more than `min_delta`; `mode` is "min", "max", or "auto", which goes by the metric's name. After a
+    reduction `cooldown` values do not count. Each parameter group is reduced from its own learning rate. The rates are those
+    of Keras; unlike there, NaN is never the best, an epoch without a new value does not count, and a metric that never comes
+    is an error. With `verbose=1` each reduction is printed. `param` may be another setting.
+
+    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise; at on_epoch_end logs `learning_rate` where
+    nobody else has. Reads `monitor`, sends the event "setting". Keeps the best value and what it has counted in the checkpoint.
+    Runs on all ranks. A step pays nothing.
+
+    >>> reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
+    >>> reduce_lr.name
+    'ReduceLROnPlateau(val_loss)'
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        *,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        verbose: int = 0,
+        param: str | HyperParam = "learning_rate",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(monitor, **options)
+        if not 0 < number("ReduceLROnPlateau", "factor", factor) < 1:
+            raise ValueError(
+                text(f"ReduceLROnPlateau(factor={factor!r}) reduces nothing.", give="a number above 0 and below 1")
+            )
+        self.factor = factor
+        self.min_lr = number("ReduceLROnPlateau", "min_lr", min_lr, least=0.0)
+        self.verbose = verbose
+        self.setting = Setting(param)
+        self._plateau = Plateau(
+            mode_of(monitor, mode),
+            patience=whole("ReduceLROnPlateau", "patience", patience),
+            min_delta=number("ReduceLROnPlateau", "min_delta", min_delta, least=0.0),
+            cooldown=whole("ReduceLROnPlateau", "cooldown", cooldown),
+        )
+
+    def on_run_begin(self, run: Run) -> None:
+        self.setting.begin(run, self.name or "")
+        super().on_run_begin(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self.setting.log(run)
+        super().on_epoch_end(run)
+
+    def take(self, run: Run, step: int, value: float) -> None:
+        if self._plateau.take(value, step) and self.setting.adjust(run, self._reduced):
+            self._plateau.start_cooling()
+            if self.verbose:
+                say(f"epoch {run.epoch}: {self.name} reduces {self.setting.name} to {self.setting.value(run):g}")
+
+    def _reduced(self, rate: float) -> float:
+        return max(rate * self.factor, self.min_lr) if rate > self.min_lr else rate
+
+    def reset(self) -> None:
+        super().reset()
+        self._plateau.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), **self._plateau.state_dict(), "setting": self.setting.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._plateau.load_state_dict(state)
+        self.setting.load_state_dict(state["setting"])

@@ -1,0 +1,168 @@
+"""Setting: a hyper-parameter that a callback changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import BadValue, text
+from hookpoint.core.hyper import ALIASES, HyperParam, ObjAttrParam
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
+
+
+class Setting:
+    """Read and change a setting, by its name in `run.hyper` or as an object such as ObjAttrParam.
+
+    A change is an event, "setting", and a line in the log. Of parameter groups that differ, each is changed from the value it
+    has. Two callbacks that change one setting are both named in a warning, once, when the second one does so. A checkpoint
+    keeps what nobody else would: the value of a setting that is not the optimizer's.
+    """
+
+    def __init__(self, param: str | HyperParam) -> None:
+        is_object = hasattr(param, "get_value") and hasattr(param, "set_value") and hasattr(param, "name")
+        if not (isinstance(param, str) and param) and not is_object:
+            raise TypeError(
+                text(f"{param!r} is no setting.", give='a name, such as "learning_rate", or ObjAttrParam(obj, "attr")')
+            )
+        self.name: str = param if isinstance(param, str) else param.name
+        self.has_written = False
+        self._param = None if isinstance(param, str) else param
+        self._own: HyperParam | None = self._param
+        self._by = ""
+        self._rivals: list[Setting] = []
+        self._has_warned = False
+        self._kept: Any = None
+
+    def begin(self, run: Run, by: str) -> None:
+        """Find the setting of this run, or say that there is none; forget the run before, unless this one is resumed."""
+        self._by = by
+        if self._param is None:
+            self._own = run.hyper._registered.get(self.name)
+        self.value(run)
+        others = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
+        self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and one._overlaps(self)]
+        self._has_warned = False
+        if not run.resuming:
+            self.has_written, self._kept = False, None
+        if run.lr_scheduler is not None and self._own is None and self._key[0] == "lr":
+            self._warn_of(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
+
+    def is_called(self, name: str) -> bool:
+        """Say whether this is a name of the setting: `lr` and `learning_rate` are one."""
+        return ALIASES.get(name, name) == ALIASES.get(self.name, self.name)
+
+    def value(self, run: Run) -> Any:
+        """Return the present value; of several parameter groups the first one's."""
+        return self._get(run, self._parts(run)[0])
+
+    def set(self, run: Run, value: Any, *, quietly: bool = False) -> bool:
+        """Make this the value; say whether it was another before."""
+        return self.adjust(run, lambda old: value, quietly=quietly)
+
+    def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
+        """Make `function(old)` the value, unless it is None; say whether it was another before.
+
+        The function is called once for each value that parameter groups have. A quiet change is no event.
+        """
+        parts = self._parts(run)
+        old = [self._get(run, part) for part in parts]
+        answers = [(value, _plain(function(value))) for position, value in enumerate(old) if value not in old[:position]]
+        new = [next(_like(value, answer) for known, answer in answers if known == value) for value in old]
+        changes = [(part, now) for part, before, now in zip(parts, old, new, strict=True) if now is not None and now != before]
+        for part, value in changes:
+            self._refuse_negative(value)
+            self._put(run, part, value)
+        if not changes:
+            return False
+        self.has_written = True
+        for rival in self._rivals:
+            if rival.has_written:
+                self._warn_of(rival._by)
+                rival._has_warned = True
+        if not quietly:
+            before, after = _shown(old), _shown([self._get(run, part) for part in parts])
+            logger.info("%s: %s sets it to %s, after %s", self.name, self._by, after, before)
+            run.put_event("setting", param=self.name, value=after, previous=before, by=self._by)
+        return True
+
+    def log(self, run: Run) -> None:
+        """Log the value as a metric, unless a value of this epoch is there: a runner logs the learning rate itself."""
+        if self.name not in run.logs:
+            run.put_scalar(self.name, self.value(run))
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._own is not None and self.has_written:
+            self._kept = self._own.get_value()
+        return {"has_written": self.has_written, "value": self._kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.has_written, self._kept = state["has_written"], state["value"]
+        if self._own is not None and self.has_written:
+            self._own.set_value(self._kept)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        name, _, group = self.name.partition("@")
+        return ALIASES.get(name, name), group
+
+    def _overlaps(self, other: Setting) -> bool:
+        if self._own is not None or other._own is not None:
+            return _identity(self._own) == _identity(other._own)
+        (mine, my_group), (its, its_group) = self._key, other._key
+        return mine == its and (not my_group or not its_group or my_group == its_group)
+
+    def _parts(self, run: Run) -> list[str]:
+        """Return the names of what is set: of each parameter group, where it is theirs."""
+        groups = range(len(getattr(run.optimizer, "param_groups", None) or ()))
+        parts = [f"{self.name}@{number}" for number in groups] if self._own is None and "@" not in self.name else []
+        return [part for part in parts if part in run.hyper] or [self.name]
+
+    def _get(self, run: Run, part: str) -> Any:
+        value = self._own.get_value() if self._own is not None else run.hyper[part]
+        return float(value) if hasattr(value, "fill_") else value  # a learning rate may be a tensor
+
+    def _put(self, run: Run, part: str, value: Any) -> None:
+        if self._own is not None:
+            self._own.set_value(value)
+        else:
+            run.hyper[part] = value
+
+    def _refuse_negative(self, value: Any) -> None:
+        if self._own is None and self._key[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
+            raise BadValue(text(f"{self.name} takes no negative number.", got=repr(value), by=self._by))
+
+    def _warn_of(self, other: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s is set by %s and by %s: whichever writes last wins", self.name, other, self._by)
+
+
+def _identity(param: HyperParam | None) -> object:
+    if isinstance(param, ObjAttrParam):
+        return id(param._obj), param._attribute
+    return id(param)
+
+
+def _plain(value: Any) -> Any:
+    """Return a Python number for a scalar of NumPy or a tensor of one element."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, int | float) else value
+
+
+def _like(old: Any, value: Any) -> Any:
+    """Return a number in the type of the one before, where that changes nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if type(old) is float and type(value) is int:
+        return float(value)
+    return int(value) if type(old) is int and type(value) is float and value.is_integer() else value
+
+
+def _shown(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else values

@@ -1,0 +1,60 @@
+"""ValueSchedule: values at points of a clock, and what holds between them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import index
+from typing import Any, Literal
+
+from hookpoint.core.errors import BadSchedule, text
+
+Interpolation = Literal["linear"] | None
+
+
+class ValueSchedule:
+    """Say what to set when a clock has moved. A value holds from its point on; with "linear" it moves to the next one.
+
+    Before the first point nothing is said, after the last its value holds. 0.0 is a value.
+
+    >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
+    >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)
+    (1.0, 0.5, 0.0, None)
+    """
+
+    def __init__(self, points: Iterable[tuple[int, float]], interp: Interpolation = None) -> None:
+        if interp not in (None, "linear"):
+            raise BadSchedule(text(f"interp={interp!r}.", choose="None, 'linear'"))
+        pairs = sorted((_point(pair) for pair in points), key=lambda pair: pair[0])
+        self.at = [at for at, _ in pairs]
+        self.values = [value for _, value in pairs]
+        self.interp = interp
+        twice = [at for at, following in zip(self.at, self.at[1:], strict=False) if at == following]
+        if not pairs or twice:
+            wrong = f"has two values at {twice[0]}" if twice else "is empty"
+            raise BadSchedule(text(f"the schedule {wrong}.", write="[(30, 1e-2), (60, 1e-3)]"))
+
+    def due(self, before: int, now: int) -> float | None:
+        """Return what to set when the clock has moved from `before`, where all was set, to `now`; None for nothing."""
+        last = bisect_right(self.at, now) - 1
+        if last < 0 or before >= self.at[-1] or (self.interp is None and before >= self.at[last]):
+            return None
+        if self.interp is None or last == len(self.at) - 1 or now == self.at[last]:
+            return self.values[last]
+        low, high = self.at[last], self.at[last + 1]
+        return self.values[last] + (self.values[last + 1] - self.values[last]) * ((now - low) / (high - low))
+
+
+def _point(pair: Any) -> tuple[int, float]:
+    try:
+        at, value = pair
+        at = index(at)
+        is_number = not isinstance(value, bool) and math.isfinite(value)
+    except (TypeError, ValueError):
+        is_number = False
+    if not is_number or at < 0:
+        raise BadSchedule(
+            text(f"{pair!r} is no point of a schedule.", write="(30, 1e-2): a whole number, 0 or more, and a value")
+        )
+    return at, value

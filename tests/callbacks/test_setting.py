@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from hookpoint import Callback, ObjAttrParam
+from hookpoint.callbacks.setting import Setting
+from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.loop import Loop
+
+
+class Writer(Callback):
+    """Sets a setting at the begin of the epochs it is told."""
+
+    def __init__(self, param, values, **options):
+        super().__init__(**options)
+        self.setting = Setting(param)
+        self.values = values
+
+    def on_run_begin(self, run):
+        self.setting.begin(run, self.name)
+
+    def on_epoch_begin(self, run):
+        if run.epoch in self.values:
+            self.setting.set(run, self.values[run.epoch])
+
+
+class Events(Callback):
+    def __init__(self):
+        self.settings = []
+
+    def on_records(self, records):
+        self.settings += [record.values["setting"] for record in records if "setting" in record.values]
+
+
+def optimizer(*rates, kind=torch.optim.SGD, **options):
+    groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates]
+    return kind(groups, lr=1.0, **options)
+
+
+def rates(optimizer):
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+@pytest.fixture
+def run_with():
+    """Return what makes a run with a setting in it, and gives the run and the setting."""
+    loops = []
+
+    def make(param, **given):
+        setting = Setting(param)
+        loop = Loop(**given)
+        run = loop.__enter__()
+        loops.append(loop)
+        setting.begin(run, "me")
+        return run, setting
+
+    yield make
+    for loop in loops:
+        loop.__exit__(None, None, None)
+
+
+def test_all_groups_are_set(run_with):
+    sgd = optimizer(1.0, 0.5)
+    run, setting = run_with("learning_rate", optimizer=sgd)
+    assert setting.set(run, 0.25)
+    assert rates(sgd) == [0.25, 0.25]
+    assert not setting.set(run, 0.25)
+
+
+def test_each_group_is_adjusted_from_its_own_value(run_with):
+    sgd = optimizer(1.0, 0.5, 1.0)
+    run, setting = run_with("lr", optimizer=sgd)
+    asked = []
+    setting.adjust(run, lambda old: asked.append(old) or old / 2)
+    assert rates(sgd) == [0.5, 0.25, 0.5]
+    assert asked == [1.0, 0.5]
+
+
+def test_one_group_alone(run_with):
+    sgd = optimizer(1.0, 0.5)
+    run, setting = run_with("lr@1", optimizer=sgd)
+    setting.adjust(run, lambda old: old * 8)
+    assert rates(sgd) == [1.0, 4.0]
+
+
+def test_none_changes_nothing(run_with):
+    sgd = optimizer(1.0)
+    run, setting = run_with("lr", optimizer=sgd)
+    assert not setting.adjust(run, lambda old: None)
+    assert rates(sgd) == [1.0]
+
+
+def test_a_learning_rate_that_is_a_tensor_is_changed_in_place(run_with):
+    rate = torch.tensor(1.0)
+    adam = optimizer(rate, kind=torch.optim.Adam, capturable=False)
+    run, setting = run_with("learning_rate", optimizer=adam)
+    setting.adjust(run, lambda old: old / 4)
+    assert rates(adam)[0] is rate
+    assert float(rate) == 0.25
+    assert setting.value(run) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [(1.0, 2, 2.0), (1, 2.0, 2), (1, 0.5, 0.5), (1.0, numpy.float32(0.5), 0.5), (1.0, torch.tensor(0.5), 0.5), (False, True, True)],
+)
+def test_numbers_keep_the_type_of_the_one_before(run_with, old, new, kept):
+    thing = SimpleNamespace(value=old)
+    run, setting = run_with(ObjAttrParam(thing, "value"))
+    setting.set(run, new)
+    assert (type(thing.value), thing.value) == (type(kept), kept)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.1", True, [0.1]])
+def test_what_is_no_learning_rate_is_refused(run_with, value):
+    sgd = optimizer(1.0)
+    run, setting = run_with("learning_rate", optimizer=sgd)
+    with pytest.raises(BadValue):
+        setting.set(run, value)
+    assert rates(sgd) == [1.0]
+
+
+def test_an_attribute_may_be_negative(run_with):
+    thing = SimpleNamespace(lr=1.0)
+    run, setting = run_with(ObjAttrParam(thing, "lr"))
+    setting.set(run, -1.0)
+    assert thing.lr == -1.0
+
+
+def test_a_setting_that_is_not_there_is_an_error_before_training():
+    with pytest.raises(UnknownSetting, match="there is no setting 'learnin_rate'"), Loop(
+        [Writer("learnin_rate", {})], optimizer=optimizer(1.0)
+    ):
+        pass
+
+
+@pytest.mark.parametrize("param", ["", None, 3, object()])
+def test_something_else_is_no_setting(param):
+    with pytest.raises(TypeError, match="is no setting"):
+        Setting(param)
+
+
+def test_a_change_is_an_event_and_a_line_in_the_log(caplog):
+    caplog.set_level("INFO")
+    events = Events()
+    with Loop([Writer("learning_rate", {1: 0.5, 2: 0.5, 3: 0.25}, name="W"), events], optimizer=optimizer(1.0, 0.5)) as run:
+        for _ in run.epochs(3):
+            pass
+    assert events.settings == [
+        {"param": "learning_rate", "value": 0.5, "previous": [1.0, 0.5], "by": "W"},
+        {"param": "learning_rate", "value": 0.25, "previous": 0.5, "by": "W"},
+    ]
+    assert caplog.messages == [
+        "learning_rate: W sets it to 0.5, after [1.0, 0.5]",
+        "learning_rate: W sets it to 0.25, after 0.5",
+    ]
+
+
+# Two writers
+
+
+def warnings_of(caplog, writers, epochs=4, **given):
+    with Loop(writers, **given) as run:
+        for _ in run.epochs(epochs):
+            pass
+    return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+
+THING = SimpleNamespace(rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("learning_rate", "lr"),
+        ("lr", "lr@1"),
+        ("lr@0", "learning_rate@0"),
+        (ObjAttrParam(THING, "rate"), ObjAttrParam(THING, "rate", name="other")),
+    ],
+)
+def test_two_writers_of_one_setting_are_named_once(caplog, one, other):
+    writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125, 4: 0.0625}, name="B")]
+    said = warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0))
+    assert said == [f"{writers[1].setting.name} is set by A and by B: whichever writes last wins"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("lr@0", "lr@1"),
+        ("lr", "momentum"),
+        (ObjAttrParam(SimpleNamespace(rate=1.0), "rate"), ObjAttrParam(SimpleNamespace(rate=1.0), "rate")),
+        (ObjAttrParam(SimpleNamespace(lr=1.0), "lr"), "lr"),
+    ],
+)
+def test_writers_of_two_settings_are_not_in_each_others_way(caplog, one, other):
+    writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125}, name="B")]
+    assert warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0)) == []
+
+
+def test_a_second_writer_that_changes_nothing_is_no_second_writer(caplog):
+    writers = [Writer("lr", {1: 0.5}, name="A"), Writer("lr", {2: 0.5}, name="B")]
+    assert warnings_of(caplog, writers, optimizer=optimizer(1.0)) == []
+
+
+def test_the_next_run_warns_again(caplog):
+    writers = [Writer("lr", {1: 0.5}, name="A"), Writer("lr", {2: 0.25}, name="B")]
+    assert len(warnings_of(caplog, writers, optimizer=optimizer(1.0))) == 1
+    assert len(warnings_of(caplog, writers, optimizer=optimizer(1.0))) == 2
+
+
+def test_a_scheduler_is_a_writer_too(caplog):
+    sgd = optimizer(1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(sgd, 10)
+    said = warnings_of(caplog, [Writer("lr", {}, name="A"), Writer("momentum", {}, name="B")], optimizer=sgd, lr_scheduler=scheduler)
+    assert said == ["lr is set by the lr_scheduler, StepLR and by A: whichever writes last wins"]
+
+
+# What a checkpoint keeps
+
+
+def test_a_value_that_no_optimizer_keeps_is_kept_here(run_with):
+    thing = SimpleNamespace(dropout=0.5)
+    run, setting = run_with(ObjAttrParam(thing, "dropout"))
+    assert setting.state_dict() == {"has_written": False, "value": None}
+    setting.set(run, 0.25)
+    state = setting.state_dict()
+    assert state == {"has_written": True, "value": 0.25}
+    again = SimpleNamespace(dropout=0.5)
+    fresh = Setting(ObjAttrParam(again, "dropout"))
+    fresh.load_state_dict(state)
+    assert again.dropout == 0.25
+    assert fresh.state_dict() == state
+
+
+def test_the_value_that_is_kept_is_the_present_one_whoever_set_it(run_with):
+    thing = SimpleNamespace(dropout=0.5)
+    run, setting = run_with(ObjAttrParam(thing, "dropout"))
+    setting.set(run, 0.25)
+    thing.dropout = 0.75
+    assert setting.state_dict()["value"] == 0.75
+
+
+def test_a_registered_setting_is_kept_too(run_with):
+    thing = SimpleNamespace(dropout=0.5)
+
+    class Registers(Callback):
+        def on_setup(self, run):
+            run.hyper.register(ObjAttrParam(thing, "dropout"))
+
+    run, setting = run_with("dropout", callbacks=[Registers()])
+    setting.set(run, 0.25)
+    state = setting.state_dict()
+    thing.dropout = 0.5
+    run, again = run_with("dropout", callbacks=[Registers()])
+    again.load_state_dict(state)
+    assert thing.dropout == 0.25
+
+
+def test_the_optimizers_values_are_left_to_the_optimizer(run_with):
+    sgd = optimizer(1.0)
+    run, setting = run_with("lr", optimizer=sgd)
+    setting.set(run, 0.25)
+    state = setting.state_dict()
+    assert state == {"has_written": True, "value": None}
+    sgd.param_groups[0]["lr"] = 0.5
+    setting.load_state_dict(state)
+    assert rates(sgd) == [0.5]
+
+
+def test_a_value_is_logged_unless_it_is_there(run_with):
+    sgd = optimizer(1.0)
+    run, setting = run_with("learning_rate", optimizer=sgd)
+    for epoch in run.epochs(2):
+        if epoch == 2:
+            run.log(learning_rate=7.0)
+        setting.log(run)
+    assert run.monitors.get_history("learning_rate") == [(0, 1.0), (0, 7.0)]

@@ -1,0 +1,201 @@
+"""What holds for every callback that comes with hookpoint: one suite over all of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from hookpoint import Callback, Every, Hooks, Loop, callbacks
+from hookpoint.core.handlers import find_handlers
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.tree import copied
+
+# What each class is made with here. A class that comes with hookpoint and is missing from this table fails the suite.
+ARGUMENTS = {
+    "BackupAndRestore": {},
+    "JSONWriter": {},
+    "MaxSaver": {"monitor_stat": "score"},
+    "MergeAllSummaries": {},
+    "MinSaver": {"monitor_stat": "score"},
+    "ModelCheckpoint": {"monitor": "score"},
+    "ModelSaver": {},
+    "MovingAverageSummary": {},
+    "ProgressBar": {},
+    "RunUpdateOps": {},
+    "ScalarPrinter": {},
+    "TFEventWriter": {},
+    "TopKSaver": {"monitor_stat": "score", "k": 2},
+}
+EPOCHS, BATCHES = 3, 4
+
+CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}
+CLASSES = {name: one for name, one in CLASSES.items() if isinstance(one, type) and issubclass(one, Callback)}
+every_class = pytest.mark.parametrize("name", CLASSES)
+
+
+def make(name):
+    return CLASSES[name](**ARGUMENTS[name])
+
+
+class Asks(Callback):
+    """See to it that there are checkpoints, at the end of epochs and inside of them."""
+
+    saves = True
+
+    def on_trigger(self, run):
+        run.save("asked")
+
+
+class Cut(Exception):
+    """The run is cut off."""
+
+
+def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="auto"):
+    """Bring the run in this workdir to its end, or to where it is cut off."""
+    asks = Asks().when(Every(steps=3) | Every(epochs=1))
+    with Loop([callback, asks], workdir=workdir, log_every=2, extra_callbacks=[], monitors=[], resume=resume) as run:
+        run.summary("summary", lambda: run.step / 8)
+        run.update_op(lambda: None)
+        for epoch in run.epochs(EPOCHS):
+            for batch in run.batches(range(BATCHES)):
+                run.log(loss=(batch + 1) / (3 * epoch))
+                if run.current_iteration == cut_at:
+                    raise Cut
+            run.log(score=scores[epoch - 1])
+    return run
+
+
+def kept(workdir, callback):
+    """Return what the newest checkpoint in this workdir has of a callback, after it has been through its files."""
+    store = CheckpointStore(workdir)
+    try:
+        state = store.open("must", {}).state["callbacks"]
+    finally:
+        store.close()
+    (entry,) = Hooks([callback]).entries
+    return state[entry.name]["state"]
+
+
+def comparable(state):
+    """Return a state without what differs from run to run: names of event files have the time in them, lines of JSON too."""
+    return {key: bool(value) if key == "sizes" else value for key, value in state.items()}
+
+
+def test_every_class_is_in_the_table():
+    assert set(CLASSES) == set(ARGUMENTS)
+
+
+# State
+
+
+@every_class
+def test_its_state_is_plain_and_comes_back_as_it_was(name, tmp_path):
+    callback = make(name)
+    train(tmp_path, callback)
+    state = kept(tmp_path, callback)
+    assert isinstance(state, Mapping)
+    assert copied(state) == state
+    fresh = make(name)
+    fresh.load_state_dict(state)
+    assert fresh.state_dict() == state
+    assert json.loads(json.dumps(state)) == state  # none has tensors so far
+
+
+@every_class
+def test_it_can_say_its_state_before_a_run(name):
+    assert copied(make(name).state_dict()) == make(name).state_dict()
+
+
+@every_class
+@pytest.mark.parametrize("cut_at", [5, 8])
+def test_after_a_resume_it_is_where_it_would_have_been(name, cut_at, tmp_path):
+    whole, first, second = make(name), make(name), make(name)
+    train(tmp_path / "whole", whole)
+    with pytest.raises(Cut):
+        train(tmp_path / "cut", first, cut_at=cut_at)
+    train(tmp_path / "cut", second)
+    assert comparable(kept(tmp_path / "cut", second)) == comparable(kept(tmp_path / "whole", whole))
+
+
+@every_class
+def test_a_fresh_run_forgets_the_one_before(name, tmp_path):
+    used, new = make(name), make(name)
+    train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0))
+    train(tmp_path / "used", used)
+    train(tmp_path / "new", new)
+    assert comparable(kept(tmp_path / "used", used)) == comparable(kept(tmp_path / "new", new))
+
+
+@every_class
+def test_a_run_that_failed_leaves_it_as_good_as_new(name, tmp_path):
+    used, new = make(name), make(name)
+    with pytest.raises(Cut):
+        train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0), cut_at=10)
+    train(tmp_path / "used", used)
+    train(tmp_path / "new", new)
+    assert comparable(kept(tmp_path / "used", used)) == comparable(kept(tmp_path / "new", new))
+
+
+@every_class
+def test_the_begin_of_a_resumed_run_forgets_nothing(name, tmp_path):
+    callback = make(name)
+    with Loop([callback], workdir=tmp_path, log_every=2, extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(range(BATCHES)):
+                run.log(loss=batch)
+            run.log(score=float(epoch))
+        run.monitors.settle()
+        before = callback.state_dict()
+        run.resuming = True
+        run.hooks.fire("on_run_begin", run)
+        assert callback.state_dict() == before
+        run.resuming = False
+
+
+# Identity
+
+
+@every_class
+def test_its_name_says_what_it_is_and_stays_the_same(name):
+    names = [[entry.name for entry in Hooks([make(name)]).entries] for _ in range(2)]
+    assert names[0] == names[1]
+    assert re.fullmatch(rf"{name}(\(.+\))?", names[0][0])
+
+
+@every_class
+def test_a_second_one_has_a_name_of_its_own(name):
+    first, second = (entry.name for entry in Hooks([make(name), make(name)]).entries)
+    assert second == f"{first}#2"
+
+
+@every_class
+def test_a_name_that_is_given_is_its_name(name):
+    (entry,) = Hooks([CLASSES[name](**ARGUMENTS[name], name="mine")]).entries
+    assert entry.name == "mine"
+
+
+@every_class
+def test_it_can_be_pickled_before_and_after_a_run(name, tmp_path):
+    callback = pickle.loads(pickle.dumps(make(name)))
+    train(tmp_path, callback)
+    again = pickle.loads(pickle.dumps(callback))
+    assert type(again) is CLASSES[name]
+    assert comparable(again.state_dict()) == comparable(callback.state_dict())
+
+
+# Words
+
+
+@every_class
+def test_its_docstring_says_when_it_runs_what_it_keeps_and_where_and_shows_how(name):
+    words = " ".join((CLASSES[name].__doc__ or "").split())
+    points = {handler.point for handler in find_handlers(make(name))}
+    assert any(point in words for point in points) or ("on_trigger" in points and "Triggered" in words)
+    assert re.search(r"Keeps? .*in the checkpoint", words)
+    assert re.search(r"Runs on (the chief|all ranks)", words)
+    assert re.search(r"step pays|[Cc]osts?", words)
+    assert ">>> " in words

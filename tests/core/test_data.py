@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from hookpoint.core.data import as_batches, check_data
+from hookpoint.core.errors import BadLoop
+
+
+@pytest.mark.parametrize("data", [[1, 2], range(3), "ab", iter([1]), {"a": 1}])
+def test_what_gives_batches_is_taken_as_it_is(data):
+    assert as_batches(data, None) is data
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (0, [])])
+def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
+    x, y = np.arange(2 * rows).reshape(rows, 2), np.arange(rows)
+    batches = as_batches((x, y), 3)
+    for _ in range(2):  # more than once
+        found = list(batches)
+        assert [len(batch[1]) for batch in found] == sizes
+        assert len(batches) == len(sizes)
+        if sizes:
+            assert np.array_equal(np.concatenate([batch[0] for batch in found]), x)
+            assert np.array_equal(np.concatenate([batch[1] for batch in found]), y)
+
+
+@pytest.mark.parametrize(
+    ("data", "batch_size", "message"),
+    [
+        ((np.ones(2),), None, "a tuple of tensors or arrays needs a batch size.\n  give      batch_size=32"),
+        ((np.ones(2), np.ones(3)), 1, "the tensors of a data set must be equally long.\n  got       2, 3"),
+        ((np.ones(2),), 0, "batch_size=0.\n  give      an integer, 1 or more"),
+        ((np.ones(2),), True, "batch_size=True.\n  give      an integer, 1 or more"),
+        ((np.ones(2),), 2.0, "batch_size=2.0.\n  give      an integer, 1 or more"),
+        ([1], 2, "batch_size is for a tuple of tensors or arrays; a loader has its own.\n  drop      batch_size"),
+        (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+        (
+            (np.ones(2), [1, 2]),
+            1,
+            "a tuple of data holds tensors or arrays, not list.\n  give      batches as a list, an iterable or a DataLoader",
+        ),
+    ],
+)
+def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
+    with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
+        check_data(data, batch_size)

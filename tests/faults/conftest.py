@@ -1,0 +1,82 @@
+"""What the fault tests share: processes, places to train in, the run without faults, and a tally of what was done."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+MEMORY = Path("/dev/shm")
+
+from children import Children  # noqa: E402
+from subject import Variant  # noqa: E402
+from trial import Trial, whole_run  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def children(tmp_path_factory):
+    with Children(tmp_path_factory.mktemp("children")) as started:
+        yield started
+
+
+@contextmanager
+def folder_in_memory(otherwise):
+    """A folder in memory, where there is one: what is killed here is processes, and the system keeps what they wrote."""
+    with_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    folder = Path(tempfile.mkdtemp(prefix="hookpoint-faults-", dir=MEMORY if with_memory else otherwise))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(tmp_path):
+    with folder_in_memory(tmp_path) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def whole(children, tmp_path_factory):
+    """Return the run of a variant that nothing happens to; it is done once, and the processes of pytest-xdist share it."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def of(variant):
+        kept = shared / f"whole-{variant}.pickle"
+        if not kept.exists():
+            with folder_in_memory(own) as folder:
+                done = pickle.dumps(whole_run(children, variant, folder))
+            (own / kept.name).write_bytes(done)
+            os.replace(own / kept.name, kept)
+        return pickle.loads(kept.read_bytes())
+
+    return of
+
+
+@pytest.fixture
+def trial(children, whole, place):
+    """Make a run to do something to."""
+
+    def make(variant=Variant(), number=1):  # noqa: B008 - it is frozen
+        folder = place / f"trial-{number}"
+        folder.mkdir()
+        return Trial(children, whole(variant), variant, folder)
+
+    return make
+
+
+@pytest.fixture
+def tally(request):
+    """Count what was done, under a heading; the sums are printed when all tests have run."""
+
+    def count(heading, **counts):
+        request.node.user_properties.append(("faults", [heading, {name: int(number) for name, number in counts.items()}]))
+
+    return count

@@ -1,0 +1,126 @@
+"""Harm: what a child does to itself while it trains; each function is a task of `children`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import subject
+
+from hookpoint import Callback
+from hookpoint.storage.operations import Operation, intercepted
+
+POINTS = ("on_iter_begin", "on_backward_end", "on_step_end")
+STORAGE = ("staged", "renamed", "retention")
+SITES = (*POINTS, *STORAGE)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    workdir: str,
+    trace: str,
+    variant: dict[str, Any],
+    site: str | None = None,
+    step: int = 0,
+    operation: int = 0,
+    after: bool = False,
+) -> dict[str, str]:
+    """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk."""
+    here = Here(site, step)
+    with ExitStack() as stack:
+        if site in STORAGE:
+            stack.enter_context(intercepted(KillsInSave(str(site), step)))
+        if operation:
+            stack.enter_context(intercepted(KillsAt(operation, after)))
+        more = [here] if site in POINTS else []
+        return subject.train(workdir, trace, subject.Variant(**variant), more=more, reached=here.reached)
+
+
+class Here(Callback):
+    """Kill the process at a point of a step: before it, after its backward, or after it, when nothing of it is saved."""
+
+    def __init__(self, site: str | None, step: int) -> None:
+        super().__init__()
+        self._site, self._step, self._now = site, step, 0
+
+    def on_iter_begin(self, run: Any) -> None:
+        if run.mode == "train":
+            self._now = run.step + 1
+            self.reached("on_iter_begin")
+
+    def on_backward_end(self) -> None:
+        self.reached("on_backward_end")
+
+    def on_step_end(self) -> None:
+        self.reached("on_step_end")
+
+    def reached(self, site: str) -> None:
+        if site == self._site and self._now >= self._step:
+            die()
+
+
+class KillsInSave:
+    """Kill the process inside the save of a step, or of the first one after it that gets there.
+
+    "staged" is when all is written and not yet renamed, "renamed" just after that, "retention" when an old checkpoint is half
+    deleted.
+    """
+
+    def __init__(self, site: str, step: int) -> None:
+        self._site, self._step = site, step
+        self._saved = self._unlinked = 0
+
+    def __call__(self, operation: Operation, proceed: Callable[[], Any]) -> Any:
+        names = operation.name == "rename" and Path(str(operation.target)).name.startswith("step-")
+        if names:
+            self._saved = int(Path(str(operation.target)).name.split("-")[1])
+        if self._saved < self._step:
+            return proceed()
+        if self._site == "staged" and names:
+            die()
+        if self._site == "retention" and operation.name == "unlink" and ".deleting-" in operation.path:
+            self._unlinked += 1
+            if self._unlinked == 2:
+                die()
+        returned = proceed()
+        if self._site == "renamed" and names:
+            die()
+        return returned
+
+
+class KillsAt:
+    """Kill the process before or after the n-th change to the disk."""
+
+    def __init__(self, number: int, after: bool) -> None:
+        self._left, self._after = number, after
+
+    def __call__(self, operation: Operation, proceed: Callable[[], Any]) -> Any:
+        if operation.changes:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                die()
+            returned = proceed()
+            if self._left == 0:
+                die()
+            return returned
+        return proceed()
+
+
+def count(workdir: str, trace: str, variant: dict[str, Any]) -> tuple[dict[str, str], int]:
+    """Train to the end; return what came out, and how many changes to the disk that was."""
+    changes = 0
+
+    def counting(operation: Operation, proceed: Callable[[], Any]) -> Any:
+        nonlocal changes
+        changes += operation.changes
+        return proceed()
+
+    with intercepted(counting):
+        return subject.train(workdir, trace, subject.Variant(**variant)), changes

@@ -1,0 +1,127 @@
+"""A damaged checkpoint, in whatever byte of whatever file: it is noticed, kept aside, and the one before is taken."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+
+import pytest
+from scale import times
+
+from hookpoint.core.errors import CannotResume
+from hookpoint.storage.checkpoint_store import CheckpointStore
+
+KILLED_AT = 21  # in the middle of the third epoch; the checkpoints are those of steps 18 and 20
+NEWEST, BEFORE = "step-00000020", "step-00000018"
+CHUNKS, TRUNCATIONS, FLIPS = times(full=10, sample=1), times(full=5, sample=10), times(full=50, sample=30)
+
+
+@pytest.fixture
+def killed(trial):
+    """The workdir of a run that was killed."""
+    run = trial()
+    assert run.start(site="on_iter_begin", step=KILLED_AT).wait() == -signal.SIGKILL
+    assert run.checkpoints == [BEFORE, NEWEST]
+    return run
+
+
+def truncate(data, chance):
+    return data[: chance.randrange(len(data))]
+
+
+def flip(data, chance):
+    changed, length = bytearray(data), min(chance.randint(1, 64), len(data))
+    begin = chance.randint(0, len(data) - length)
+    for place in range(begin, begin + length):
+        changed[place] ^= chance.randint(1, 255)
+    return bytes(changed)
+
+
+def damage(folder, change, chance):
+    """Change a file of a checkpoint, the larger the likelier; each now and then."""
+    files = sorted(folder.iterdir())
+    weights = [file.stat().st_size + 1000 for file in files]
+    (file,) = chance.choices(files, weights)
+    data = file.read_bytes()
+    changed = change(data, chance)
+    assert changed != data
+    file.write_bytes(changed)
+    return file.name
+
+
+def opened(workdir):
+    """Return the step that a run would go on from."""
+    store = CheckpointStore(workdir)
+    try:
+        found = store.open("auto", {})
+    finally:
+        store.close()
+    return None if found is None else found.state["clocks"]["step"]
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(("change", "number"), [(truncate, TRUNCATIONS), (flip, FLIPS)], ids=["truncated", "flipped"])
+def test_the_one_before_is_taken(change, number, chunk, killed, place, tally, caplog):
+    chance, seen = random.Random(f"{change.__name__} {chunk}"), set()
+    for case in range(number):
+        workdir = place / f"case-{case}"
+        shutil.copytree(killed.workdir, workdir, symlinks=True)
+        newest = workdir / "checkpoints" / NEWEST
+        seen.add(damage(newest, change, chance))
+        damaged = {file.name: file.read_bytes() for file in newest.iterdir()}
+        caplog.clear()
+        assert opened(workdir) == 18
+        assert f"{newest} is damaged" in caplog.text or f"the manifest.json of {newest}" in caplog.text
+        aside = workdir / "checkpoints" / f"damaged-{NEWEST}"
+        assert {file.name: file.read_bytes() for file in aside.iterdir()} == damaged
+        assert not newest.exists()
+        shutil.rmtree(workdir)
+    tally(f"checkpoint {change.__name__.replace('truncate', 'truncated').replace('flip', 'flipped')}", cases=number, noticed=number)
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("change", [truncate, flip], ids=["truncated", "flipped"])
+def test_the_run_goes_on_from_it_and_ends_the_same(change, killed, tally):
+    damage(killed.workdir / "checkpoints" / NEWEST, change, random.Random(change.__name__))
+    child = killed.start()
+    assert not killed.differences(child), child.log
+    assert f"goes on from {killed.workdir}/checkpoints/{BEFORE}" in child.log
+    tally("resumed from the one before", runs=1, equal=1)
+
+
+@pytest.mark.parametrize("change", ["manifest is gone", "file is gone", "file is too many", "folder is a file", "renamed"])
+def test_what_is_no_longer_a_whole_checkpoint_is_passed_over(change, killed):
+    newest = killed.workdir / "checkpoints" / NEWEST
+    if change == "manifest is gone":
+        (newest / "manifest.json").unlink()
+    elif change == "file is gone":
+        (newest / "model.safetensors").unlink()
+    elif change == "file is too many":
+        (newest / "more.txt").write_text("?")
+    elif change == "folder is a file":
+        shutil.rmtree(newest)
+        newest.write_text("?")
+    else:
+        newest.rename(newest.with_name("step-00000022"))
+    child = killed.start()
+    assert not killed.differences(child), child.log
+    assert f"goes on from {killed.workdir}/checkpoints/{BEFORE}" in child.log
+
+
+@pytest.mark.parametrize("number", range(times(full=10, sample=2)))
+def test_where_all_are_damaged_nothing_is_started_anew(number, killed, tally):
+    chance = random.Random(number)
+    for folder in (NEWEST, BEFORE):
+        damage(killed.workdir / "checkpoints" / folder, chance.choice((truncate, flip)), chance)
+    before = {path: path.read_bytes() for path in killed.workdir.rglob("*") if path.is_file() and path.name != ".lock"}
+    trained = killed.trace.read_text()
+    child = killed.start()
+    assert child.wait() == 1
+    assert child.raised[0] == CannotResume.__name__
+    assert "are damaged" in child.log
+    assert 'resume="never"' in child.log
+    assert killed.trace.read_text() == trained
+    after = {path: path.read_bytes() for path in killed.workdir.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+    tally("all checkpoints damaged", runs=1, refused=1)

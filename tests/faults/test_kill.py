@@ -1,0 +1,74 @@
+"""kill -9, at any moment of a run: it goes on, and ends with the same weights, state and records, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import signal
+from time import sleep
+
+import pytest
+from harm import SITES
+from scale import FULL, chosen, times
+from subject import STEPS, Variant
+
+RANDOMLY = [
+    Variant(),
+    Variant(kind="loop"),
+    Variant(in_background=True),
+    Variant(accumulate=2),
+    Variant(kind="loop", accumulate=2),
+    Variant(workers=2),
+    Variant(kind="loop", in_background=True),
+    Variant(fp16=True),
+]
+MOST_KILLS = 5
+
+# Every site of every step: in the Runner, in a loop of one's own, and with two batches to a step. Each step has its save.
+EVERYWHERE = [
+    (variant, site, step)
+    for variant in (Variant(save_every=1), Variant(kind="loop", save_every=1), Variant(accumulate=2, save_every=1))
+    for step in range(1, STEPS + 1)
+    for site in SITES
+]
+RUNS = times(full=8, sample=1)
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize("variant", RANDOMLY if FULL else RANDOMLY[:4], ids=str)
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, tally):
+    chance, run, kills = random.Random(f"{variant} {number}"), trial(variant), 0
+    for _ in range(MOST_KILLS):
+        if chance.random() < 0.5:
+            child = run.start(operation=chance.randint(1, run.whole.changes // 2), after=chance.random() < 0.5)
+            child.wait()
+        else:
+            child = run.start()
+            sleep(chance.uniform(0.0, 0.7 * run.whole.seconds))
+            child.kill()
+        assert child.ended in (0, -signal.SIGKILL), child.log
+        assert run.is_sound, child.log
+        if child.ended == 0:
+            break
+        kills += 1
+    last = run.start()
+    is_lost = last.wait() != 0
+    differences = ["lost"] if is_lost else run.differences(last)
+    kind = "own loop" if variant.kind == "loop" else "Runner"
+    tally(f"kill -9 at random, {kind}", kills=kills, runs=1, lost=is_lost, equal=not differences)
+    assert not differences, last.log
+    assert kills > 0
+
+
+@pytest.mark.parametrize(("variant", "site", "step"), chosen(EVERYWHERE, 10), ids=lambda value: str(value))
+def test_a_run_that_is_killed_at_a_site_of_a_step_ends_as_if_it_had_not_been(variant, site, step, trial, tally):
+    run = trial(variant)
+    child = run.start(site=site, step=step)
+    ended = child.wait()
+    # After the last step nothing is left to delete: the run ends, and that is all there is to see.
+    assert ended == -signal.SIGKILL or (site == "retention" and step > STEPS - 1 and ended == 0), child.log
+    assert run.is_sound, child.log
+    last = run.start()
+    is_lost = last.wait() != 0
+    differences = ["lost"] if is_lost else run.differences(last)
+    tally(f"kill -9 at {site}", kills=ended != 0, runs=1, lost=is_lost, equal=not differences)
+    assert not differences, last.log

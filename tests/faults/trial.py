@@ -1,0 +1,80 @@
+"""Trial: one run of the subject that is interrupted, gone on with, and compared with the run that never was."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from children import Child, Children
+from subject import Variant
+
+from hookpoint.storage.verify import verify
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run that nothing happened to: what came out, what each step was made of, how long it took, how often it wrote."""
+
+    result: dict[str, str]
+    steps: dict[int, str]
+    seconds: float
+    changes: int
+
+
+@dataclass
+class Trial:
+    """A run that is started as often as it takes. `folder` is new for each."""
+
+    children: Children
+    whole: Whole
+    variant: Variant
+    folder: Path
+    started: list[Child] = field(default_factory=list)
+
+    @property
+    def workdir(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def trace(self) -> Path:
+        return self.folder / "trace"
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The names of all checkpoints, the oldest first."""
+        return sorted(path.name for path in (self.workdir / "checkpoints").glob("step-*"))
+
+    def start(self, task: str = "harm.train", **more: Any) -> Child:
+        """Start the run, or go on with it."""
+        child = self.children.start(
+            task, workdir=str(self.workdir), trace=str(self.trace), variant=asdict(self.variant), **more
+        )
+        self.started.append(child)
+        return child
+
+    def differences(self, child: Child) -> list[str]:
+        """Return what did not come out as in the whole run, from a child that went to the end."""
+        returned = child.returned
+        differ = [name for name, value in self.whole.result.items() if returned[name] != value]
+        return differ + [f"step {number}" for number, seen in steps_of(self.trace) if self.whole.steps.get(number) != seen]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every checkpoint that is there is good; there may be none."""
+        return not (self.workdir / "checkpoints").exists() or verify(self.workdir).ok
+
+
+def steps_of(trace: Path) -> list[tuple[int, str]]:
+    """Return the number and the digest of each batch that any process has trained on."""
+    lines = trace.read_text().splitlines() if trace.exists() else []
+    return [(int(number), seen) for number, seen in (line.split() for line in lines)]
+
+
+def whole_run(children: Children, variant: Variant, folder: Path) -> Whole:
+    """Do a run that nothing happens to."""
+    trial = Trial(children, Whole({}, {}, 0.0, 0), variant, folder)
+    began = monotonic()
+    result, changes = trial.start("harm.count").returned
+    return Whole(result, dict(steps_of(trial.trace)), monotonic() - began, changes)

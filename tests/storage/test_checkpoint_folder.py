@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from functools import partial
+
+import pytest
+import torch
+
+from hookpoint.core.errors import CannotSave, DamagedCheckpoint
+from hookpoint.storage.checkpoint_folder import read_checkpoint, verified, write_checkpoint
+from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.operations import intercepted
+
+STATE = {
+    "clocks": {"step": 7},
+    "parts": {"model": {"w": torch.arange(300.0), "b": torch.ones(3).bfloat16()}, "optimizer": {0: {"m": torch.ones(50)}}},
+}
+FILES = ["manifest.json", "model.safetensors", "state.pt"]
+
+
+def describe(files):
+    return partial(Manifest.made_now, step=7, elapsed=1.5, tags=["mine"], clocks={}, identity={})(files=files)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return the folder of a checkpoint that was written."""
+    path = tmp_path / "step-00000007"
+    write_checkpoint(path, STATE, describe)
+    return path
+
+
+def test_what_is_read_is_what_was_written(folder, same):
+    found = read_checkpoint(folder)
+    assert found.path == folder
+    assert same(found.state, STATE)
+    assert sorted(os.listdir(folder)) == FILES
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def test_folder_and_files_are_for_their_owner_only(folder):
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in FILES} == {0o600}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("where", [0, 1, 0.1, 0.3, 0.5, 0.8, 0.99, -1])
+def test_a_flipped_byte_is_found(file, where, folder, flip):
+    at = int(where * (folder / file).stat().st_size) if isinstance(where, float) else where
+    flip(folder / file, at)
+    with pytest.raises(DamagedCheckpoint):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("kept", [0, 1, 0.25, 0.5, 0.9, -1])
+def test_a_cut_file_is_found(file, kept, folder):
+    size = (folder / file).stat().st_size
+    os.truncate(folder / file, int(kept * size) if isinstance(kept, float) else kept % size)
+    with pytest.raises(DamagedCheckpoint):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_found(file, folder):
+    (folder / file).unlink()
+    with pytest.raises(DamagedCheckpoint, match=rf"^{folder} is damaged: (it has no {file}|{file} is missing)\."):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("by", ["symlink", "folder", "pipe"])
+def test_something_else_in_place_of_a_file_is_found(file, by, folder, tmp_path):
+    path = folder / file
+    path.rename(tmp_path / file)
+    if by == "symlink":
+        path.symlink_to(tmp_path / file)
+    elif by == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(DamagedCheckpoint):
+        read_checkpoint(folder)
+
+
+def test_a_file_more_is_found(folder):
+    (folder / "extra.bin").write_bytes(b"")
+    with pytest.raises(DamagedCheckpoint, match=r"is damaged: extra\.bin is none of its files\."):
+        read_checkpoint(folder)
+
+
+def test_a_file_that_a_desktop_leaves_is_no_damage(folder):
+    (folder / ".DS_Store").write_bytes(b"x")
+    verified(folder)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damaged(folder):
+    shutil.copytree(folder, folder.with_name("step-00000009"))
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000009 is damaged: it is of step 7\."):
+        read_checkpoint(folder.with_name("step-00000009"))
+
+
+def test_nothing_is_looked_into_before_all_is_verified(folder, flip, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("looked into")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    flip(folder / "model.safetensors", -1)
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has other bytes than were written"):
+        read_checkpoint(folder)
+
+
+def test_a_disk_that_cannot_give_it_back_is_damage_and_other_errors_are_not(folder, failing):
+    with failing(3, errno.EIO, select=lambda operation: operation.name == "read"), pytest.raises(DamagedCheckpoint):
+        verified(folder)
+    with failing(1, errno.EACCES, select=lambda operation: operation.name == "open"), pytest.raises(PermissionError):
+        verified(folder)
+
+
+def test_every_file_is_on_disk_for_good_before_the_folder_gets_its_name(tmp_path, failing):
+    target = tmp_path / "step-00000007"
+    with failing(0) as seen:
+        write_checkpoint(target, STATE, describe)
+    (staging,) = {os.path.dirname(path) for name, path in seen if name == "create"}
+    assert [(name, os.path.relpath(path, tmp_path).replace(os.path.basename(staging), "S")) for name, path in seen] == [
+        ("mkdir", "S"),
+        ("create", "S/model.safetensors"),
+        ("write", "S/model.safetensors"),
+        ("fsync", "S/model.safetensors"),
+        ("create", "S/state.pt"),
+        ("write", "S/state.pt"),
+        ("fsync", "S/state.pt"),
+        ("create", "S/manifest.json"),
+        ("write", "S/manifest.json"),
+        ("fsync", "S/manifest.json"),
+        ("fsync", "S"),
+        ("rename", "S"),
+        ("fsync", "."),
+    ]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
+def test_whatever_fails_there_is_a_whole_checkpoint_or_none(error, lasting, tmp_path, failing, same):
+    with failing(0) as steps:
+        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+    assert len(steps) > 10
+    for at in range(1, len(steps) + 1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        target = folder / "step-00000007"
+        with failing(at, error, lasting=lasting), pytest.raises(CannotSave, match=str(target)) as caught:
+            write_checkpoint(target, STATE, describe)
+        assert caught.value.errno == error
+        if target.exists():
+            assert same(read_checkpoint(target).state, STATE)
+        left = [name for name in os.listdir(folder) if name != target.name]
+        assert left == [] or lasting
+        assert all(name.startswith(".staging-") for name in left)
+
+
+def test_a_full_disk_says_how_full_it_is(tmp_path, failing):
+    with failing(3), pytest.raises(CannotSave) as caught:
+        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(f"{tmp_path}/step-00000007 could not be written: No space left on device (")
+    assert second.startswith("  make      room on this disk, ")
+    assert second.endswith(" MiB are free, or keep fewer checkpoints")
+    assert isinstance(caught.value, OSError)
+
+
+def test_a_name_that_is_taken_is_never_overwritten(folder, same):
+    with pytest.raises(CannotSave, match="File exists"):
+        write_checkpoint(folder, {"other": 1}, describe)
+    assert same(read_checkpoint(folder).state, STATE)
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def test_an_interruption_in_the_middle_of_a_file_leaves_nothing(tmp_path):
+    def by(operation, proceed):
+        if operation.name == "write" and operation.path.endswith("state.pt"):
+            raise KeyboardInterrupt
+        return proceed()
+
+    with intercepted(by), pytest.raises(KeyboardInterrupt):
+        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+    assert os.listdir(tmp_path) == []

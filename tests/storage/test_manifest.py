@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.storage.manifest import File, Manifest, parsed
+
+FILES = {"state.json": File(12, "0" * 64), "model.safetensors": File(5_000_000_000, "f" * 64)}
+
+
+@pytest.fixture
+def manifest():
+    return Manifest.made_now(
+        step=1200,
+        elapsed=0.1 + 0.2,
+        tags=["last", "best-val/loss", "é\ud800"],
+        clocks={"step": 1200, "pair": (1, 2)},
+        identity={"seed": 3, "world_size": 1},
+        files=FILES,
+    )
+
+
+def edited(data, **changes):
+    """Return a manifest with other content, whose digest is right all the same."""
+    content = {**json.loads(data), **changes}
+    del content["digest"]
+    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    content["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def test_it_comes_back_as_it_was(manifest):
+    assert parsed(manifest.encoded(), "it") == manifest
+    assert parsed(edited(manifest.encoded()), "it") == manifest
+
+
+def test_people_can_read_it(manifest):
+    content = json.loads(manifest.encoded())
+    assert content["step"] == 1200
+    assert content["files"]["state.json"] == {"size": 12, "sha256": "0" * 64}
+    assert content["format"] == 1
+    assert content["kind"] == "full"
+    assert "python" in content["versions"]
+
+
+def test_every_changed_byte_is_noticed(manifest):
+    data = manifest.encoded()
+    for at in range(len(data)):
+        for bits in (0x01, 0x20, 0xFF):
+            changed = data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
+            with pytest.raises(DamagedCheckpoint, match=r"^the manifest\.json of it is not as it was written\."):
+                parsed(changed, "it")
+
+
+def test_every_cut_is_noticed(manifest):
+    data = manifest.encoded()
+    for end in range(len(data)):
+        with pytest.raises(DamagedCheckpoint):
+            parsed(data[:end], "it")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data + b"\n",
+        lambda data: b" " + data,
+        lambda data: data.replace(b'"step": 1200', b'"step": 1200.0', 1),
+        lambda data: data.replace(b"{", b'{"step": 7,', 1),
+        lambda data: json.dumps(json.loads(data)).encode(),
+        lambda data: b"[]",
+        lambda data: b"null",
+        lambda data: b"[" * 100_000,
+    ],
+    ids=["more", "blank", "float", "twice", "one-line", "list", "null", "deep"],
+)
+def test_another_text_of_the_same_content_is_none(manifest, change):
+    with pytest.raises(DamagedCheckpoint):
+        parsed(change(manifest.encoded()), "it")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"../../x": {"size": 1, "sha256": "0" * 64}}},
+        {"files": {"a/b": {"size": 1, "sha256": "0" * 64}}},
+        {"files": {"manifest.json": {"size": 1, "sha256": "0" * 64}}},
+        {"files": {"a": {"size": 1, "sha256": "0"}}},
+        {"files": {"a": {"size": 1}}},
+        {"files": []},
+        {"step": "many"},
+        {"tags": None},
+        {"clocks": {"$nothing": 1}},
+    ],
+    ids=["up", "path", "itself", "short", "half", "list", "step", "tags", "clocks"],
+)
+def test_what_makes_no_sense_is_refused_even_with_the_right_digest(manifest, changes):
+    with pytest.raises(DamagedCheckpoint, match="makes no sense"):
+        parsed(edited(manifest.encoded(), **changes), "it")
+
+
+def test_one_of_a_later_format_is_not_called_damaged(manifest):
+    with pytest.raises(CannotResume, match=r"^it has format 2; this release of hookpoint reads format 1\."):
+        parsed(edited(manifest.encoded(), format=2), "it")
+
+
+def test_the_tag_exception_makes_it_one_of_an_exception():
+    made = Manifest.made_now(step=1, elapsed=0.0, tags=["exception"], clocks={}, identity={}, files={})
+    assert parsed(made.encoded(), "it").is_of_exception
+    assert json.loads(made.encoded())["kind"] == "exception"

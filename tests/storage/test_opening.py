@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import stat
+
+import pytest
+
+from hookpoint.core.errors import CannotResume, CannotSave
+from hookpoint.storage.checkpoint_store import CheckpointStore
+
+
+@pytest.fixture
+def run(tmp_path, opened, write):
+    """Make a finished run with checkpoints at these steps, and its logs; return its workdir."""
+
+    def go(*steps, workdir=tmp_path / "run", **tags):
+        store = opened("never", workdir=workdir)
+        for step in steps:
+            write(store, step, **tags)
+        store.close()
+        for name in ("run.json", "scalars.jsonl", "events.jsonl"):
+            (workdir / name).write_text(name)
+        (workdir / "tensorboard").mkdir()
+        (workdir / "tensorboard" / "events").write_text("x")
+        (workdir / "hyper.txt").write_text("lr: 1")
+        return workdir
+
+    return go
+
+
+@pytest.fixture
+def tree():
+    """Return every file of a folder by its path in it."""
+    return lambda folder: sorted(
+        os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names
+    )
+
+
+def resumed_step(store):
+    return store.resumed.state["clocks"]["step"]
+
+
+def listed(workdir):
+    return sorted(os.listdir(workdir))
+
+
+# What to go on from
+
+
+def test_auto_in_an_empty_workdir_starts_anew(opened, tmp_path):
+    assert opened().resumed is None
+    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+
+
+def test_opening_again_and_again_moves_nothing(opened, tmp_path):
+    for _ in range(3):
+        opened().close()
+    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+
+
+def test_auto_takes_the_newest_by_step_and_number_whatever_the_clock_says(run, opened):
+    workdir = run(5, 100, 20, 100, 99)
+    for age, name in enumerate(sorted(os.listdir(workdir / "checkpoints"))):
+        os.utime(workdir / "checkpoints" / name, (2_000_000_000 - age,) * 2, follow_symlinks=False)
+    store = opened()
+    assert store.resumed.path == workdir / "checkpoints" / "step-00000100-2"
+    assert resumed_step(store) == 100
+    assert (workdir / "scalars.jsonl").exists()
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_damaged_newer_ones_are_moved_aside_and_named(resume, run, opened, flip, names, caplog):
+    workdir = run(1, 2, 3)
+    flip(workdir / "checkpoints" / "step-00000003" / "state.json", 5)
+    (workdir / "checkpoints" / "step-00000002" / "manifest.json").unlink()
+    (workdir / "checkpoints" / "damaged-step-00000003").mkdir()
+    assert resumed_step(opened(resume)) == 1
+    assert names() == [
+        "damaged-step-00000002",
+        "damaged-step-00000003",
+        "damaged-step-00000003.2",
+        "last",
+        "step-00000001",
+    ]
+    assert "step-00000003 is damaged: state.json has other bytes than were written." in caplog.text
+    assert "step-00000002 is damaged: it has no manifest.json." in caplog.text
+    assert os.readlink(workdir / "checkpoints" / "last") == "step-00000001"
+
+
+def test_damaged_older_ones_are_left_alone(run, opened, flip, names):
+    workdir = run(1, 2)
+    flip(workdir / "checkpoints" / "step-00000001" / "state.json", 5)
+    assert resumed_step(opened()) == 2
+    assert names() == ["last", "step-00000001", "step-00000002"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opened, flip, tree):
+    workdir = run(1, 2)
+    for name in ("step-00000001", "step-00000002"):
+        flip(workdir / "checkpoints" / name / "state.json", -1)
+    before = tree(workdir)
+    with pytest.raises(CannotResume) as caught:
+        opened(resume)
+    assert str(caught.value).splitlines() == [
+        f"all checkpoints in {workdir}/checkpoints are damaged.",
+        f"  {workdir}/checkpoints/step-00000002 is damaged: state.json has other bytes than were written.",
+        f"  {workdir}/checkpoints/step-00000001 is damaged: state.json has other bytes than were written.",
+        '  start     anew with resume="never", which moves them aside',
+        "  restore   them from a backup",
+    ]
+    assert tree(workdir) == before
+    assert opened("never").resumed is None, "the lock must have been let go of"
+
+
+def test_must_refuses_where_there_is_none(opened, tmp_path):
+    with pytest.raises(CannotResume, match=rf"^there is no checkpoint in {tmp_path}/run to go on from\."):
+        opened("must")
+
+
+def test_a_disk_that_does_not_answer_is_no_damage(run, opened, failing, names):
+    run(1, 2)
+    before = names()
+    with (
+        failing(2, errno.EACCES, select=lambda one: one.name == "open" and one.path.endswith(".json")),
+        pytest.raises(CannotResume, match=r"step-00000002 cannot be read: Permission denied"),
+    ):
+        opened()
+    assert names() == before
+
+
+def test_what_an_exception_left_is_passed_over_but_can_be_asked_for(run, opened, write, caplog):
+    workdir = run(1)
+    store = opened()
+    path = write(store, 2, exception=None).path
+    assert os.readlink(workdir / "checkpoints" / "last") == "step-00000001"
+    store.close()
+    with caplog.at_level(logging.INFO, "hookpoint"):
+        store = opened()
+    assert resumed_step(store) == 1
+    assert f"{path} is passed over: it was saved when an exception ended the run" in caplog.text
+    store.close()
+    assert resumed_step(opened(path)) == 2
+
+
+def test_where_an_exception_left_the_only_one_auto_starts_anew_and_must_refuses(run, opened, tmp_path):
+    run(3, exception=None)
+    with pytest.raises(CannotResume):
+        opened("must")
+    assert opened().resumed is None
+    assert listed(tmp_path / "run" / "previous" / "001" / "checkpoints") == ["step-00000003"]
+
+
+# The earlier run
+
+
+def test_never_moves_the_earlier_run_aside_and_nothing_else(run, opened, tree):
+    workdir = run(1)
+    made = tree(workdir)
+    assert opened("never").resumed is None
+    assert listed(workdir) == [".lock", "checkpoints", "hyper.txt", "previous"]
+    assert listed(workdir / "checkpoints") == []
+    assert tree(workdir / "previous" / "001") == [name for name in made if name not in (".lock", "hyper.txt")]
+
+
+def test_earlier_runs_are_numbered(run, opened, tmp_path):
+    run(1)
+    run(2)
+    opened("never")
+    assert listed(tmp_path / "run" / "previous") == ["001", "002"]
+
+
+def test_auto_moves_logs_without_checkpoints_aside(run, opened):
+    workdir = run()
+    assert opened().resumed is None
+    assert listed(workdir) == [".lock", "checkpoints", "hyper.txt", "previous"]
+
+
+# Paths
+
+
+def test_a_path_may_be_a_checkpoint_a_best_folder_or_a_workdir(run, opened, tmp_path):
+    other = run(1, 2, workdir=tmp_path / "other", best_x=None)
+    for path, step in [
+        (other / "checkpoints" / "step-00000001", 1),
+        (other / "checkpoints" / "best-x", 2),
+        (other / "checkpoints", 2),
+        (other, 2),
+        (str(other), 2),
+        (other / "checkpoints" / "last", 2),
+    ]:
+        store = opened(path)
+        assert resumed_step(store) == step
+        store.close()
+    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+
+
+def test_going_on_from_another_workdir_moves_the_run_that_is_here_aside(run, opened, tmp_path):
+    here, there = run(5), run(1, workdir=tmp_path / "other")
+    assert resumed_step(opened(there)) == 1
+    assert listed(here / "previous" / "001") == ["checkpoints", "events.jsonl", "run.json", "scalars.jsonl", "tensorboard"]
+    assert listed(here / "checkpoints") == []
+    assert listed(there / "checkpoints") == ["last", "step-00000001"]
+
+
+@pytest.mark.parametrize("by", ["step-00000002", "best-x"])
+def test_going_on_from_an_earlier_checkpoint_moves_later_ones_aside(by, run, opened, write, caplog):
+    workdir = run(1)
+    store = opened()
+    write(store, 2, best_x=None)
+    for step in (3, 4):
+        write(store, step, best_y=None)
+    store.close()
+    store = opened(workdir / "checkpoints" / by)
+    assert resumed_step(store) == 2
+    assert listed(workdir / "checkpoints") == ["best-x", "last", "step-00000001", "step-00000002"]
+    assert os.readlink(workdir / "checkpoints" / "last") == "step-00000002"
+    assert listed(workdir / "previous" / "001" / "checkpoints") == ["best-y", "step-00000003", "step-00000004"]
+    assert "the run goes on from step-00000002; what was saved later is now in" in caplog.text
+    store.close()
+    assert resumed_step(opened()) == 2, "a kill right after must not bring the abandoned ones back"
+
+
+def test_a_path_never_falls_back(run, opened, flip):
+    workdir = run(1, 2)
+    flip(workdir / "checkpoints" / "step-00000002" / "state.json", 0)
+    for path in (workdir / "checkpoints" / "step-00000002", workdir):
+        with pytest.raises(CannotResume, match=r"step-00000002 is damaged: state\.json has other bytes"):
+            opened(path)
+    assert listed(workdir / "checkpoints") == ["last", "step-00000001", "step-00000002"]
+
+
+@pytest.mark.parametrize("what", ["missing", "file", "empty", "half"])
+def test_a_path_with_nothing_to_go_on_from_says_what_to_give(what, opened, tmp_path):
+    path = tmp_path / ("step-00000001" if what == "half" else "latest")
+    if what == "file":
+        path.write_text("x")
+    elif what != "missing":
+        path.mkdir()
+    expected = {
+        "missing": 'there is no folder .*latest to go on from.\n  give      "auto", "must", "never", a workdir or',
+        "file": "there is no folder",
+        "empty": "there is no checkpoint in",
+        "half": "step-00000001 is damaged: it has no manifest.json",
+    }
+    with pytest.raises(CannotResume, match=expected[what]):
+        opened(path)
+
+
+# Who it was
+
+
+def test_a_run_that_is_another_one_is_refused_and_nothing_is_moved(run, opened, write, tmp_path, tree):
+    store = opened(identity={"world_size": 2, "seed": 1})
+    for step in (1, 2):
+        write(store, step)
+    store.close()
+    before = tree(tmp_path / "run")
+    for resume in ("auto", "must", tmp_path / "run" / "checkpoints" / "step-00000001"):
+        with pytest.raises(
+            CannotResume, match=r"does not fit this run\.\nwhat +saved +now +verdict\nworld size +2 +1 +refused"
+        ):
+            opened(resume, identity={"world_size": 1, "seed": 1})
+    assert tree(tmp_path / "run") == before
+
+
+def test_a_run_that_is_not_quite_the_same_is_warned_about_once(opened, write, caplog):
+    store = opened(identity={"seed": 1, "python": "3.11"})
+    write(store, 1)
+    store.close()
+    opened(identity={"seed": 2, "python": "3.12"})
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "was made by a run that is not quite this one:\nwhat  saved  now  verdict\nseed  1      2    warned" in warnings[0]
+    assert "python" not in warnings[0]
+
+
+# The place itself
+
+
+def test_leftovers_of_a_kill_are_removed_and_nothing_else_that_is_hidden(run, opened, names):
+    workdir = run(1)
+    folder = workdir / "checkpoints"
+    shutil.copytree(folder / "step-00000001", folder / ".staging-step-00000009-0123456789abcdef")
+    shutil.copytree(folder / "step-00000001", folder / ".deleting-step-00000000-0123456789abcdef")
+    (folder / ".staging-last-0123456789abcdef").symlink_to("step-00000001")
+    (workdir / ".probe-writable-0123456789abcdef").write_text("?")
+    (folder / ".mine").write_text("x")
+    opened()
+    assert names() == [".mine", "last", "step-00000001"]
+    assert listed(workdir)[:2] == [".lock", "checkpoints"]
+
+
+def test_a_file_in_the_way_is_refused_before_anything_else(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for workdir in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(CannotSave, match=rf"^{workdir} could not be written: (File exists|Not a directory)"):
+            CheckpointStore(workdir).open("auto", {})
+
+
+@pytest.mark.parametrize("operation", ["mkdir", "create", "write", "fsync"])
+def test_a_workdir_that_cannot_be_written_is_refused(operation, tmp_path, failing):
+    store = CheckpointStore(tmp_path / "run")
+    with (
+        failing(1, errno.EROFS, select=lambda one: one.name == operation),
+        pytest.raises(CannotSave, match=rf"^{tmp_path}/run could not be written: Read-only file system") as caught,
+    ):
+        store.open("auto", {})
+    assert caught.value.errno == errno.EROFS
+    assert store.open("auto", {}) is None, "the lock must have been let go of"
+    store.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_workdir_without_permission_is_refused(tmp_path):
+    (tmp_path / "run").mkdir(mode=0o500)
+    with pytest.raises(CannotSave, match="Permission denied"):
+        CheckpointStore(tmp_path / "run").open("auto", {})

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HIDDEN = """
+import sys
+from importlib.machinery import PathFinder as Finder
+find = Finder.find_spec
+Finder.find_spec = lambda name, *where: None if name.partition(".")[0] in {names!r} else find(name, *where)
+"""
+
+
+@pytest.fixture
+def without():
+    """Run a program where these packages cannot be found, and return what it prints."""
+
+    def go(names, program):
+        program = HIDDEN.format(names=set(names)) + program
+        done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return go
+
+
+SAVE = """
+import os, random, sys
+from hookpoint.core.store import Request
+from hookpoint.storage.checkpoint_store import CheckpointStore
+
+state = {{"clocks": {{"step": 1}}, "parts": {{"mine": {{0: (0.1, float("inf"), b"", None)}}}}, "rng": random.getstate()}}
+store = CheckpointStore({workdir!r})
+assert store.open("auto", {{}}) is None
+store.check(state)
+store.write(state, step=1, elapsed=0.0, request=Request({{"mine": None}}, in_background={in_background}))
+store.collect(wait=True)
+store.close()
+print(store.open("must", {{}}).state == state)
+store.close()
+print(sorted(os.listdir(os.path.join({workdir!r}, "checkpoints", "step-00000001"))))
+print([name for name in ("numpy", "safetensors", "torch") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("in_background", [False, True], ids=["at-once", "background"])
+def test_plain_state_is_kept_without_any_other_package(in_background, without, tmp_path):
+    program = SAVE.format(workdir=str(tmp_path), in_background=in_background)
+    assert without(["torch", "numpy", "safetensors"], program) == ["True", "['manifest.json', 'state.json']", "[]"]
+
+
+def test_arrays_are_kept_without_torch(without, tmp_path):
+    program = f"""
+import numpy
+from hookpoint.storage.checkpoint_store import CheckpointStore
+
+store = CheckpointStore({str(tmp_path)!r})
+store.open("auto", {{}})
+store.save({{"w": numpy.arange(6.0).reshape(2, 3), "n": numpy.float32(0.5)}}, step=1, tags=["mine"])
+store.close()
+found = store.open("must", {{}}).state
+print(found["w"].tolist(), found["w"].dtype, found["n"])
+store.close()"""
+    assert without(["torch"], program) == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] float64 0.5"]
+
+
+def test_weights_without_safetensors_are_kept_by_torch(without, tmp_path):
+    program = f"""
+import os, torch
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.load_weights import load_weights
+
+store = CheckpointStore({str(tmp_path)!r})
+store.open("auto", {{}})
+path = store.save({{"parts": {{"model": torch.nn.Linear(1, 1).state_dict()}}}}, step=1, tags=["mine"])
+store.close()
+print(sorted(os.listdir(path)), sorted(load_weights(path)))"""
+    assert without(["safetensors"], program) == ["['manifest.json', 'state.pt'] ['bias', 'weight']"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "path"])
+def test_tensors_without_torch_are_refused_and_left_alone(resume, without, opened, write, tmp_path, names):
+    import torch
+
+    store = opened()
+    path = write(store, 1, state={"a": torch.ones(1)}).path
+    store.close()
+    program = f"""
+from hookpoint.core.errors import CannotResume
+from hookpoint.storage.checkpoint_store import CheckpointStore
+try:
+    CheckpointStore({str(tmp_path / "run")!r}).open({str(path) if resume == "path" else resume!r}, {{}})
+except CannotResume as error:
+    print(error)"""
+    assert without(["torch"], program) == [
+        f"{path} holds tensors, and torch is not there to read them.",
+        "  install   pip install 'hookpoint[torch]'",
+    ]
+    assert names() == ["last", "step-00000001"]
