@@ -5,6 +5,7 @@ import re
 from collections import namedtuple
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_names():
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_is_what_one_counts_by_hand(data):
     classes = data.draw(st.integers(2, 5))
     k = data.draw(st.integers(1, classes))
@@ -56,7 +57,7 @@ def test_it_is_what_one_counts_by_hand(data):
     cuts = data.draw(st.lists(st.integers(0, len(samples)), max_size=4))
     edges = sorted({0, len(samples), *cuts})
     batches = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         scores = torch.zeros(high - low, classes)
         for row, (order, _) in enumerate(samples[low:high]):
             scores[row, list(order)] = torch.arange(classes, 0, -1.0)
@@ -132,7 +133,7 @@ def test_names_of_outputs_may_be_those_of_a_tuple_or_dataclass():
     class Outputs:
         incorrect: torch.Tensor
 
-    for outputs in (namedtuple("Outputs", "incorrect")(WRONG), Outputs(WRONG)):  # noqa: PYI024
+    for outputs in (namedtuple("Outputs", "incorrect")(WRONG), Outputs(WRONG)):
         assert measure(ClassificationError("incorrect"), [(outputs, TARGETS)]) == 4 / 6
 
 
@@ -164,10 +165,9 @@ def test_many_wrong_samples_in_half_precision_are_all_counted():
         (
             "incorrect",
             {"loss": 1, "logits": SCORES},
-            "ClassificationError(validation_error) reads 'incorrect', which is not among the outputs.\n"
-            "  known     logits, loss\n"
-            "  set       run.outputs = {'incorrect': ...} in the forward",
+            "(validation_error) reads 'incorrect', which is not among the outputs.\n  known     logits, loss\n",
         ),
+        ("incorrect", {"loss": 1}, "  known     loss\n  set       run.outputs = {'incorrect': ...} in the forward"),
         ("incorrect", SCORES, "  known     none: the outputs are a Tensor, without names"),
         ("wrong-top1", {"scores": SCORES}, "reads 'logits', which is not among the outputs.\n  known     scores"),
     ],
@@ -185,7 +185,7 @@ def test_a_missing_output_is_an_error_that_names_those_there_are(wrong, outputs,
             "wrong-top1",
             SCORES,
             TARGETS[:4],
-            "ClassificationError(validation_error): outputs of shape (6, 3) are no scores of classes for targets of shape (4,).",
+            "(validation_error): outputs of shape (6, 3) are no scores of classes for targets of shape (4,).",
         ),
         ("wrong-top1", SCORES[:, 0], TARGETS, "outputs of shape (6,) are no scores of classes for targets of shape (6,)."),
         ("wrong-top1", SCORES, None, "outputs are Tensor and targets are NoneType."),

@@ -130,7 +130,7 @@ def test_outputs_without_names_are_said_to_have_none():
 
 
 def test_an_output_that_is_gone_in_a_later_batch_is_an_error():
-    with pytest.raises(MissingOutput, match="reads 'cost', which is not among the outputs.\n  known     other"):
+    with pytest.raises(MissingOutput, match=r"reads 'cost', which is not among the outputs\.\n  known     other"):
         measure(ScalarStats("cost"), by_samples((1, {"cost": 2.0}), (1, {"other": 2.0})), forward=second)
 
 

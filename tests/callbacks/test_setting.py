@@ -117,11 +117,11 @@ def test_numbers_keep_the_type_of_the_one_before(run_with, old, new, kept):
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.1", True, [0.1]])
 def test_what_is_no_learning_rate_is_refused(run_with, value):
-    sgd = optimizer(1.0)
+    sgd = optimizer(0.5)
     run, setting = run_with("learning_rate", optimizer=sgd)
     with pytest.raises(BadValue):
         setting.set(run, value)
-    assert rates(sgd) == [1.0]
+    assert rates(sgd) == [0.5]
 
 
 def test_an_attribute_may_be_negative(run_with):

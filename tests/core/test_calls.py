@@ -191,6 +191,23 @@ def test_a_reader_finds_what_its_writer_wrote(train):
     assert reader.seen == [0.1, 0.2]
 
 
+def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
+    class Ready(Callback):
+        def on_setup(self): ...
+        def on_run_begin(self): ...
+        def on_epoch_begin(self): ...
+        def on_train_epoch_begin(self): ...
+        def on_iter_begin(self): ...
+
+    class ReadyWriter(Ready, Writer): ...
+
+    class ReadyReader(Ready, Reader): ...
+
+    reader = ReadyReader()
+    train([reader, ReadyWriter(1, 2)], epochs=2)
+    assert reader.seen == [0.1, 0.2]
+
+
 def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
     with pytest.raises(errors.MissingMetric) as caught:
         train([Writer(), Reader()], body=lambda run: run.log(loss=1))

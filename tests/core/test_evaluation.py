@@ -227,7 +227,7 @@ def test_an_error_leaves_the_iteration_and_the_mode_as_they_were():
 
 
 def test_no_batch_is_an_error_that_says_so():
-    with Loop(**MODEL) as run, pytest.raises(BadLoop, match="^the validation data gave no batch.\n  check     that the loader"):
+    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data gave no batch\.\n  check     that"):
         run.evaluate([])
 
 

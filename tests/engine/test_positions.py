@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import warnings
+import weakref
 from functools import partial
 
 import numpy as np
@@ -153,6 +154,22 @@ class Counting(Sampler):
         return SAMPLES
 
 
+class SeedsItself(Sampler):
+    """Seeds its generator for each pass: from what it counts, or from the generator itself."""
+
+    def __init__(self, counts):
+        self.counts, self.epoch, self.generator = counts, 0, torch.Generator().manual_seed(5)
+
+    def __iter__(self):
+        drawn = int(torch.randint(2**31, (), generator=self.generator))
+        self.generator.manual_seed(self.epoch if self.counts else drawn)
+        yield from torch.randperm(SAMPLES, generator=self.generator).tolist()
+        self.epoch += 1
+
+    def __len__(self):
+        return SAMPLES
+
+
 def seeded(number=7):
     return torch.Generator().manual_seed(number)
 
@@ -192,6 +209,8 @@ LOADERS = {
     "own generators": lambda **o: loader_of(sampler=OwnGenerators(), **o),
     "counts at the beginning": lambda **o: loader_of(sampler=Counting(at_end=False), **o),
     "counts at the end": lambda **o: loader_of(sampler=Counting(at_end=True), **o),
+    "seeds itself from a count": lambda **o: loader_of(sampler=SeedsItself(True), **o),
+    "seeds itself from itself": lambda **o: loader_of(sampler=SeedsItself(False), **o),
     "distributed": lambda **o: loader_of(sampler=DistributedSampler(range(SAMPLES), num_replicas=2, rank=1), **o),
 }
 ONE_BY_ONE = {
@@ -452,9 +471,9 @@ def test_the_number_of_workers_may_change(before, after):
 
     expected = [(epoch, batch) for epoch, batch, _ in Script(make).bare()]
     process = Script(partial(make, before)).process()
-    found = next(state() for seen, state in process if len(seen) == 27)  # some way from where it draws again
+    found = next(state() for seen, state in process if len(seen) == 31)  # a few batches before the sampler draws again
     process.close()
-    assert [(epoch, batch) for epoch, batch, _ in Script(partial(make, after)).rest(found)] == expected[27:]
+    assert [(epoch, batch) for epoch, batch, _ in Script(partial(make, after)).rest(found)] == expected[31:]
 
 
 def test_workers_of_a_validation_do_not_shift_the_order_of_the_training():
@@ -598,6 +617,22 @@ def test_data_that_has_become_less_ends_the_pass():
     found = next(state() for seen, state in process if len(seen) == 3)
     seen = Script(lambda: loader_of(Subset(Numbers(), range(4)))).rest(found)
     assert [(epoch, batch) for epoch, batch, _ in seen[:2]] == [(2, [0, 1, 2]), (2, [3])]
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+@pytest.mark.parametrize("had_iterator", [False, True])
+def test_a_loader_goes_with_its_last_user_and_its_workers_with_it(batches, had_iterator):
+    positions = TorchPositions(TorchRandomness())
+    positions.remembers = True
+    loader = loader_of(shuffle=True, **workers(1, persistent=True))
+    list(positions.begin(loader, 1))
+    if had_iterator:
+        positions.begin(loader, 2)
+    state = positions.state_dict()
+    iterator = positions.resume(loader, 1, batches, state)
+    reference = weakref.ref(loader)
+    del loader, iterator
+    assert reference() is None
 
 
 def test_the_length_of_what_is_left_is_that_of_the_pass():

@@ -185,6 +185,7 @@ def test_an_interruption_in_the_middle_of_a_file_leaves_nothing(tmp_path):
             raise KeyboardInterrupt
         return proceed()
 
+    large = {"a": torch.ones(1_000_000), "b": torch.ones(1_000_000)}  # so that torch is in the middle of it
     with intercepted(by), pytest.raises(KeyboardInterrupt):
-        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+        write_checkpoint(tmp_path / "step-00000007", large, describe)
     assert os.listdir(tmp_path) == []

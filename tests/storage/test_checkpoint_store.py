@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -300,6 +301,23 @@ def test_rules_hold_for_what_earlier_runs_saved_once_they_are_known(opened, writ
     assert steps(store) == [4, 5]
 
 
+def test_savers_that_do_not_ask_this_time_have_a_say_too(opened):
+    store = opened()
+    for step in range(1, 6):
+        tags = {"a": None} if step < 3 else {"b": None}
+        request = Request(tags, in_background=False, rules={"a": KeepNewest(1), "b": KeepNewest(1)})
+        store.write({}, step=step, elapsed=0.0, request=request)
+    assert steps(store) == [2, 4, 5]
+
+
+def test_one_without_tags_stays(opened, write):
+    store = opened()
+    store.save({}, step=1, tags=[])
+    for step in (2, 3, 4):
+        write(store, step, last=KeepNewest(1))
+    assert steps(store) == [1, 3, 4]
+
+
 def test_a_rule_sees_steps_and_times_the_oldest_first(opened, write):
     seen = []
 
@@ -335,10 +353,9 @@ def test_a_deletion_that_fails_is_told_and_leaves_nothing_half_deleted(operation
     assert "Input/output error" in caplog.text
     for step in steps(store):
         read_checkpoint(store.workdir / "checkpoints" / f"step-{step:08d}")
-    store.close()
-    store = opened("must")
     write(store, 4, last=KeepNewest(1))
     assert steps(store) == [3, 4]
+    assert [name for name in os.listdir(store.workdir / "checkpoints") if name.startswith(".")] == []
 
 
 def test_what_is_deleted_is_hidden_for_good_first(opened, write, failing):
@@ -406,6 +423,7 @@ def test_at_whichever_operation_a_save_fails_there_is_a_good_one_to_go_on_from(t
 
 def test_a_checkpoints_folder_that_is_gone_is_made_again(opened, write, names):
     store = opened()
-    os.rmdir(store.workdir / "checkpoints")
     write(store, 1)
-    assert names() == ["last", "step-00000001"]
+    shutil.rmtree(store.workdir / "checkpoints")
+    write(store, 2)
+    assert names() == ["last", "step-00000002"]

@@ -174,6 +174,7 @@ def test_without_symbolic_links_there_is_no_last(opened, write, failing, names):
 def test_something_else_that_is_called_last_is_left_alone(what, opened, write, tmp_path):
     last = tmp_path / "run" / "checkpoints" / "last"
     store = opened()
+    last.parent.mkdir()
     last.write_text("mine") if what == "file" else last.mkdir()
     write(store, 1)
     store.close()

@@ -52,14 +52,14 @@ def listed(workdir):
 
 def test_auto_in_an_empty_workdir_starts_anew(opened, tmp_path):
     assert opened().resumed is None
-    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+    assert listed(tmp_path / "run") == [".lock"]
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
 
 
 def test_opening_again_and_again_moves_nothing(opened, tmp_path):
     for _ in range(3):
         opened().close()
-    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+    assert listed(tmp_path / "run") == [".lock"]
 
 
 def test_auto_takes_the_newest_by_step_and_number_whatever_the_clock_says(run, opened):
@@ -162,8 +162,7 @@ def test_never_moves_the_earlier_run_aside_and_nothing_else(run, opened, tree):
     workdir = run(1)
     made = tree(workdir)
     assert opened("never").resumed is None
-    assert listed(workdir) == [".lock", "checkpoints", "hyper.txt", "previous"]
-    assert listed(workdir / "checkpoints") == []
+    assert listed(workdir) == [".lock", "hyper.txt", "previous"]
     assert tree(workdir / "previous" / "001") == [name for name in made if name not in (".lock", "hyper.txt")]
 
 
@@ -177,7 +176,7 @@ def test_earlier_runs_are_numbered(run, opened, tmp_path):
 def test_auto_moves_logs_without_checkpoints_aside(run, opened):
     workdir = run()
     assert opened().resumed is None
-    assert listed(workdir) == [".lock", "checkpoints", "hyper.txt", "previous"]
+    assert listed(workdir) == [".lock", "hyper.txt", "previous"]
 
 
 # Paths
@@ -196,14 +195,14 @@ def test_a_path_may_be_a_checkpoint_a_best_folder_or_a_workdir(run, opened, tmp_
         store = opened(path)
         assert resumed_step(store) == step
         store.close()
-    assert listed(tmp_path / "run") == [".lock", "checkpoints"]
+    assert listed(tmp_path / "run") == [".lock"]
 
 
 def test_going_on_from_another_workdir_moves_the_run_that_is_here_aside(run, opened, tmp_path):
     here, there = run(5), run(1, workdir=tmp_path / "other")
     assert resumed_step(opened(there)) == 1
     assert listed(here / "previous" / "001") == ["checkpoints", "events.jsonl", "run.json", "scalars.jsonl", "tensorboard"]
-    assert listed(here / "checkpoints") == []
+    assert not (here / "checkpoints").exists()
     assert listed(there / "checkpoints") == ["last", "step-00000001"]
 
 

@@ -59,7 +59,8 @@ def test_without_outliving_the_call_host_memory_is_not_copied():
 
 
 def test_odd_views_are_taken_as_what_they_show(same):
-    now = {"conj": torch.tensor([1 + 2j]).conj(), "wide": torch.tensor(3.0).expand(2, 2), "part": torch.arange(9.0)[::4]}
+    now = {str(number): torch.full((1000,), number + 2j).conj() for number in range(9)}
+    now |= {"wide": torch.tensor(3.0).expand(2, 2), "part": torch.arange(9.0)[::4]}
     for outlives in (True, False):
         taken = Snapshots().take(now, outlives_the_call=outlives)
         assert same(taken, {name: tensor.resolve_conj() for name, tensor in now.items()})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import OrderedDict
 
 import numpy as np
@@ -81,6 +82,12 @@ def test_other_readers_can_read_it(tmp_path, equal):
 
 def test_narrow_types_do_not_put_wide_ones_out_of_line(through, equal):
     weights = {"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(1, dtype=torch.float64), "c": torch.ones(1).half()}
+    memory = io.BytesIO()
+    write_weights(weights, memory)
+    length = int.from_bytes(memory.getvalue()[:8], "little")
+    header = json.loads(memory.getvalue()[8 : 8 + length])
+    assert length % 8 == 0
+    assert [header[name]["data_offsets"][0] % weights[name].element_size() for name in weights] == [0, 0, 0]
     assert equal(through(weights), weights)
 
 

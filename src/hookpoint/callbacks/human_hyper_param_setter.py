@@ -62,7 +62,7 @@ class HumanHyperParamSetter(HyperParamSetter):
             )
         self.file_name = file_name
         self._file = HyperFile(file_name)
-        self._standing: set[tuple[str, str]] = set()
+        self._standing: set[str] = set()
 
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
@@ -85,18 +85,22 @@ class HumanHyperParamSetter(HyperParamSetter):
     def _look(self, run: Run) -> None:
         reading = self._file.read()
         problems = self._of_all(run, reading)
-        mine = [line for line in reading.lines.values() if self.setting.is_called(line.name)]
-        if mine:
-            problems += self._apply(run, max(mine, key=lambda line: line.number))
+        for line in reversed(reading.lines):
+            if self.setting.is_called(line.name):
+                refused = self._apply(run, line)
+                if refused is None:
+                    break
+                problems.append(refused)
         self._report(run, problems)
 
-    def _apply(self, run: Run, line: Line) -> list[Problem]:
+    def _apply(self, run: Run, line: Line) -> Problem | None:
+        """Set what a line says; return what is wrong with it, if anything."""
         try:
             self.setting.set(run, line.value)
         except Exception as error:  # of a HyperParam of any kind: what it refuses is a line's fault, and ends no run
             reason = str(error).partition("\n")[0]
-            return [Problem(line.number, f"is refused: {reason} It says {line.value!r}", repr(line.value))]
-        return []
+            return Problem(line.number, f"is refused: {reason} It says {line.value!r}", f"{line.name} refused {line.value!r}")
+        return None
 
     def _of_all(self, run: Run, reading: Reading) -> list[Problem]:
         """Return what is wrong with the file as such; of several callbacks that share it the first one says so."""
@@ -106,17 +110,16 @@ class HumanHyperParamSetter(HyperParamSetter):
             return []
         settings = [one.setting for one in sharing]
         known = ", ".join(setting.name for setting in settings)
-        nobodys = [line for line in reading.lines.values() if not any(setting.is_called(line.name) for setting in settings)]
+        nobodys = [line for line in reading.lines if not any(setting.is_called(line.name) for setting in settings)]
         return reading.problems + [
-            Problem(line.number, f"sets {line.name[:40]!a}, which nobody reads here; known: {known}", line.name)
+            Problem(line.number, f"sets {line.name[:40]!a}, which nobody reads here; known: {known}", f"{line.name} unknown")
             for line in nobodys
         ]
 
     def _report(self, run: Run, problems: list[Problem]) -> None:
         """Say what is wrong that was not wrong the last time."""
-        standing = {(problem.reason, problem.content) if not problem.line else ("", problem.content) for problem in problems}
-        new = [one for one in problems if ((one.reason if not one.line else ""), one.content) not in self._standing]
-        self._standing = standing
+        new = [problem for problem in problems if problem.key not in self._standing]
+        self._standing = {problem.key for problem in problems}
         for problem in new[:MOST_REPORTED]:
             where = f"{self.file_name}, line {problem.line}," if problem.line else self.file_name
             logger.warning("%s %s", where, problem.reason)

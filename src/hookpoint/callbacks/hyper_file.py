@@ -31,18 +31,23 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a line, or with the file where `line` is 0. `content` tells one that is new from one that was seen."""
+    """What is wrong with a line, or with the file where `line` is 0; `content` is what stays the same when the line moves."""
 
     line: int
     reason: str
     content: str = ""
 
+    @property
+    def key(self) -> str:
+        """What tells a problem that is new from one that was seen."""
+        return self.content or self.reason
+
 
 @dataclass(slots=True)
 class Reading:
-    """What a file said when it was read: the last line for each name, and what is wrong with the others."""
+    """What a file said when it was read, and what is wrong with the rest."""
 
-    lines: dict[str, Line] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -117,18 +122,18 @@ def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
     """Return what the lines say. `may_be_half` leaves a last line that makes no sense alone: it may not be whole yet.
 
     >>> reading = parse(b"# by hand\\nlearning_rate: 0.01\\nmomentum=0.9\\n")
-    >>> reading.lines["learning_rate"].value, reading.problems[0].line, reading.problems[0].reason
-    (0.01, 3, "has no colon: 'momentum=0.9'; write name:value")
+    >>> reading.lines, reading.problems[0].reason
+    ([Line(number=2, name='learning_rate', value=0.01)], "has no colon: 'momentum=0.9'; write name:value")
     """
     reading = Reading()
     pieces = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, found in _meaning(pieces):
         if isinstance(found, Line):
-            earlier = reading.lines.get(found.name)
+            earlier = next((line.number for line in reading.lines if line.name == found.name), None)
             if earlier is not None:
-                reason = f"sets {_short(found.name)} again, after line {earlier.number}; the last one counts"
-                reading.problems.append(Problem(number, reason, found.name))
-            reading.lines[found.name] = found
+                reason = f"sets {_short(found.name)} again, after line {earlier}; the last one that is good counts"
+                reading.problems.append(Problem(number, reason, f"{found.name} again"))
+            reading.lines.append(found)
         elif not (may_be_half and number == len(pieces)):
             reading.problems.append(found)
     return reading

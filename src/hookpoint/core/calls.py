@@ -83,8 +83,13 @@ def gates_of(entry: Entry, point: str) -> tuple[Armed, ...]:
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each reader check what it reads, once a writer that stands before it at this point has run."""
+    """Make each reader check what it reads, once a writer that stands before it at this point has run.
+
+    Not where things begin: who only gets ready there has nothing to write yet.
+    """
     for position, call in enumerate(calls):
+        if call.point in NEVER_GATED or call.point.endswith("_begin"):
+            continue
         reads = set(call.entry.declared("reads"))
         writers = [other for other in calls[:position] if reads & set(other.entry.declared("writes"))]
         for writer in writers:

@@ -29,6 +29,8 @@ class Epochs:
             loop.open_epoch()
             if not run._verdicts.stop and not run._verdicts.stop_epoch:
                 self._opened = loop.clocks.epoch
+                loop.saving.body_begins()
+                loop.resuming.repeat_body()
                 return self._opened
             loop.saving.before_end_points()
             loop.close_open_epoch(cut_short=True)

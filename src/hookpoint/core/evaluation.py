@@ -82,7 +82,7 @@ def randomness_kept(randomness: Randomness, loader: Any) -> Iterator[None]:
     """Put every generator of random numbers back to where it was found: a loader's own may be that of another one too."""
     found = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    generators = [one for owner in owners if hasattr(one := getattr(owner, "generator", None), "get_state")]
+    generators: list[Any] = [one for owner in owners if hasattr(one := getattr(owner, "generator", None), "get_state")]
     states = [one.get_state() for one in generators]
     try:
         yield

@@ -131,6 +131,7 @@ class Loop:
             self.hooks.start_schedules(self.clocks)
             self.clocks.start()
             self._fire_or_stop("on_run_begin")
+            self.saving.body_begins()
             self.resuming.put_back()
             self.saving.check()
         except BaseException as error:

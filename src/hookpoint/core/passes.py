@@ -173,6 +173,7 @@ class Pass:
             set_now(run, self._outer_now)
         if self._opened_epoch:
             loop.close_epoch()
+            loop.saving.body_begins()
 
     @property
     def batches_done(self) -> int:
@@ -242,7 +243,7 @@ class Pass:
         loop.close_passes_above(self)
         self._source: Iterator[Any]
         if not self._is_train:
-            self._source = iter(self._loader)
+            self._source = iter(self._loader) if self._aside else loop.positions.visit(self._loader)
         elif resuming.is_under_way:
             self._source, self._batches_seen = resuming.enter_pass(self._loader)
             self._steps_before = run._clocks.step

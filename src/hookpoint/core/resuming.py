@@ -63,6 +63,7 @@ class Resuming:
         self._loop.saving.keep_at()
         run._payload = {"path": found.path}
         self._loop.hooks.fire("on_load", run)
+        self.repeat_body()
 
     # Back to the pass
 
@@ -80,14 +81,25 @@ class Resuming:
             return False
         self._epochs_over += 1
         over = self._loop.epochs_opened
-        if self._epochs_over == over and not self.is_under_way:
-            self.leave_epochs()
+        if self._epochs_over == over:
+            if self.is_under_way:
+                self.repeat_body()
+            else:
+                self.leave_epochs()
         return self._epochs_over <= over
+
+    def repeat_body(self) -> None:
+        """Let what a user's code does before the pass be what it was: the order of the data may be drawn there."""
+        if self.is_under_way and self.place["rng"] is not None:
+            self._loop.randomness.load_state_dict(self.place["rng"])
+            self._loop.saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
         """Return what is known of a pass that was over before the checkpoint, or None for one that is to run."""
         if self.is_under_way and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
+            if done["rng"] is not None:
+                self._loop.randomness.load_state_dict(done["rng"])
             return done
         return None
 

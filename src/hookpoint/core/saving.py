@@ -31,6 +31,7 @@ class Saving:
         self.is_due = False
         self.window_is_open = False
         self.passes_done: list[dict[str, Any]] = []
+        self.rng_of_body: dict[str, Any] | None = None
         self.parts = parts
         self.store = store
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
@@ -157,14 +158,22 @@ class Saving:
         loop = self._loop
         if not loop.epoch_is_open:
             return {"in_epoch": False}
-        place: dict[str, Any] = {"in_epoch": True, "passes": [_plain(one) for one in self.passes_done], "batches": None}
+        place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
+        place["batches"] = None
         if loop.passes and loop.passes[0].mode == "train":
             place["batches"] = loop.passes[0].batches_done
         return place
 
     def pass_is_done(self, results: Mapping[str, Any], batches: int) -> None:
-        """Remember a pass of this epoch: who goes on in the middle of it does not repeat the passes before."""
-        self.passes_done.append({"results": results, "batches": batches})
+        """Remember a pass of this epoch: who goes on in a later one does not repeat it, and draws the numbers that follow it."""
+        self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
+
+    def body_begins(self) -> None:
+        """Remember where the generators stand before a user's code of an epoch, which is run again by who goes on in it."""
+        self.rng_of_body = self._rng()
+
+    def _rng(self) -> dict[str, Any] | None:
+        return self._loop.randomness.state_dict() if self.store is not None else None
 
     def keep_at(self) -> None:
         """Take note that the state of this moment is on disk, or on its way."""
@@ -254,4 +263,4 @@ class Saving:
 
 def _plain(one_pass: Mapping[str, Any]) -> dict[str, Any]:
     results = {name: float(value) for name, value in one_pass["results"].items()}
-    return {"results": results, "batches": one_pass["batches"]}
+    return {**one_pass, "results": results}

@@ -24,8 +24,7 @@ class Behind:
         self.was_asked = False
         self._sampler = sampler
         self._left = batches
-        self._begin = begin
-        self._is_to_begin = had_iterator
+        self._begin: PutBack | None = begin
         self._asks_once = had_iterator
         self._source: Iterator[Any] = iter(())
         self._hold: Callable[[], PutBack] | None = None
@@ -38,18 +37,19 @@ class Behind:
 
     def start(self) -> None:
         """Pass over the first items, unless that was done."""
-        if self._is_to_begin:
-            self._is_to_begin = False
-            self._begin()
-            self._source = iter(self._sampler)
-        left, self._left = self._left, 0
-        next(islice(self._source, left, left), None)
+        begin, self._begin = self._begin, None  # for it knows the loader, which would know itself by this
+        if begin is not None:
+            if self._asks_once:
+                begin()
+                self._source = iter(self._sampler)
+            next(islice(self._source, self._left, self._left), None)
 
     def __iter__(self) -> Behind:
         self.was_asked = True
         if self._hold is not None:
             self._return, self._hold = self._hold(), None
-            self._begin()
+            if self._begin is not None:
+                self._begin()
         if not self._asks_once:
             self._source = iter(self._sampler)
         return self

@@ -67,7 +67,8 @@ class KnownLoader:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            "is_seeded_anew": self._is_seeded_anew,
+            # What has another seed after a pass than before it seeds itself: the script does not.
+            "is_seeded_anew": self._is_seeded_anew and loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
             "begun": self.begun,

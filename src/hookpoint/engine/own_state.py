@@ -17,7 +17,7 @@ from hookpoint.core.samples import length_of
 
 # In the state of a StatefulDataLoader: whether its pass is over, and whether its data set has ended, without workers.
 PASS_IS_OVER = "_iterator_finished"
-FETCHER, HAS_ENDED = "_fetcher_state", "_fetcher_ended"
+FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
 
 def rest_of_pass(

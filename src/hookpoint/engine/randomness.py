@@ -14,7 +14,7 @@ class TorchRandomness:
     """Python's, NumPy's and torch's generators, on the host and on every CUDA device; plain types and tensors.
 
     Devices are left out as long as nothing has used them. Where there are fewer or more of them than there were, those that
-    were there before get their state back. Reading takes about 50 microseconds, and as many for each device.
+    were there before get their state back. Reading takes 50 to 100 microseconds, and as many again for each device.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.randomness import put_state, state_of
 
 
 class SeededSamples(Dataset[Any]):
@@ -42,7 +43,7 @@ class SeededSamples(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
         host = torch.default_generator  # seeding through torch.manual_seed would reach for CUDA, which a worker must not
-        found = random.getstate(), host.get_state(), numpy.get_state() if numpy is not None else None
+        found = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
         number = self._number(index)
         try:
             random.seed(number)
@@ -54,7 +55,7 @@ class SeededSamples(Dataset[Any]):
             random.setstate(found[0])
             host.set_state(found[1])
             if numpy is not None:
-                numpy.set_state(found[2])
+                put_state(numpy, found[2])
 
     # There is no __getitems__, though the data set may have one: samples that are read together would share one seed.
 

@@ -35,7 +35,6 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Check
         aside.move_run(workdir)
     elif resume not in ("auto", "must"):
         _make_way(workdir, found)
-    disk.make_folder(checkpoints(workdir))
     named_copies.heal(workdir, entries(workdir))
     return None if found is None else Checkpoint(found.path, found.state)
 

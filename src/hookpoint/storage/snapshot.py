@@ -33,7 +33,7 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            memory = memory_of(tensor) or where
+            memory = memory_of(value) or where  # not that of `tensor`, which may be gone when the next one gets its place
             if memory not in taken:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
                 taken[memory] = self._buffers[where][1]

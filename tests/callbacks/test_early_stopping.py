@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from hookpoint import Callback, Every, Runner
+from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
+from hookpoint.core.errors import BadLoop, MissingMetric
+from hookpoint.core.loop import Loop
+
+NAN = math.nan
+
+
+class Model:
+    """A model whose weights are the number of the epoch it was trained in."""
+
+    def __init__(self):
+        self.weight = 0
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"]
+
+
+class Stops(Callback):
+    def __init__(self):
+        self.reasons = []
+
+    def on_records(self, records):
+        self.reasons += [record.values["stop"]["reason"] for record in records if "stop" in record.values]
+
+
+def train(callback, losses, others=(), *, model=None, epochs=None, **given):
+    """Run an epoch for each value of val_loss, None for none, until it is stopped; return the run."""
+    model = model or Model()
+    with Loop([callback, *others], model=model, **given) as run:
+        for epoch in run.epochs(epochs or len(losses)):
+            for _ in run.batches(range(2)):
+                model.weight = epoch
+            if losses[epoch - 1] is not None:
+                run.log(val_loss=losses[epoch - 1])
+    return run
+
+
+def test_it_stops_at_the_first_value_that_is_not_better_and_not_before():
+    assert train(EarlyStopping(), [3.0, 2.0, 1.0, 1.0, 0.5]).epoch == 4
+    assert train(EarlyStopping(), [3.0, 2.0, 1.0]).epoch == 3
+
+
+def test_patience():
+    assert train(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
+
+
+def test_only_new_values_count():
+    assert train(EarlyStopping(patience=2), [2.0, None, None, 2.0, None, 2.0, 2.0]).epoch == 6
+
+
+def test_the_first_epochs_may_be_left_out():
+    callback = EarlyStopping(start_from_epoch=2)
+    assert train(callback, [1.0, 5.0, 4.0, 3.0, 3.0, 2.0]).epoch == 5
+    assert callback.best.value == 3.0
+
+
+def test_the_mode_goes_by_the_name():
+    with Loop([EarlyStopping("accuracy")]) as run:
+        for epoch in run.epochs(5):
+            run.log(accuracy=[0.1, 0.2, 0.3, 0.2, 0.4][epoch - 1])
+    assert run.epoch == 4
+
+
+def test_baseline():
+    assert train(EarlyStopping(baseline=2.0, patience=2), [5.0, 4.0, 3.0]).epoch == 2
+
+
+def test_within_an_epoch():
+    with Loop([EarlyStopping("val_loss", patience=2).when(Every(steps=1))]) as run:
+        for _ in run.batches(range(20)):
+            for _ in run.batches(range(1), mode="val"):
+                run.log(loss=max(5 - run.step, 2))
+    assert run.step == 6
+
+
+def test_the_reason_says_what_has_stopped_it(capsys):
+    stops = Stops()
+    callback = EarlyStopping(patience=2, verbose=1)
+    train(callback, [3.0, 2.5, 2.5, 2.75], [stops])
+    reason = "EarlyStopping(val_loss): nothing better than 2.5, of step 4, in 2 values"
+    assert stops.reasons == [reason]
+    assert callback.stopped
+    assert capsys.readouterr().err == f"epoch 4: {reason}\n"
+
+
+def test_the_reason_where_there_never_was_a_number():
+    stops = Stops()
+    train(EarlyStopping(), [NAN], [stops])
+    assert stops.reasons == ["EarlyStopping(val_loss): nothing better in 1 value"]
+
+
+def test_a_second_run_starts_anew():
+    callback = EarlyStopping(patience=1)
+    assert train(callback, [0.5, 0.5]).epoch == 2
+    assert train(callback, [3.0, 2.0, 1.0]).epoch == 3
+    assert callback.best.value == 1.0
+
+
+# Resuming
+
+LOSSES = [4.0, 3.0, 3.0, NAN, 2.0, 2.0, 2.5, 3.0, 1.0]
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_resumed_run_stops_where_an_uninterrupted_one_does(disk, cut, restores):
+    def make():
+        return EarlyStopping(patience=3, restore_best_weights=restores)
+
+    models = Model(), Model()
+    assert train(make(), LOSSES, model=models[0]).epoch == 8
+    train(make(), LOSSES[:cut], [ModelSaver()], store=disk)
+    assert train(make(), LOSSES, [ModelSaver()], store=disk, model=models[1]).epoch == 8
+    assert models[0].weight == models[1].weight == (5 if restores else 8)
+
+
+def test_a_run_that_it_stopped_is_stopped_again(disk, caplog):
+    train(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
+    model, again = Model(), EarlyStopping(patience=1)
+    run = train(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
+    assert (run.epoch, run.step, model.weight) == (2, 4, 2)
+    assert "had stopped this run: EarlyStopping(val_loss): nothing better than 2" in caplog.text
+
+
+def test_more_patience_goes_on(disk):
+    train(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
+    assert train(EarlyStopping(patience=2), [2.0, 2.0, 1.0], [ModelSaver()], store=disk).epoch == 3
+
+
+def test_a_run_that_it_stopped_in_the_middle_of_an_epoch_is_stopped_again(disk):
+    def go():
+        callback = EarlyStopping("val_loss", patience=2).when(Every(steps=1))
+        with Loop([callback, ModelSaver()], store=disk) as run:
+            for _ in run.epochs(2):
+                for _ in run.batches(range(20)):
+                    for _ in run.batches(range(1), mode="val"):
+                        run.log(loss=max(5 - run.step, 2))
+        return run.step
+
+    assert go() == go() == 6
+
+
+# Best weights
+
+
+@pytest.mark.parametrize("losses", [[3.0, 1.0, 2.0, 2.0, 2.0, 0.5], [3.0, 1.0, 2.0]])
+def test_the_best_weights_are_there_at_the_end_stopped_or_not(losses):
+    model = Model()
+    train(EarlyStopping(patience=3, restore_best_weights=True), losses, model=model)
+    assert model.weight == 2
+
+
+def test_without_a_best_the_weights_are_the_last():
+    model = Model()
+    train(EarlyStopping(patience=3, restore_best_weights=True), [NAN, NAN], model=model)
+    assert model.weight == 2
+
+
+def test_weights_are_not_restored_after_an_exception():
+    model = Model()
+    with pytest.raises(ZeroDivisionError):
+        with Loop([EarlyStopping(patience=9, restore_best_weights=True)], model=model) as run:
+            for epoch in run.epochs(3):
+                for _ in run.batches(range(1)):
+                    model.weight = epoch
+                    1 / (3 - epoch)
+                run.log(val_loss=float(epoch))
+    assert model.weight == 3
+
+
+def test_a_longer_run_goes_on_with_the_last_weights(disk):
+    """MinSaver saves the best only: the last checkpoint is the one of the end, and comes before the best is restored."""
+    model = Model()
+    train(EarlyStopping(patience=9, restore_best_weights=True), [1.0, 2.0, 3.0], [MinSaver("val_loss")], store=disk, model=model)
+    assert model.weight == 1
+    assert disk.saved[-1] == (6, ["end"])
+    assert disk.states[6]["parts"]["model"] == {"weight": 3}
+
+
+def test_a_finished_run_that_is_loaded_has_the_best_weights(disk):
+    losses = [1.0, 2.0, 3.0]
+    for _ in range(2):
+        model = Model()
+        train(EarlyStopping(patience=9, restore_best_weights=True), losses, [ModelSaver()], store=disk, model=model)
+        assert model.weight == 1
+
+
+def test_a_metric_of_other_weights_is_said(caplog):
+    model = Model()
+    with Loop([EarlyStopping("val_loss", restore_best_weights=True)], model=model) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(range(3)):
+                if run.batch_idx == 1:
+                    for _ in run.batches(range(1), mode="val"):
+                        run.log(loss=1.0 / run.epoch)
+    assert caplog.messages == [
+        "'val_loss' was measured at step 1, and it is step 3 now: the weights that EarlyStopping(val_loss) keeps are those of now."
+        " Trigger it where the metric is measured, with .when(...)"
+    ]
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(BadLoop, match="the model has no state_dict and load_state_dict"):
+        train(EarlyStopping(restore_best_weights=True), [1.0], model=type("Bare", (), {"weight": 0})())
+
+
+def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_path):
+    torch.manual_seed(0)
+    data = (torch.randn(32, 4), torch.randn(32, 1))
+    kept = {}
+
+    class Remember(Callback):
+        def on_epoch_end(self, run):
+            kept[run.step] = {name: value.clone() for name, value in run.model.state_dict().items()}
+
+    def fit(epochs):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        callback = EarlyStopping("val_loss", patience=4, restore_best_weights=True)
+        callbacks = [callback, ModelSaver(), Remember()]
+        runner = Runner(
+            model, optimizer, torch.nn.MSELoss(), callbacks=callbacks, monitors=[], extra_callbacks=[], workdir=tmp_path, seed=2
+        )
+        run = runner.fit(data, (data[0] + 0.5, data[1]), epochs=epochs, batch_size=8)
+        return model, callback, run
+
+    for epochs in (3, 40):  # the second goes on from the first one's checkpoint
+        model, callback, run = fit(epochs)
+        best = kept[callback.best.step]
+        assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
+    assert callback.stopped
+    assert callback.best.step < run.step
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"patience": -1}, "patience=-1. means nothing"),
+        ({"patience": 1.5}, "patience=1.5. means nothing"),
+        ({"min_delta": -0.1}, "min_delta=-0.1. means nothing"),
+        ({"baseline": NAN}, "baseline=nan. means nothing"),
+        ({"start_from_epoch": -1}, "start_from_epoch=-1. means nothing"),
+        ({"mode": "least"}, "mode='least'"),
+        ({"monitor": "thing"}, "does not say whether less or more"),
+    ],
+)
+def test_mistakes_are_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        EarlyStopping(**options)
+
+
+def test_a_metric_that_never_comes_is_an_error():
+    with pytest.raises(MissingMetric, match=r"^EarlyStopping\(val_loss\) reads 'val_loss', which never came"):
+        train(EarlyStopping(), [None, None])

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookpoint import Callback, Runner
+from hookpoint.callbacks import MaxSteps, ModelSaver
+from hookpoint.core.loop import Loop
+
+
+def train(n, disk=None, *, epochs=5, batches=3, others=()):
+    with Loop([MaxSteps(n), *others], store=disk) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(batches)):
+                pass
+    return run
+
+
+@pytest.mark.parametrize(("n", "steps", "epoch"), [(0, 0, 0), (1, 1, 1), (3, 3, 1), (4, 4, 2), (15, 15, 5), (99, 15, 5)])
+def test_it_stops_after_so_many_steps(n, steps, epoch):
+    run = train(n)
+    assert (run.step, run.epoch) == (steps, epoch)
+
+
+@pytest.mark.parametrize(("n", "complete"), [(3, True), (4, False), (6, True)])
+def test_an_epoch_whose_last_step_it_is_is_complete(n, complete):
+    assert train(n).epoch_complete is complete
+
+
+def test_where_nobody_knows_how_many_batches_there_are():
+    with Loop([MaxSteps(4)]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches(iter(range(3))):
+                pass
+    assert run.step == 4
+
+
+def test_more_steps_go_on(disk):
+    assert train(4, disk, others=[ModelSaver()]).step == 4
+    assert train(4, disk, others=[ModelSaver()]).step == 4
+    assert train(7, disk, others=[ModelSaver()]).step == 7
+
+
+def test_a_second_run_counts_anew():
+    loop = Loop([MaxSteps(2)])
+    for _ in range(2):
+        with loop as run:
+            for _ in run.batches(range(5)):
+                pass
+        assert run.step == 2
+
+
+def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated():
+    class Seen(Callback):
+        reads = ("val_loss",)
+
+        def on_trigger(self, run):
+            self.values = run.metrics.observations("val_loss")
+
+    seen, model = Seen(), torch.nn.Linear(2, 1)
+    runner = Runner(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.nn.MSELoss(),
+        callbacks=[MaxSteps(4), seen],
+        monitors=[],
+        extra_callbacks=[],
+        accumulate=2,
+    )
+    data = (torch.randn(8, 2), torch.randn(8, 1))
+    run = runner.fit(data, data, epochs=9, batch_size=2)
+    assert (run.step, run.iteration, run.epoch) == (4, 8, 2)
+    assert seen.values == 2
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, True, None, "3"])
+def test_mistakes_are_refused(n):
+    with pytest.raises(ValueError, match="means nothing"):
+        MaxSteps(n)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Every
+from hookpoint.callbacks import ModelSaver
+from hookpoint.callbacks.metric_watcher import MetricWatcher
+from hookpoint.core.errors import MissingMetric
+from hookpoint.core.loop import Loop
+
+
+class Watches(MetricWatcher):
+    def __init__(self, monitor="score", **options):
+        super().__init__(monitor, **options)
+        self.taken = []
+
+    def take(self, run, step, value):
+        self.taken.append((step, value))
+
+
+def test_each_value_is_taken_once(train):
+    watches = Watches()
+    train([watches], [{"score": 1.0}, {}, {"score": 1.0}, {"other": 2.0}])
+    assert watches.taken == [(3, 1.0), (9, 1.0)]
+
+
+def test_epochs_that_were_broken_off_count_too():
+    watches = Watches()
+    with Loop([watches]) as run:
+        for epoch in run.epochs(3):
+            for _ in run.batches(range(5)):
+                if run.batch_idx == 1:
+                    break
+            run.log(score=epoch)
+    assert watches.taken == [(2, 1.0), (4, 2.0), (6, 3.0)]
+
+
+def test_with_a_schedule_they_count_when_that_says_so():
+    watches = Watches().when(Every(steps=3))
+    with Loop([watches]) as run:
+        for epoch in run.epochs(2):
+            for _ in run.batches(range(5)):
+                if run.batch_idx == 1:
+                    break
+            run.log(score=epoch)
+    assert watches.taken == [(2, 1.0)]
+
+
+def test_values_within_an_epoch():
+    watches = Watches("val_score").when(Every(steps=2))
+    with Loop([watches]) as run:
+        for _ in run.batches(range(6)):
+            for _ in run.batches(range(2), mode="val"):
+                run.log(score=run.step)
+    assert watches.taken == [(1, 1.0), (3, 3.0), (5, 5.0)]
+
+
+def test_a_resumed_run_takes_nothing_twice(train):
+    train([Watches(), ModelSaver()], [{"score": 1.0}])
+    again = Watches()
+    train([again, ModelSaver()], [{"score": 1.0}, {}, {"score": 3.0}])
+    assert again.taken == [(9, 3.0)]
+
+
+def test_a_second_run_starts_anew(train, disk):
+    watches = Watches()
+    train([watches], [{"score": 1.0}, {"score": 2.0}])
+    train([watches], [{"score": 3.0}], store=type(disk)())
+    assert watches.taken == [(3, 1.0), (6, 2.0), (3, 3.0)]
+
+
+def test_a_metric_that_never_comes_is_an_error(train):
+    with pytest.raises(MissingMetric, match=r"^Watches\(score\) reads 'score', which never came in the whole run"):
+        train([Watches()], [{}])
+
+
+@pytest.mark.parametrize("metric", ["", None, 3])
+def test_something_else_is_no_metric(metric):
+    with pytest.raises(ValueError, match="is no metric"):
+        Watches(metric)

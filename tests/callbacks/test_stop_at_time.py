@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import datetime
+import time
+
+import pytest
+
+from hookpoint.callbacks import ModelSaver, StopAtTime, stop_at_time
+from hookpoint.core import clocks
+from hookpoint.core.loop import Loop
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves by ten seconds with each batch."""
+
+    class Clock:
+        now = 1000.0
+
+    monkeypatch.setattr(clocks, "perf_counter", lambda: Clock.now)
+    monkeypatch.setattr(stop_at_time.time, "time", lambda: Clock.now)
+    return Clock
+
+
+def train(callback, clock, *, epochs=2, batches=10, others=(), **given):
+    with Loop([callback, *others], **given) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(batches)):
+                clock.now += 10.0
+    return run
+
+
+@pytest.mark.parametrize(
+    ("callback", "steps"),
+    [
+        (StopAtTime(1), 6),
+        (StopAtTime(run_time=0.5), 3),
+        (StopAtTime(seconds=45), 5),
+        (StopAtTime(1, seconds=30), 9),
+        (StopAtTime(hours=0.025), 9),
+        (StopAtTime(60), 20),
+        (StopAtTime(0), 0),
+    ],
+)
+def test_it_stops_when_the_time_is_over(clock, callback, steps):
+    assert train(callback, clock).step == steps
+
+
+def test_training_time_counts_across_a_resume(clock, disk):
+    assert train(StopAtTime(seconds=50), clock, others=[ModelSaver()], store=disk).step == 5
+    clock.now += 10_000
+    assert train(StopAtTime(seconds=120), clock, others=[ModelSaver()], store=disk).step == 12
+
+
+def test_a_run_that_has_had_its_time_stops_at_once(clock, disk):
+    for _ in range(2):
+        assert train(StopAtTime(seconds=50), clock, others=[ModelSaver()], store=disk).step == 5
+
+
+def test_at_a_time_of_day(clock):
+    moment = datetime.datetime.fromtimestamp(1035.0)
+    assert train(StopAtTime(until=moment), clock).step == 4
+    clock.now = 1000.0
+    assert train(StopAtTime(until=moment.isoformat(" ")), clock).step == 4
+    clock.now = 1000.0
+    aware = datetime.datetime.fromtimestamp(1035.0, tz=datetime.timezone(datetime.timedelta(hours=5)))
+    assert train(StopAtTime(until=aware.isoformat()), clock).step == 4
+    assert train(StopAtTime(until=aware), clock).step == 0
+
+
+def test_whichever_comes_first(clock):
+    until = datetime.datetime.fromtimestamp(1035.0)
+    assert train(StopAtTime(seconds=20, until=until), clock).step == 2
+    clock.now = 1000.0
+    assert train(StopAtTime(seconds=200, until=until), clock).step == 4
+
+
+def test_with_the_real_clock():
+    with Loop([StopAtTime(seconds=0.05)]) as run:
+        for _ in run.batches(range(1000)):
+            time.sleep(0.01)
+    assert 1 <= run.step <= 6
+
+
+def test_the_reason(clock):
+    run = train(StopAtTime(seconds=30), clock)
+    assert run._verdicts.reason == "StopAtTime: 30 seconds of training are over"
+    run = train(StopAtTime(until=datetime.datetime(1970, 1, 1), name="mine"), clock)
+    assert run._verdicts.reason == "mine: it is 1970-01-01 00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "at what time?"),
+        ({"run_time": -1}, "run_time=-1. means nothing"),
+        ({"seconds": float("nan")}, "seconds=nan. means nothing"),
+        ({"hours": "8"}, "hours='8'. means nothing"),
+        ({"until": "tomorrow"}, "until='tomorrow'. is no time"),
+        ({"until": 5}, "until=5. is no time"),
+    ],
+)
+def test_mistakes_are_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        StopAtTime(**given)

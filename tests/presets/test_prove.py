@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+import hookpoint
+from hookpoint.core.errors import BadLoop, HookpointError
+
+# A loop of one's own, in a module, as processes that are started afresh need it.
+MODULE = """
+import random
+
+from hookpoint import Every, Loop
+from hookpoint import callbacks as cb
+
+
+class Weights:
+    value = 1.0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+def train(workdir, *, keeps=True, saves=True):
+    model = Weights()
+    callbacks = [cb.ModelSaver().when(Every(steps=2))] if saves else []
+    with Loop(callbacks, model=model if keeps else None, workdir=workdir, log_every=3) as run:
+        for epoch in run.epochs(3):
+            for batch in run.batches(random.sample(range(4), 4)):
+                model.value = model.value * 0.9 + batch * random.random()
+                run.log(loss=model.value)
+
+
+def forgets(workdir):
+    train(workdir, keeps=False)
+
+
+def saves_nothing(workdir):
+    train(workdir, saves=False)
+
+
+def fails(workdir):
+    raise ValueError("no data")
+
+
+def with_torch(workdir):
+    import torch
+
+    from hookpoint import Runner
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    saver = cb.ModelSaver().when(Every(steps=2))
+    optimizer = torch.optim.Adam(model.parameters())
+    runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=[saver], workdir=workdir)
+    return runner, {"train": (torch.randn(20, 2), torch.randn(20, 1)), "epochs": 2, "batch_size": 4}
+"""
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    (tmp_path / "trainings_to_prove.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("trainings_to_prove")
+    sys.modules.pop("trainings_to_prove")
+
+
+def test_a_run_that_keeps_everything_is_exact(trainings, tmp_path):
+    proof = hookpoint.prove(trainings.train, kill_at=[7, 3], workdir=tmp_path / "proof")
+    assert proof.ok, str(proof)
+    assert (proof.steps, proof.killed_at) == (12, (3, 7))
+    assert proof.values_compared > 600
+    assert proof.records_compared > 5
+    assert str(proof).startswith("exact: 12 steps, killed after step 3, 7 and resumed; ")
+    assert sorted(path.name for path in (tmp_path / "proof").iterdir()) == ["resumed", "whole"]
+    assert (tmp_path / "proof" / "resumed" / "events.jsonl").read_text().count('"resume"') == 2
+
+
+def test_what_a_run_forgets_is_found(trainings):
+    proof = hookpoint.prove(trainings.forgets, kill_at=[5])
+    assert not proof.ok
+    assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; of ")
+    assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
+
+
+def test_a_runner_is_made_and_fitted(trainings):
+    proof = hookpoint.prove(trainings.with_torch, kill_at=[3])
+    assert proof.ok, str(proof)
+    assert proof.steps == 10
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "error", "message"),
+    [
+        ("train", {"kill_at": [13]}, BadLoop, "kill_at=[13].\n  give      steps of the run: from 1 to 12"),
+        ("saves_nothing", {}, BadLoop, "make_runner saves no checkpoints.\n  add       a saver, such as callbacks.ModelSaver()"),
+        (
+            "fails",
+            {},
+            HookpointError,
+            "the training failed, see above (exit code 1).\n  check     make_runner, or kill_at",
+        ),
+    ],
+    ids=["kill after the end", "no saver", "a training that fails"],
+)
+def test_what_cannot_be_proven_is_said(trainings, what, given, error, message):
+    with pytest.raises(error) as caught:
+        hookpoint.prove(getattr(trainings, what), **given)
+    assert str(caught.value) == message
+
+
+def test_a_folder_that_is_taken_is_refused(trainings, tmp_path):
+    (tmp_path / "whole").mkdir()
+    with pytest.raises(BadLoop, match="whole is there already"):
+        hookpoint.prove(trainings.train, workdir=tmp_path)
