@@ -365,7 +365,7 @@ class Fails(Callback):
     """Fails in the middle of the validation pass, where it is asked to."""
 
     def __init__(self, point):
-        self.point, self.states = point, []
+        self.point, self.states, self.ends = point, [], 0
 
     def on_val_epoch_begin(self):
         self._fail("on_val_epoch_begin")
@@ -375,6 +375,7 @@ class Fails(Callback):
             self._fail("on_val_iter_end")
 
     def on_val_epoch_end(self):
+        self.ends += 1
         self._fail("on_val_epoch_end")
 
     def on_train_iter_end(self, run):
@@ -438,6 +439,7 @@ def test_after_a_contained_failure_everything_is_as_it_was(train, when, where):
     run = train(runner if when is None else runner.when(when), fails, model=model)
     assert equal(weights(run), expected)
     assert set(fails.states) == {("train", True, True, 1)}
+    assert bool(fails.ends) is (where in ("on_val_epoch_end", "results"))  # what has failed before that has no end
     assert run.mode is None
     assert not {"error", "largest"} & set(run.metrics)
 
@@ -516,8 +518,21 @@ def test_the_last_epoch_is_measured_also_when_a_stop_was_asked_for(stops):
 
 
 def test_a_validation_between_steps_is_no_callback_that_takes_too_long(caplog):
-    fit(InferenceRunner(VAL_BATCHES * 5, top(1, "error")).when(Every(steps=1)), epochs=3)
-    assert "of the step" not in caplog.text
+    class Slow(InferenceRunner):
+        is_internal = False
+
+    model = network()
+    for kind, is_named in ((InferenceRunner, False), (Slow, True)):
+        runner = Runner(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            nn.CrossEntropyLoss(),
+            callbacks=[kind(VAL_BATCHES * 5, top(1, "error")).when(Every(steps=1))],
+            device="cpu",
+            **BARE,
+        )
+        runner.fit([TRAIN] * 10, epochs=1)
+        assert ("of the step" in caplog.text) is is_named
 
 
 # Order by data

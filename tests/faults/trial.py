@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from children import Child, Children
 from subject import Variant
 
+from hookpoint.storage.finding import newest_good
 from hookpoint.storage.verify import verify
 
 
@@ -53,6 +55,27 @@ class Trial:
         )
         self.started.append(child)
         return child
+
+    def wait_until(self, is_so: Callable[[], object], seconds: float = 30.0) -> None:
+        """Wait until something can be seen from outside."""
+        deadline = monotonic() + seconds
+        while not is_so():
+            assert monotonic() < deadline, self.started[-1].log
+            sleep(0.001)
+
+    def wait_for(self, part: float) -> None:
+        """Wait until so much of the run is behind its first process: 0.5 is half of its batches."""
+        number = int(part * len(self.whole.steps))
+        self.wait_until(lambda: self.trace.exists() and self.trace.read_bytes().count(b"\n") > number)
+
+    def is_saving(self) -> bool:
+        """Say whether a checkpoint is being made at this moment."""
+        return any(self.workdir.glob("checkpoints/.staging-step-*"))
+
+    def newest(self) -> Mapping[str, Any] | None:
+        """Return what is in the newest good checkpoint."""
+        found = newest_good(self.workdir)
+        return None if found is None else found.state
 
     def differences(self, child: Child) -> list[str]:
         """Return what did not come out as in the whole run, from a child that went to the end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -129,6 +128,8 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
+    import multiprocessing  # which gives the main module a second name: importing hookpoint must not do that
+
     process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after))
     process.start()
     try:

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+from hookpoint.callbacks.late_floats import MOST_WAITING, LateFloats, is_on_host
+
+
+class Distant:
+    """A value on a device of which nothing tells whether it is there: reading it counts."""
+
+    reads = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        Distant.reads += 1
+        return float(self.value)
+
+
+@pytest.fixture(autouse=True)
+def unread():
+    Distant.reads = 0
+
+
+@pytest.mark.parametrize("value", [0.5, 1, torch.tensor(0.5), torch.tensor([0.5]), numpy.float32(0.5), numpy.array(0.5)])
+def test_what_is_on_the_host_is_there_at_once(value):
+    late = LateFloats()
+    late.add("tag", value)
+    assert is_on_host(value)
+    assert late.take() == [("tag", float(value))]
+    assert late.take() == []
+
+
+def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
+    late = LateFloats()
+    for number in range(MOST_WAITING * 2):
+        late.add(number, Distant(number))
+        assert late.take() == []
+    assert Distant.reads == 0
+
+
+def test_the_oldest_are_read_when_many_have_come():
+    late = LateFloats()
+    found = []
+    for number in range(MOST_WAITING * 4):
+        late.add(number, Distant(number))
+        found += late.take()
+    assert found == [(number, float(number)) for number in range(MOST_WAITING * 2)]
+
+
+def test_whoever_waits_gets_all_in_order():
+    late = LateFloats()
+    for number in range(MOST_WAITING + 3):
+        late.add(number, Distant(number) if number % 2 else number)
+    assert late.take(wait=True) == [(number, float(number)) for number in range(MOST_WAITING + 3)]
+    assert late.take(wait=True) == []
+
+
+def test_what_is_on_the_host_does_not_overtake():
+    late = LateFloats()
+    late.add("first", Distant(1))
+    late.add("second", 2.0)
+    assert late.take() == []
+    assert late.take(wait=True) == [("first", 1.0), ("second", 2.0)]
+
+
+def test_what_was_forgotten_does_not_come():
+    late = LateFloats()
+    late.add("host", 1.0)
+    late.add("device", Distant(1))
+    late.start()
+    late.add("device", Distant(2))
+    late.clear()
+    assert late.take(wait=True) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_values_on_a_gpu_come_without_waiting():
+    late = LateFloats()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = []
+        for number in range(MOST_WAITING * 4):
+            late.add(number, torch.full((), float(number), device="cuda"))
+            found += late.take()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found += late.take(wait=True)
+    assert found == [(number, float(number)) for number in range(MOST_WAITING * 4)]

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+
+from hookpoint import Callback, Runner
+from hookpoint.callbacks import LossMonitor, ModelSaver
+from hookpoint.core.errors import MissingMetric, NonFiniteLoss
+from hookpoint.core.loop import Loop
+
+
+def train(callback, losses, *, epochs=1, how="set", others=(), **given):
+    with Loop([callback, *others], **given) as run:
+        for _ in run.epochs(epochs):
+            for loss in run.batches(losses):
+                if how == "set":
+                    run.loss = loss
+                elif how == "log":
+                    run.log(loss=loss)
+    return run
+
+
+def test_it_prints_in_mindspores_words(capsys):
+    train(LossMonitor(), [0.5, 0.25], epochs=2)
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch: 1 step: 1, loss is 0.5",
+        "epoch: 1 step: 2, loss is 0.25",
+        "epoch: 2 step: 1, loss is 0.5",
+        "epoch: 2 step: 2, loss is 0.25",
+    ]
+
+
+def test_every_so_many_steps(capsys):
+    train(LossMonitor(3), [1.0, 2.0, 3.0, 4.0], epochs=2)
+    assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 3, loss is 3", "epoch: 2 step: 2, loss is 2"]
+
+
+def test_not_at_all(capsys):
+    train(LossMonitor(0), [1.0])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([[0.25, 0.75]]), (0.5, 9.0), {"a": torch.tensor(0.5), "b": 1.0}, [0.5]],
+)
+def test_losses_of_all_kinds(capsys, loss):
+    train(LossMonitor(), [loss])
+    assert capsys.readouterr().err == "epoch: 1 step: 1, loss is 0.5\n"
+
+
+def test_what_is_logged_is_a_loss_too(capsys):
+    train(LossMonitor(), [0.5, 0.25], how="log")
+    assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 1, loss is 0.5", "epoch: 1 step: 2, loss is 0.25"]
+
+
+@pytest.mark.parametrize("per_print_times", [0, 1, 7])
+@pytest.mark.parametrize("how", ["set", "log"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
+def test_a_loss_that_is_no_number_ends_the_run_at_its_step(bad, how, per_print_times):
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(LossMonitor(per_print_times), [0.5, 0.25, bad, 0.125], epochs=2, how=how)
+    error = caught.value
+    assert (error.step, error.epoch) == (3, 1)
+    assert str(error.value) == str(float(bad))
+    assert str(error).startswith(f"the loss is {float(bad)} at step 3, in epoch 1.\n")
+    assert isinstance(error, ValueError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.step, str(copy)) == (3, str(error))
+
+
+@pytest.mark.parametrize("loss", [(0.5, math.nan), [torch.tensor(0.5), (1.0, torch.tensor(math.inf))], {"a": 1.0, "b": math.nan}])
+def test_every_part_of_a_loss_is_checked(loss):
+    with pytest.raises(NonFiniteLoss):
+        train(LossMonitor(), [loss])
+
+
+def test_one_element_that_is_no_number_is_enough():
+    with pytest.raises(NonFiniteLoss):
+        train(LossMonitor(0), [torch.tensor([0.5, math.nan, 0.25])])
+
+
+def test_a_loss_that_comes_late_is_told_with_its_step():
+    class Distant:
+        def __init__(self, value):
+            self.value = value
+
+        def __float__(self):
+            return self.value
+
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(LossMonitor(0), [Distant(1.0), Distant(math.nan), Distant(1.0), Distant(1.0)])
+    assert caught.value.step == 2
+    assert "Seen at step 4: values are read late" in str(caught.value)
+
+
+def test_without_any_loss_it_says_so():
+    with pytest.raises(MissingMetric, match=r"^LossMonitor reads 'loss', and run.loss was not set either"):
+        train(LossMonitor(), [1.0], how="neither")
+
+
+def test_a_second_run_starts_anew(capsys):
+    callback = LossMonitor(2)
+    for _ in range(2):
+        train(callback, [1.0, 2.0, 3.0])
+    assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 2, loss is 2"] * 2
+
+
+def test_a_run_that_is_resumed_at_the_end_of_a_pass_misses_no_loss(disk):
+    class Cut(Exception):
+        pass
+
+    class Cuts(Callback):
+        def on_train_epoch_end(self, run):
+            raise Cut
+
+    class Saves(Callback):
+        saves = True
+
+        def on_train_iter_end(self, run):
+            run.save("step")
+
+    with pytest.raises(Cut):
+        train(LossMonitor(0), [1.0, 2.0], others=[Saves(), Cuts()], store=disk)
+    assert train(LossMonitor(0), [1.0, 2.0], others=[Saves()], store=disk).step == 2
+
+
+def test_the_last_good_checkpoint_stays_the_newest(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    data = torch.ones(12, 1)
+    data[9] = math.nan
+    saver = ModelSaver()
+    runner = Runner(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.nn.MSELoss(),
+        callbacks=[saver, LossMonitor(0)],
+        monitors=[],
+        extra_callbacks=[],
+        workdir=tmp_path,
+    )
+    good = [(data[:4], data[:4])] * 2
+    runner.fit(good, epochs=1)
+    with pytest.raises(NonFiniteLoss):
+        runner.fit([(data[:4], data[:4]), (data[8:], data[8:])], epochs=2)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith("step")) == ["step-00000002"]
+
+
+@pytest.mark.parametrize("times", [-1, 1.5, True, "3"])
+def test_mistakes_are_refused(times):
+    with pytest.raises(ValueError, match="means nothing"):
+        LossMonitor(times)

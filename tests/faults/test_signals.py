@@ -1,0 +1,121 @@
+"""SIGTERM, Ctrl-C and SIGUSR1 at any moment: the run saves where it is, ends or goes on, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from time import monotonic, sleep
+
+import pytest
+from scale import FULL, times
+from subject import STEPS, Variant
+from trial import steps_of
+
+VARIANTS = [
+    Variant(),
+    Variant(kind="loop"),
+    Variant(in_background=True),
+    Variant(accumulate=2),
+    Variant(kind="loop", accumulate=2),
+]
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+
+
+def check(run, child, tally, heading, **counts):
+    """Go on with what a signal has ended, and compare."""
+    assert run.is_sound, child.log
+    last = run.start()
+    is_lost = last.wait() != 0
+    differences = ["lost"] if is_lost else run.differences(last)
+    tally(heading, **counts, runs=1, lost=is_lost, equal=not differences)
+    assert not differences, child.log + last.log
+
+
+def events(run):
+    path = run.workdir / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("number", range(times(full=20, sample=1)))
+@pytest.mark.parametrize("variant", VARIANTS if FULL else VARIANTS[:3], ids=str)
+def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, trial, tally):
+    chance, run = random.Random(f"{variant} {number}"), trial(variant)
+    sent = signal.SIGINT if number % 4 == 3 else signal.SIGTERM
+    child = run.start()
+    run.wait_for(chance.random())
+    sleep(chance.uniform(0.0, 0.03))
+    child.kill(sent)
+    ended = child.wait()
+    was_in_time = ended == CODES[sent]
+    if was_in_time:
+        trained = max(iteration for iteration, _ in steps_of(run.trace)) + 1
+        assert run.newest()["clocks"]["iteration"] == trained, child.log
+        assert [event["received"] for event in events(run) if event["event"] == "signal"] == [sent.name]
+    else:  # it was over, or about to be: nobody listened any more
+        assert ended in (0, -sent), child.log
+        assert run.newest()["clocks"]["step"] == STEPS, child.log
+    check(run, child, tally, f"{sent.name} at random", signals=1, saved_at_its_step=was_in_time)
+
+
+@pytest.mark.parametrize("number", range(times(full=25, sample=1)))
+@pytest.mark.parametrize("sent", CODES, ids=lambda sent: sent.name)
+def test_the_second_signal_does_not_wait_for_a_slow_disk(sent, number, trial, tally):
+    chance, run = random.Random(f"{sent} {number}"), trial()
+    child = run.start(slow_from=8, pause=15.0)
+    run.wait_until(lambda: "step-00000006" in run.checkpoints)
+    run.wait_until(lambda: any(run.workdir.glob("checkpoints/.staging-step-00000008*/*")))
+    child.kill(sent)
+    sleep(chance.uniform(0.01, 0.5))
+    child.kill(sent)
+    second = monotonic()
+    assert child.wait() == CODES[sent], child.log
+    assert monotonic() - second < 10.0, "as long as the disk takes for a part of one file"
+    assert run.newest()["clocks"]["step"] == 6
+    check(run, child, tally, f"{sent.name} twice, in a save", signals=2)
+
+
+@pytest.mark.parametrize("number", range(times(full=25, sample=1)))
+@pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
+def test_two_signals_at_random_leave_a_good_checkpoint(in_background, number, trial, tally):
+    chance, run = random.Random(f"two {in_background} {number}"), trial(Variant(in_background=in_background))
+    child = run.start()
+    run.wait_until(lambda: run.checkpoints)
+    run.wait_for(chance.random())
+    child.kill(signal.SIGTERM)
+    sleep(chance.uniform(0.01, 0.5))
+    child.kill(signal.SIGTERM)
+    assert child.wait() in (143, 0, -signal.SIGTERM), child.log
+    assert run.newest() is not None
+    check(run, child, tally, "SIGTERM twice", signals=2)
+
+
+@pytest.mark.parametrize("number", range(times(full=10, sample=1)))
+@pytest.mark.parametrize("sent", CODES, ids=lambda sent: sent.name)
+def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, trial, tally):
+    chance, run = random.Random(f"background {sent} {number}"), trial(Variant(in_background=True))
+    child = run.start(slow_from=chance.randint(4, 20), pause=0.02)
+    run.wait_until(lambda: len(run.checkpoints) > 1)
+    run.wait_until(run.is_saving)
+    child.kill(sent)
+    assert child.wait() == CODES[sent], child.log
+    trained = max(iteration for iteration, _ in steps_of(run.trace)) + 1
+    assert run.newest()["clocks"]["iteration"] == trained, child.log
+    check(run, child, tally, f"{sent.name} during a background save", signals=1)
+
+
+@pytest.mark.parametrize("number", range(times(full=10, sample=1)))
+@pytest.mark.parametrize("variant", VARIANTS[:3] if FULL else VARIANTS[:1], ids=str)
+def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, tally):
+    chance, run = random.Random(f"usr1 {variant} {number}"), trial(variant)
+    child = run.start()
+    run.wait_for(chance.uniform(0.0, 0.8))
+    sleep(chance.uniform(0.0, 0.02))
+    child.kill(signal.SIGUSR1)
+    assert child.wait() == 0, child.log
+    manual = [event for event in events(run) if event["event"] == "save" and "manual" in event["tags"]]
+    assert [event["step"] for event in manual] != []
+    assert manual[0]["path"].split("/")[-1] in run.checkpoints, "nobody deletes what a person has asked for"
+    differences = run.differences(child)
+    tally("SIGUSR1", signals=1, runs=1, equal=not differences)
+    assert not differences, child.log
