@@ -94,7 +94,7 @@ def dcp_async_save(state: dict[str, Any]) -> Save:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    writer_options: dict[str, Any] = {"cache_staged_state_dict": True}
+    writer_options: dict[str, Any] = {"cache_staged_state_dict": torch.cuda.is_available()}  # it needs pinned memory
 
     def save(folder: Path) -> float:
         writer = FileSystemWriter(folder / "dcp", **writer_options)
@@ -132,8 +132,9 @@ class Hookpoint:
 
     def _wait(self) -> None:
         """Wait until the checkpoint of this step is there and the older ones are gone."""
+        folder = self._workdir / "checkpoints"
         while True:
-            names = [one for one in os.listdir(self._workdir / "checkpoints") if one != "last"]
+            names = [one.name for one in folder.iterdir() if one.name != "last"] if folder.exists() else []
             is_there = any(one.startswith(f"step-{self._run.step:08d}") for one in names)
             if is_there and not any(one.startswith(".") for one in names):
                 time.sleep(0.2)

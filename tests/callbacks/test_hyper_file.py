@@ -51,7 +51,25 @@ def test_numbers(number):
 
 @pytest.mark.parametrize(
     "number",
-    ["nan", "NaN", "inf", "-inf", "Infinity", "1e999", "-1e999", "9" * 400, "1e-999", "0.1.2", "1,5", "1_000", "0x10", "", "x", "١", "1 2"],
+    [
+        "nan",
+        "NaN",
+        "inf",
+        "-inf",
+        "Infinity",
+        "1e999",
+        "-1e999",
+        "9" * 400,
+        "1e-999",
+        "0.1.2",
+        "1,5",
+        "1_000",
+        "0x10",
+        "",
+        "x",
+        "\u0661",
+        "1 2",
+    ],
 )
 def test_what_is_no_finite_number_is_a_problem(number):
     reading = parse(f"momentum:0.9\nlr:{number}\n".encode())
@@ -81,7 +99,9 @@ def test_a_line_that_makes_no_sense_is_a_problem_with_its_number(line, reason):
 def test_of_two_lines_for_one_name_the_last_counts_and_that_is_said():
     reading = parse(b"lr:0.1\nlr:0.2\n")
     assert values(reading) == {"lr": 0.2}
-    assert [problem.reason for problem in reading.problems] == ["sets 'lr' again, after line 1; the last one that is good counts"]
+    assert [problem.reason for problem in reading.problems] == [
+        "sets 'lr' again, after line 1; the last one that is good counts"
+    ]
 
 
 def test_a_bad_second_line_leaves_the_first_one():

@@ -74,7 +74,7 @@ def test_a_second_run_starts_anew():
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(TypeError, match="takes a function, not 0.1"):
+    with pytest.raises(TypeError, match=r"takes a function, not 0\.1"):
         HyperParamSetterWithFunc("lr", 0.1)
     with pytest.raises(BadValue, match="takes a finite number"):
         train(HyperParamSetterWithFunc("lr", lambda done, old: float("nan")), epochs=1)

@@ -83,14 +83,16 @@ def test_each_change_is_printed_if_wanted(capsys):
     assert capsys.readouterr().err == "epoch 2: LearningRateScheduler sets learning_rate to 0.5\n"
 
 
-@pytest.mark.parametrize(("returned", "says"), [(None, "returned None for epoch 0"), ("0.1", "finite number"), (float("nan"), "finite")])
+@pytest.mark.parametrize(
+    ("returned", "says"), [(None, "returned None for epoch 0"), ("0.1", "finite number"), (float("nan"), "finite")]
+)
 def test_what_is_no_number_is_refused(returned, says):
     with pytest.raises(BadValue, match=says):
         train(LearningRateScheduler(lambda epoch, rate: returned), epochs=1)
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="takes a function, not 0.1"):
+    with pytest.raises(TypeError, match=r"takes a function, not 0\.1"):
         LearningRateScheduler(0.1)
 
 

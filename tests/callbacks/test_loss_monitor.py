@@ -45,7 +45,14 @@ def test_not_at_all(capsys):
 
 @pytest.mark.parametrize(
     "loss",
-    [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([[0.25, 0.75]]), (0.5, 9.0), {"a": torch.tensor(0.5), "b": 1.0}, [0.5]],
+    [
+        torch.tensor(0.5),
+        torch.tensor([0.5]),
+        torch.tensor([[0.25, 0.75]]),
+        (0.5, 9.0),
+        {"a": torch.tensor(0.5), "b": 1.0},
+        [0.5],
+    ],
 )
 def test_losses_of_all_kinds(capsys, loss):
     train(LossMonitor(), [loss])
@@ -72,7 +79,9 @@ def test_a_loss_that_is_no_number_ends_the_run_at_its_step(bad, how, per_print_t
     assert (copy.step, str(copy)) == (3, str(error))
 
 
-@pytest.mark.parametrize("loss", [(0.5, math.nan), [torch.tensor(0.5), (1.0, torch.tensor(math.inf))], {"a": 1.0, "b": math.nan}])
+@pytest.mark.parametrize(
+    "loss", [(0.5, math.nan), [torch.tensor(0.5), (1.0, torch.tensor(math.inf))], {"a": 1.0, "b": math.nan}]
+)
 def test_every_part_of_a_loss_is_checked(loss):
     with pytest.raises(NonFiniteLoss):
         train(LossMonitor(), [loss])
@@ -146,7 +155,9 @@ def test_the_last_good_checkpoint_stays_the_newest(tmp_path):
     runner.fit(good, epochs=1)
     with pytest.raises(NonFiniteLoss):
         runner.fit([(data[:4], data[:4]), (data[8:], data[8:])], epochs=2)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith("step")) == ["step-00000002"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith("step")) == [
+        "step-00000002"
+    ]
 
 
 @pytest.mark.parametrize("times", [-1, 1.5, True, "3"])

@@ -28,11 +28,16 @@ def test_kinds_may_be_mixed():
 
 
 def test_what_cannot_be_bad_does_not_count():
-    assert float(largest([torch.tensor([1, 2]), torch.tensor([True]), torch.empty(0), numpy.array([3]), numpy.array([]), 7])) == 0.0
+    assert (
+        float(largest([torch.tensor([1, 2]), torch.tensor([True]), torch.empty(0), numpy.array([3]), numpy.array([]), 7]))
+        == 0.0
+    )
     assert float(largest([])) == 0.0
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.float8_e5m2]
+)
 def test_every_type_of_tensor(dtype):
     good = torch.tensor([0.5, -2.0]).to(dtype)
     bad = torch.tensor([0.5, math.nan]).to(dtype)

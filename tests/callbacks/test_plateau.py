@@ -47,4 +47,6 @@ def test_the_state_is_all_there_is(cut):
     first, second = Plateau("min", **options), Plateau("min", **options)
     found = reductions(first, values[:cut])
     second.load_state_dict(first.state_dict())
-    assert found + [cut + number for number in reductions(second, values[cut:])] == reductions(Plateau("min", **options), values)
+    assert found + [cut + number for number in reductions(second, values[cut:])] == reductions(
+        Plateau("min", **options), values
+    )

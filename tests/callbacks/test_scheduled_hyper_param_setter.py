@@ -38,7 +38,12 @@ def train(disk, setter, *, epochs, batches=2, optimizer=None, cut_at=None, **giv
 
 
 def test_a_value_applies_when_its_epoch_is_over(disk):
-    assert train(disk, ScheduledHyperParamSetter("learning_rate", [(1, 0.5), (3, 0.25)]), epochs=4, batches=1) == [1.0, 0.5, 0.5, 0.25]
+    assert train(disk, ScheduledHyperParamSetter("learning_rate", [(1, 0.5), (3, 0.25)]), epochs=4, batches=1) == [
+        1.0,
+        0.5,
+        0.5,
+        0.25,
+    ]
 
 
 def test_epoch_0_is_before_training(disk):
@@ -137,8 +142,7 @@ def test_a_setting_that_is_not_the_optimizers_is_restored_too(disk):
         thing, seen = SimpleNamespace(dropout=0.5), []
         with Loop([ScheduledHyperParamSetter(ObjAttrParam(thing, "dropout"), points), ModelSaver()], store=disk) as run:
             for _ in run.epochs(epochs):
-                for _ in run.batches(range(1)):
-                    seen.append(thing.dropout)
+                seen += [thing.dropout for _ in run.batches(range(1))]
         return seen
 
     assert dropouts(2) + dropouts(5) == [0.5, 0.25, 0.25, 0.125, 0.125]

@@ -106,7 +106,14 @@ def test_a_learning_rate_that_is_a_tensor_is_changed_in_place(run_with):
 
 @pytest.mark.parametrize(
     ("old", "new", "kept"),
-    [(1.0, 2, 2.0), (1, 2.0, 2), (1, 0.5, 0.5), (1.0, numpy.float32(0.5), 0.5), (1.0, torch.tensor(0.5), 0.5), (False, True, True)],
+    [
+        (1.0, 2, 2.0),
+        (1, 2.0, 2),
+        (1, 0.5, 0.5),
+        (1.0, numpy.float32(0.5), 0.5),
+        (1.0, torch.tensor(0.5), 0.5),
+        (False, True, True),
+    ],
 )
 def test_numbers_keep_the_type_of_the_one_before(run_with, old, new, kept):
     thing = SimpleNamespace(value=old)
@@ -132,8 +139,9 @@ def test_an_attribute_may_be_negative(run_with):
 
 
 def test_a_setting_that_is_not_there_is_an_error_before_training():
-    with pytest.raises(UnknownSetting, match="there is no setting 'learnin_rate'"), Loop(
-        [Writer("learnin_rate", {})], optimizer=optimizer(1.0)
+    with (
+        pytest.raises(UnknownSetting, match="there is no setting 'learnin_rate'"),
+        Loop([Writer("learnin_rate", {})], optimizer=optimizer(1.0)),
     ):
         pass
 
@@ -216,7 +224,9 @@ def test_the_next_run_warns_again(caplog):
 def test_a_scheduler_is_a_writer_too(caplog):
     sgd = optimizer(1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(sgd, 10)
-    said = warnings_of(caplog, [Writer("lr", {}, name="A"), Writer("momentum", {}, name="B")], optimizer=sgd, lr_scheduler=scheduler)
+    said = warnings_of(
+        caplog, [Writer("lr", {}, name="A"), Writer("momentum", {}, name="B")], optimizer=sgd, lr_scheduler=scheduler
+    )
     assert said == ["lr is set by the lr_scheduler, StepLR and by A: whichever writes last wins"]
 
 

@@ -60,7 +60,7 @@ def test_mistakes_are_refused():
         make(threshold=-1)
     with pytest.raises(ValueError, match=r"last_k=1\) means nothing"):
         make(last_k=1)
-    with pytest.raises(TypeError, match="takes a function, not 0.5"):
+    with pytest.raises(TypeError, match=r"takes a function, not 0\.5"):
         StatMonitorParamSetter("lr", "error", 0.5, 0.0, 3)
     with pytest.raises(UnknownSetting):
         train(StatMonitorParamSetter("dropout", "error", lambda old: old, 0.0, 3), [1.0])

@@ -52,7 +52,7 @@ def test_a_second_run_starts_anew(train, disk):
 
 
 def test_mistakes_are_refused(train):
-    with pytest.raises(ValueError, match="threshold=nan. means nothing"):
+    with pytest.raises(ValueError, match=r"threshold=nan\) means nothing"):
         StopAtThreshold("score", math.nan, "min")
     with pytest.raises(ValueError, match="does not say whether less or more"):
         StopAtThreshold("score", 1.0)

@@ -50,7 +50,7 @@ def test_it_may_raise_instead():
 
 
 def test_without_any_loss_it_says_so():
-    with pytest.raises(MissingMetric, match="^TerminateOnNaN reads 'loss'"):
+    with pytest.raises(MissingMetric, match=r"^TerminateOnNaN reads 'loss'"):
         train(TerminateOnNaN(), [None])
 
 

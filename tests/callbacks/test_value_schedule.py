@@ -82,9 +82,7 @@ POINTS = st.dictionaries(st.integers(0, 40), st.floats(-10, 10), min_size=1, max
 @given(POINTS, st.sampled_from([None, "linear"]), st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_however_the_clock_moves_the_value_is_that_of_a_walk(points, interp, stops):
     schedule = ValueSchedule(points.items(), interp)
-    held, by_now = None, {}
-    for now, value in walked(schedule, 50).items():
-        by_now[now] = value
+    by_now = walked(schedule, 50)
     done, jumped = -1, None
     for now in sorted(stops):
         value = schedule.due(done, now)

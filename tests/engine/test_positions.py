@@ -188,7 +188,7 @@ LOADERS = {
     "generator": lambda **o: loader_of(shuffle=True, generator=seeded(), **o),
     "generator, last dropped": lambda **o: loader_of(shuffle=True, generator=seeded(), drop_last=True, **o),
     "generator of the loader only": lambda **o: loader_of(generator=seeded(), **o),
-    "replacement": lambda **o: loader_of(sampler=RandomSampler(range(SAMPLES), replacement=True, num_samples=70), **o),
+    "replacement": lambda **o: loader_of(sampler=RandomSampler(range(SAMPLES), replacement=True, num_samples=40), **o),
     "replacement, generator": lambda **o: loader_of(
         sampler=RandomSampler(range(SAMPLES), replacement=True, num_samples=70, generator=seeded()), batch_size=30, **o
     ),
@@ -440,6 +440,23 @@ def test_two_loaders_that_take_turns_each_go_on():
         assert [(number, seen[-1]) for number, seen, _ in passes(found, number)] == expected[place + 1 :]
 
 
+def test_a_loader_for_validation_is_not_taken_for_one_for_training():
+    def passes(found=None):
+        positions = TorchPositions(TorchRandomness())
+        positions.remembers = True
+        train, val = loader_of(shuffle=True, generator=seeded(8)), loader_of(shuffle=True, generator=seeded(9))
+        if found is None:
+            list(positions.visit(val))  # a look at where the training starts from, once
+        else:
+            positions.load_state_dict(found)
+        for epoch in range(1 if found is None else 2, EPOCHS + 1):
+            seen = [plain(batch) for batch in [*positions.begin(train, epoch), *positions.visit(val)]]
+            yield seen, positions.state_dict()
+
+    whole = list(passes())
+    assert [seen for seen, _ in passes(whole[0][1])] == [seen for seen, _ in whole[1:]]
+
+
 # With worker processes
 
 
@@ -635,6 +652,22 @@ def test_a_loader_goes_with_its_last_user_and_its_workers_with_it(batches, had_i
     assert reference() is None
 
 
+@pytest.mark.parametrize("batches", [None, 2])
+def test_workers_that_are_to_stay_stay_after_a_resume(batches):
+    positions = TorchPositions(TorchRandomness())
+    positions.remembers = True
+    loader = loader_of(shuffle=True, **workers(1, persistent=True))
+    list(positions.begin(loader, 1))
+    state = positions.state_dict()
+    loader = loader_of(shuffle=True, **workers(1, persistent=True))
+    positions = TorchPositions(TorchRandomness())
+    positions.remembers = True
+    positions.load_state_dict(state)
+    iterator = positions.begin(loader, 2) if batches is None else positions.resume(loader, 1, batches, state)
+    list(iterator)
+    assert positions.begin(loader, 3) is iterator
+
+
 def test_the_length_of_what_is_left_is_that_of_the_pass():
     positions = TorchPositions(TorchRandomness())
     positions.remembers = True
@@ -697,12 +730,12 @@ class RememberingNumbers(Numbers):
         self.count = state["count"]
 
 
-@pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": True, "generator": True}, {}], ids=str)
+@pytest.mark.parametrize("seeds", [False, True], ids=["", "generator"])
 @pytest.mark.parametrize("options", [{}, workers(1), workers(1, persistent=True)], ids=["0", "1", "1 persistent"])
-def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, order, options):
+def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, seeds, options):
     def make():
-        seeds = {"generator": seeded()} if "generator" in order else {}
-        return stateful.StatefulDataLoader(Numbers(), batch_size=BATCH, **{**order, **seeds}, **options)
+        generator = seeded() if seeds else None
+        return stateful.StatefulDataLoader(Numbers(), batch_size=BATCH, shuffle=True, generator=generator, **options)
 
     # Not before the first pass: its sampler gets a seed when it is made, and there is no loader to be known of yet.
     places = {(epoch, batches) for epoch in (1, 2, 3) for batches in (None, *range(5))} - {(1, None)}

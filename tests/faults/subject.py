@@ -213,7 +213,8 @@ def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
 def records(workdir: str | os.PathLike[str]) -> dict[str, str]:
     """Return a digest of what was logged, by the two files it is in."""
     scalars = Path(workdir, "scalars.jsonl")
-    rows = [{key: value for key, value in row.items() if key != "time"} for row in read_scalars(scalars)] if scalars.exists() else []
+    read = read_scalars(scalars) if scalars.is_file() else []
+    rows = [{key: value for key, value in row.items() if key != "time"} for row in read]
     return {"scalars": digest(rows), "tensorboard": digest(sorted(curves(workdir)))}
 
 

@@ -27,7 +27,7 @@ class Whole:
 
 @dataclass
 class Trial:
-    """A run that is started as often as it takes. `folder` is new for each."""
+    """A run that is started as often as it takes. `folder` is new for each; `workdir` may be set to a place elsewhere."""
 
     children: Children
     whole: Whole
@@ -35,13 +35,8 @@ class Trial:
     folder: Path
     started: list[Child] = field(default_factory=list)
 
-    @property
-    def workdir(self) -> Path:
-        return self.folder / "run"
-
-    @property
-    def trace(self) -> Path:
-        return self.folder / "trace"
+    def __post_init__(self) -> None:
+        self.workdir, self.trace = self.folder / "run", self.folder / "trace"
 
     @property
     def checkpoints(self) -> list[str]:

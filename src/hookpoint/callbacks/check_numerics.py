@@ -99,8 +99,9 @@ class CheckNumerics(Callback):
             self._check_parameters(run)
 
     def _check_parameters(self, run: Run) -> None:
-        value = float(largest(one for _, one in named_parameters(run.model)))
-        self._look_at(run, [(("the parameters", run.step), value)])
+        self._late.add(("the parameters", run.step), largest(one for _, one in named_parameters(run.model)))
+        self._late.start()
+        self._look_at(run, self._late.take(wait=run.mode is None))
 
     def _look_at(self, run: Run, found: Iterable[tuple[tuple[str, int], float]]) -> None:
         for (what, step), value in found:

@@ -46,6 +46,9 @@ class LateFloats:
             found += self._started.popleft().floats()
         return found
 
+    def __bool__(self) -> bool:
+        return bool(self._there or self._gathered or self._started)
+
     def clear(self) -> None:
         """Forget what has not been taken."""
         self._there, self._gathered = [], []
@@ -60,7 +63,7 @@ class Group:
         values = [value for _, value in tagged]
         self._read: Callable[[], list[float]] = lambda: [float(value) for value in values]
         self.is_there: Callable[[], bool] = lambda: False
-        if all(getattr(value, "is_cuda", False) for value in values):
+        if all(getattr(value, "is_cuda", False) for value in values) and len({value.device for value in values}) == 1:
             self.is_there, self._read = _copy(values)
 
     def floats(self) -> list[tuple[Any, float]]:
@@ -77,8 +80,10 @@ def _copy(values: list[Any]) -> tuple[Callable[[], bool], Callable[[], list[floa
     import torch
 
     with torch.no_grad():
-        together = torch.stack([value.reshape(()).to(torch.float64) for value in values])
-        host = torch.empty(len(values), dtype=torch.float64, pin_memory=True)
+        if len({value.dtype for value in values}) > 1:
+            values = [value.to(torch.float64) for value in values]
+        together = torch.stack([value.reshape(()) for value in values])
+        host = torch.empty(len(values), dtype=together.dtype, pin_memory=True)
         host.copy_(together, non_blocking=True)
     copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record()

@@ -28,8 +28,8 @@ class LossMonitor(Callback):
 
     Listens to on_train_iter_end and on_train_epoch_end. Reads `run.loss` or, where that is not set, what is logged as "loss";
     neither of them is an error. Keeps nothing in the checkpoint; no weights that are not finite are saved as good ones, so that
-    the last good checkpoint stays the newest. Runs on all ranks, prints on the chief. A step pays about a microsecond, one that
-    prints for the printing.
+    the last good checkpoint stays the newest. Runs on all ranks, prints on the chief. A step pays one to three microseconds,
+    one that prints for the printing.
 
     >>> with Loop([LossMonitor(0)]) as run:
     ...     for batch in run.batches([0.5, float("inf")]):
@@ -53,7 +53,7 @@ class LossMonitor(Callback):
         prints = self.per_print_times > 0 and run.iteration % self.per_print_times == 0 and run.is_chief
         if prints:
             self._to_print.add(run.batch_idx + 1)
-        self._look_at(run, self._watch.take(run, at_once=prints))
+        self._look_at(run, self._watch.take(run, shown=prints))
 
     def on_train_epoch_end(self, run: Run) -> None:
         self._look_at(run, self._watch.finish(run, self.name or "LossMonitor"))

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from hookpoint.callbacks.late_floats import LateFloats
+
 MOST_NAMED = 3
 
 
@@ -28,12 +30,17 @@ def largest(tensors: Iterable[Any]) -> Any:
     assert torch is not None
     with torch.no_grad():
         counted = [_computable(one.detach()) for one in ours if one.numel() and (one.is_floating_point() or one.is_complex())]
+        if len(counted) == 1:
+            return torch.linalg.vector_norm(counted[0], math.inf)
         return torch.nn.utils.get_total_norm(counted, math.inf) if counted else host
 
 
 def bad_ones(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of what is not finite, as part of a sentence; empty where nothing is. Waits for the device."""
-    names = [name for name, value in named if not math.isfinite(float(largest([value])))]
+    """Return the names of what is not finite, as part of a sentence; empty where nothing is. Waits for the device, once."""
+    late = LateFloats()
+    for name, value in named:
+        late.add(name, largest([value]))
+    names = [name for name, magnitude in late.take(wait=True) if not math.isfinite(magnitude)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 

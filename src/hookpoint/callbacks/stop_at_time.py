@@ -25,7 +25,7 @@ class StopAtTime(Callback):
     with a saver in the list the run is saved.
 
     Listens to on_run_begin and on_train_iter_end. Sends the event "stop". Keeps nothing in the checkpoint, as the run's clock
-    does. Runs on all ranks. A step pays for a look at the clock, a quarter of a microsecond.
+    does. Runs on all ranks. A step pays for a look at the clock, half a microsecond.
 
     >>> StopAtTime(90).seconds, StopAtTime(hours=8, seconds=30).seconds, StopAtTime(until="2030-01-31 08:00").seconds
     (5400.0, 28830.0, None)

@@ -67,6 +67,7 @@ class Loop:
         identity: Callable[[], Mapping[str, Any]] = dict,
         randomness: Randomness | None = None,
         positions: Callable[[Randomness], Positions] = PlainPositions,
+        after_load: Callable[[Run], None] | None = None,
         stepper: Stepper | None = None,
         floats: Floats = floats_one_by_one,
         prepare: Callable[[Any], Any] | None = None,
@@ -98,6 +99,7 @@ class Loop:
         self._identity = identity
         self.randomness = HostRandomness() if randomness is None else randomness
         self._make_positions = positions
+        self.after_load = after_load
         self._stepper = stepper
         self._floats = floats
         self.prepare = prepare

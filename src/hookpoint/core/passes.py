@@ -156,12 +156,12 @@ class Pass:
         self.is_open = self.abandoned = False
         self._is_done = True
         loop, run = self._loop, self._run
-        self.results = loop.logbook.finish_page()
         try:
             # A user may end validation early; one that a stop has cut off leaves the epoch incomplete, as its metrics are.
             loop.cut_short |= not complete and (self._is_train or self._verdicts.stop)
             if self._is_train and not complete and not was_left:
-                loop.saving.before_end_points()
+                loop.saving.before_end_points()  # while the means of the pass are open, as they are for whoever goes on in it
+            self.results = loop.logbook.finish_page()
             loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
             loop.close_passes_above(self)
         finally:

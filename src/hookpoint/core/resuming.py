@@ -168,6 +168,8 @@ class Resuming:
             put_gradients(run.model, parts["gradients"])
         loop.hooks.load_state_dict(state["callbacks"])
         loop.logbook.load_state_dict(state["logbook"], in_pass=in_pass)
+        if loop.after_load is not None:
+            loop.after_load(run)
 
     def _report(self, found: Checkpoint) -> None:
         """Say what the checkpoint and the run do not have in common; what nobody takes is kept for later checkpoints."""

@@ -119,7 +119,7 @@ class Saving:
         self._is_last_chance = failure is None
         if failure is not None:
             self._request.tags = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
-        elif self.savers and not self._has_stopped and not self._is_kept():
+        elif self.savers and self.store is not None and not self._has_stopped and not self._is_kept():
             self.ask("end")
             self._place = {"in_epoch": False, "is_end": True}
         if self._request.tags:

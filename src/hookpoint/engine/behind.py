@@ -97,6 +97,4 @@ def iterator_behind(
             loader._iterator = made
     elif batches and hold is not None:
         behind.be_aside(loader.num_workers * (loader.prefetch_factor or 0), hold)
-    elif not had_iterator:  # nothing was drawn yet
-        return iter(loader)
     return iterator

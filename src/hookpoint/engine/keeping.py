@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.parts import has_state, state_of
+from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -19,11 +20,18 @@ from hookpoint.storage.identity import collect
 
 def kept_in(workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
     """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
-    options: dict[str, Any] = {"randomness": TorchRandomness(), "positions": TorchPositions}
+    options: dict[str, Any] = {"randomness": TorchRandomness(), "positions": TorchPositions, "after_load": tell_schedulers}
     if workdir is not None and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         options["store"] = CheckpointStore(workdir)
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
+
+
+def tell_schedulers(run: Run) -> None:
+    """Let schedulers know that their optimizer has stepped: in a process of before, or they would warn that it has not."""
+    for optimizer in run.optimizers:
+        if isinstance(optimizer, torch.optim.Optimizer) and run.step:
+            optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from hookpoint import Every, callbacks
+from hookpoint.core.errors import CannotResume, NothingToSaveTo
+from hookpoint.engine.runner import Runner
+from hookpoint.engine.seeded_samples import SeededSamples
+from hookpoint.storage.finding import newest_good
+
+
+class Gone(BaseException):
+    """The process is no more."""
+
+
+class Noisy(Dataset):
+    """Samples with noise that is drawn when they are read."""
+
+    def __init__(self, size=22):
+        self.inputs = torch.randn(size, 4, generator=torch.Generator().manual_seed(5))
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index] + torch.randn(4) / 10, self.inputs[index].sum(0, keepdim=True)
+
+
+class Counts:
+    """A metric that adds up over a pass."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.total, self.number = torch.zeros(()), 0
+
+    def update(self, outputs, targets):
+        self.total = self.total + (outputs - targets).abs().sum()
+        self.number += len(targets)
+
+    def compute(self):
+        return self.total / self.number
+
+
+def train(workdir, gone_at=None, *, epochs=3, workers=0, when=None, fit=None, saver=None, **options):
+    """Train with all there is; return weights, optimizer, generators and metrics at the end."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.25), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = SeededSamples(Noisy(), seed=1) if workers else Noisy()
+    loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
+    runner = Runner(
+        model,
+        optimizer,
+        nn.MSELoss(),
+        metrics={"error": Counts(), "mean": lambda outputs, targets: outputs.mean()},
+        callbacks=[saver or callbacks.ModelSaver().when(Every(steps=2) if when is None else when)],
+        workdir=workdir,
+        log_every=3,
+        **{"lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), **options},
+    )
+
+    @runner.on("on_train_iter_end")
+    def leave(run):
+        if gone_at is not None and run.iteration >= gone_at:
+            raise Gone
+
+    run = runner.fit(loader, DataLoader(Noisy(6), batch_size=4), epochs=epochs, **(fit or {}))
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+    return state, dict(run.metrics), run
+
+
+def assert_same(one, other):
+    assert one[1] == other[1]
+    assert_equal(one[0], other[0])
+    clocks = [{key: value for key, value in run._clocks.state_dict().items() if key != "elapsed"} for run in (one[2], other[2])]
+    assert clocks[0] == clocks[1]
+
+
+def assert_equal(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for mine, its in zip(one, other, strict=True):
+            assert_equal(mine, its)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("accumulate", [1, 4], ids=lambda number: f"accumulate {number}")
+@pytest.mark.parametrize("precision", ["32", "bf16", "fp16"])
+@pytest.mark.parametrize("when", [Every(steps=1), Every(epochs=1)], ids=["each step", "each epoch"])
+def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, precision, accumulate, when):
+    options = {"precision": precision, "accumulate": accumulate, "when": when, "lr_scheduler_on": "step"}
+    whole = train(tmp_path / "whole", **options)
+    for number, gone_at in enumerate([1, 5, 6, 7, 10, 15, 18]):
+        workdir = tmp_path / str(number)
+        with pytest.raises(Gone):
+            train(workdir, gone_at, **options)
+        assert_same(train(workdir, **options), whole)
+
+
+@pytest.mark.parametrize("gone_at", [4, 8])
+def test_with_workers_and_in_the_background(tmp_path, gone_at):
+    options = {"workers": 2, "epochs": 2}
+    whole = train(tmp_path / "whole", **options, saver=_in_background())
+    with pytest.raises(Gone):
+        train(tmp_path / "cut", gone_at, **options, saver=_in_background())
+    assert_same(train(tmp_path / "cut", **options, saver=_in_background()), whole)
+
+
+def _in_background():
+    return callbacks.ModelSaver(async_save=True).when(Every(steps=2))
+
+
+@pytest.mark.parametrize("every", [Every(steps=5), Every(epochs=2)], ids=["inside epochs", "each second epoch"])
+def test_the_schedule_of_validation_goes_on(tmp_path, every):
+    fit = {"validate_every": every}
+    whole = train(tmp_path / "whole", fit=fit)
+    for number, gone_at in enumerate([3, 6, 8, 13]):
+        with pytest.raises(Gone):
+            train(tmp_path / str(number), gone_at, fit=fit)
+        assert_same(train(tmp_path / str(number), fit=fit), whole)
+
+
+def test_a_plateau_scheduler_goes_on_where_it_was(tmp_path):
+    def plateau(workdir, gone_at=None):
+        torch.manual_seed(3)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, threshold=0.5)
+        runner = Runner(model, optimizer, nn.MSELoss(), lr_scheduler=scheduler, callbacks=[callbacks.ModelSaver()], workdir=workdir)
+        rates = []
+
+        @runner.on("on_epoch_end")
+        def note(run):
+            rates.append(run.hyper["learning_rate"])
+
+        @runner.on("on_train_iter_end")
+        def leave(run):
+            if gone_at is not None and run.iteration == gone_at:
+                raise Gone
+
+        data = Noisy()
+        try:
+            runner.fit((data.inputs, data.inputs.sum(1, keepdim=True)), epochs=6, batch_size=8)
+        except Gone:
+            return rates + plateau(workdir)
+        return rates
+
+    whole = plateau(tmp_path / "whole")
+    assert len(set(whole)) > 2
+    for epoch in range(1, 6):
+        assert plateau(tmp_path / str(epoch), 3 * epoch + 1) == whole
+
+
+def test_more_steps_go_on_in_the_middle_of_an_epoch(tmp_path):
+    whole = train(tmp_path / "whole", fit={"max_steps": 11})
+    part = train(tmp_path / "part", fit={"max_steps": 8})
+    assert part[2].step == 8
+    again = train(tmp_path / "part", fit={"max_steps": 8})
+    for name in ("model", "optimizer"):
+        assert_equal(again[0][name], part[0][name])
+    assert_same(train(tmp_path / "part", fit={"max_steps": 11}), whole)
+
+
+def test_more_epochs_go_on_after_the_last(tmp_path, capsys):
+    train(tmp_path / "run", epochs=2)
+    assert_same(train(tmp_path / "run", epochs=3), train(tmp_path / "whole", epochs=3))
+    capsys.readouterr()
+    train(tmp_path / "run", epochs=3)
+    assert "is finished: 3 of 3 epochs are done" in capsys.readouterr().err
+
+
+def test_never_starts_anew_and_keeps_what_was(tmp_path):
+    first = train(tmp_path, epochs=1)
+    again = train(tmp_path, epochs=1, resume="never")
+    assert_same(again, first)
+    assert again[2].step == 6
+    assert sorted(path.name for path in (tmp_path / "previous" / "001" / "checkpoints").glob("step-*"))
+    assert newest_good(tmp_path).manifest.step == 6
+
+
+def test_must_needs_something_to_go_on_from(tmp_path):
+    with pytest.raises(CannotResume, match="there is no checkpoint in"):
+        train(tmp_path, resume="must")
+
+
+def test_another_model_is_refused_with_a_table(tmp_path):
+    train(tmp_path, epochs=1)
+    model = nn.Linear(4, 2)
+    runner = Runner(model, torch.optim.Adam(model.parameters()), nn.MSELoss(), workdir=tmp_path)
+    with pytest.raises(CannotResume, match=r"(?s)does not fit this run\.\n.*model.*refused"):
+        runner.fit([(torch.zeros(2, 4), torch.zeros(2, 2))], epochs=2)
+
+
+def test_weights_that_are_not_finite_do_not_become_a_checkpoint(tmp_path, caplog):
+    with pytest.raises(Exception, match="not finite|nan|NaN"):
+        _diverging(tmp_path)
+    assert newest_good(tmp_path).manifest.step == 3
+    assert "is not saved" in caplog.text
+
+
+def _diverging(workdir):
+    model = nn.Linear(4, 1)
+    saver = callbacks.ModelSaver().when(Every(steps=1))
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[saver], workdir=workdir)
+    batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(5)]
+    batches[3] = (torch.full((4, 4), torch.nan), batches[3][1])
+    runner.fit(batches, epochs=1)
+
+
+def test_a_saver_without_a_workdir_is_refused_in_fit_and_not_in_validation():
+    model = nn.Linear(4, 1)
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[callbacks.ModelSaver()])
+    batches = [(torch.randn(4, 4), torch.randn(4, 1))]
+    assert runner.validate(batches)["val_loss"] > 0
+    with pytest.raises(NothingToSaveTo) as caught:
+        runner.fit(batches, epochs=1)
+    assert str(caught.value) == 'ModelSaver has nowhere to save to.\n  give      workdir="runs/name"'
