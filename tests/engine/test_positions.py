@@ -440,6 +440,22 @@ def test_two_loaders_that_take_turns_each_go_on():
         assert [(number, seen[-1]) for number, seen, _ in passes(found, number)] == expected[place + 1 :]
 
 
+def test_two_loaders_go_on_from_between_their_epochs():
+    def epochs(found=None, start=1):
+        positions = TorchPositions(TorchRandomness())
+        positions.remembers = True
+        loaders = loader_of(shuffle=True, generator=seeded(8)), loader_of(shuffle=True, generator=seeded(9))
+        if found is not None:
+            positions.load_state_dict(found)
+        for epoch in range(start, EPOCHS + 1):
+            seen = [plain(batch) for loader in loaders for batch in positions.begin(loader, epoch)]
+            yield seen, positions.state_dict()
+
+    whole = list(epochs())
+    for epoch in (1, 2):
+        assert [seen for seen, _ in epochs(whole[epoch - 1][1], epoch + 1)] == [seen for seen, _ in whole[epoch:]]
+
+
 def test_a_loader_for_validation_is_not_taken_for_one_for_training():
     def passes(found=None):
         positions = TorchPositions(TorchRandomness())

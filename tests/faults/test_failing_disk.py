@@ -85,6 +85,12 @@ def events(workdir):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def is_harmless(operation):
+    """Say whether nobody need know: of the link for people, and of a manifest that is only read to see what may be deleted."""
+    is_link = operation.path.endswith("/last") or "/.staging-last-" in operation.path
+    return is_link or (operation.name in ("open", "read") and operation.path.endswith("/manifest.json"))
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     return train(tmp_path_factory.mktemp("whole") / "run", in_background=False)
@@ -117,11 +123,14 @@ def test_an_operation_that_fails_costs_at_most_a_checkpoint(
         except (CannotSave, CannotResume) as error:
             stopped += 1
             assert len(str(error).splitlines()) > 1, "it says what to do"
+            kept = newest_good(workdir)
+            assert kept is None or "end" not in kept.manifest.tags or fails.hit.name == "fsync", "all was saved"
         else:
             went_on += 1
             assert came_out == expected
-            was_told = any(event["event"] == "save_failed" for event in events(workdir)) or caplog.records
-            if not was_told: print("SILENT", fails.hit.name, fails.hit.path, fails.hit.target)
+            assert is_harmless(fails.hit) or caplog.records, f"{fails.hit} failed, and nobody was told"
+            if ".staging-step-" in fails.hit.path:
+                assert "save_failed" in {event["event"] for event in events(workdir)}
             assert newest_good(workdir).state["clocks"]["step"] == EPOCHS * BATCHES
         assert fails.hit is not None
         if workdir.exists() and (workdir / "checkpoints").exists():

@@ -92,14 +92,15 @@ class Saving:
         """Save where a stop or a signal cuts the run off, before the end points run: there it can be gone on with."""
         stopped_by = self._loop.signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._run._verdicts.stop):
-            if not self._is_kept():
-                self.ask("stop" if stopped_by is None else "signal")
-                self._request.in_background = False
-                self._is_last_chance = True
-                try:
+            try:
+                self._collect(wait=True)  # what the background could not write is written here
+                if not self._is_kept():
+                    self.ask("stop" if stopped_by is None else "signal")
+                    self._request.in_background = False
+                    self._is_last_chance = True
                     self._write()
-                except (CannotSave, NotFinite) as error:
-                    self._failure = error  # raised at the end, when the end points have run
+            except (CannotSave, NotFinite) as error:
+                self._failure = error  # raised at the end, when the end points have run
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
@@ -116,6 +117,8 @@ class Saving:
 
     def at_end(self, failure: BaseException | None) -> None:
         """Write the last checkpoint, or that of a failure where one was asked for, and wait for what is under way."""
+        if failure is None:
+            self._collect(wait=True)  # before it counts as the last chance: what the background could not write is written here
         self._is_last_chance = failure is None
         if failure is not None:
             self._request.tags = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
@@ -125,7 +128,8 @@ class Saving:
         if self._request.tags:
             self._request.in_background = False
             self._write()
-        self._collect(wait=True)
+        while self._in_flight:
+            self._collect(wait=True)
         if self._failure is not None and failure is None:
             raise self._failure
 
@@ -204,10 +208,8 @@ class Saving:
             return
         try:
             saved = self.resumable.write(state, step=clocks.step, elapsed=clocks.elapsed(), request=request)
-        except NotFinite as error:
-            self._refused(error)
-        except OSError as error:
-            self._failed(error)
+        except Exception as error:
+            self._not_saved(error)
         else:
             if saved is None:
                 self._in_flight += 1
@@ -217,18 +219,15 @@ class Saving:
 
     def _collect(self, *, wait: bool = False) -> None:
         if self.resumable is not None and self._in_flight:
-            finished: list[Saved] = []
             try:
                 finished = self.resumable.collect(wait=wait)
-            except NotFinite as error:
+            except BaseException as error:
                 self._in_flight -= 1
-                self._refused(error)
-            except OSError as error:
-                self._in_flight -= 1
-                self._failed(error)
-            self._in_flight -= len(finished)
-            for saved in finished:
-                self._tell(saved)
+                self._not_saved(error)
+            else:
+                self._in_flight -= len(finished)
+                for saved in finished:
+                    self._tell(saved)
         self.is_due = bool(self._in_flight)
 
     def _tell(self, saved: Saved) -> None:
@@ -238,6 +237,15 @@ class Saving:
         run.put_event("save", path=str(saved.path), tags=list(saved.tags), **took)
         run._payload = {"path": saved.path, "tags": tuple(saved.tags)}
         self._loop.hooks.fire("on_save", run)
+
+    def _not_saved(self, error: BaseException) -> None:
+        """Go on without a checkpoint that could not be written, or raise what is no fault of the disk or of the weights."""
+        if isinstance(error, NotFinite):
+            self._refused(error)
+        elif isinstance(error, OSError):
+            self._failed(error)
+        else:
+            raise error
 
     def _refused(self, error: NotFinite) -> None:
         self._kept_at = None

@@ -141,7 +141,7 @@ class CheckpointStore:
         for tag in filter(named_copies.is_named, made.tags):
             try:
                 named_copies.put(target, tag)
-            except OSError as error:
+            except (OSError, DamagedCheckpoint) as error:  # the second where a manifest that was just written cannot be read
                 logger.warning("%s could not be linked to %s, which the next start will do: %s", tag, target, error)
         if not made.is_of_exception:
             named_copies.point_last(target)
