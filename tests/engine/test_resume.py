@@ -210,10 +210,11 @@ def test_weights_that_are_not_finite_do_not_become_a_checkpoint(tmp_path, caplog
     assert "is not saved" in caplog.text
 
 
-def _diverging(workdir):
+def _diverging(workdir, *more):
     model = nn.Linear(4, 1)
     saver = callbacks.ModelSaver().when(Every(steps=1))
-    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[saver], workdir=workdir)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runner = Runner(model, optimizer, nn.MSELoss(), callbacks=[saver, *more], workdir=workdir)
     batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(5)]
     batches[3] = (torch.full((4, 4), torch.nan), batches[3][1])
     runner.fit(batches, epochs=1)
@@ -227,3 +228,9 @@ def test_a_saver_without_a_workdir_is_refused_in_fit_and_not_in_validation():
     with pytest.raises(NothingToSaveTo) as caught:
         runner.fit(batches, epochs=1)
     assert str(caught.value) == 'ModelSaver has nowhere to save to.\n  give      workdir="runs/name"'
+
+
+def test_a_run_that_was_stopped_because_it_diverged_ends_with_its_last_good_checkpoint(tmp_path, caplog):
+    _diverging(tmp_path, callbacks.TerminateOnNaN())
+    assert newest_good(tmp_path).manifest.step == 3
+    assert "step 4 is not saved" in caplog.text

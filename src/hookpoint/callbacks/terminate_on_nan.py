@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class TerminateOnNaN(Callback):
     """Stop the run when the loss of a training step is NaN or infinite; with `raise_error`, raise NonFiniteLoss instead.
 
-    The end points run as after any stop. With a saver in the list, and weights that are spoilt by then, the run ends with
-    NotFinite: its last state cannot be saved, and the last good checkpoint stays the newest. A loss on the host is checked
-    after its step, one on a GPU when it has come: within some 50 steps, at the end of the epoch at the latest. All parts of a
-    tuple of losses are checked.
+    The end points run as after any stop. With a saver in the list, and weights that are spoilt by then, the last state is not
+    saved, and the last good checkpoint stays the newest. A loss on the host is checked after its step, one on a GPU when it has
+    come: within some 50 steps, at the end of the epoch at the latest. All parts of a tuple of losses are checked.
 
     Listens to on_train_iter_end and on_train_epoch_end. Reads `run.loss` or, where that is not set, what is logged as "loss";
     neither of them is an error. Sends the event "stop". Keeps nothing in the checkpoint: a run that is resumed from the last

@@ -251,7 +251,7 @@ class Saving:
         self._kept_at = None
         logger.error("step %d is not saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none")
         self._run.put_event("save_refused", reason=str(error))
-        if self._is_last_chance:
+        if self._is_last_chance and not self._run._verdicts.stop:  # who stops a run that has diverged knows it
             raise error
 
     def _failed(self, error: OSError) -> None:
