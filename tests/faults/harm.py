@@ -35,12 +35,14 @@ def train(
     after: bool = False,
     slow_from: int = 0,
     pause: float = 0.0,
+    sends: int = signal.SIGKILL,
 ) -> dict[str, str]:
     """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk.
 
-    With `pause`, the disk takes so many seconds to write a file from the save of a step on.
+    With `pause`, the disk takes so many seconds to write a file from the save of a step on. `sends` is another signal to send
+    at a point.
     """
-    here = Here(site, step)
+    here = Here(site, step, sends)
     with ExitStack() as stack:
         if pause:
             stack.enter_context(intercepted(partial(_slowly, slow_from, pause)))
@@ -53,11 +55,12 @@ def train(
 
 
 class Here(Callback):
-    """Kill the process at a point of a step: before it, after its backward, or after it, when nothing of it is saved."""
+    """Kill the process, once, at a point of a step: before it, after its backward, or after it, when nothing of it is saved."""
 
-    def __init__(self, site: str | None, step: int) -> None:
+    def __init__(self, site: str | None, step: int, sends: int = signal.SIGKILL) -> None:
         super().__init__()
         self._site, self._step, self._now = site, step, 0
+        self._sends = sends
 
     def on_iter_begin(self, run: Any) -> None:
         if run.mode == "train":
@@ -72,7 +75,8 @@ class Here(Callback):
 
     def reached(self, site: str) -> None:
         if site == self._site and self._now >= self._step:
-            die()
+            self._site = None
+            os.kill(os.getpid(), self._sends)
 
 
 class KillsInSave:

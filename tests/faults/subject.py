@@ -34,13 +34,19 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 
 @dataclass(frozen=True)
 class Variant:
-    """How the run is written. `fp16` is for the Runner alone, whose scaler it needs."""
+    """How the run is written. For the Runner alone: `fp16`, with its scaler, and `plateau`, a rate that waits for one.
+
+    With a plateau scheduler the validation is in every other epoch. The order of the data comes from torch's global generator,
+    or from the loader's `own_generator`.
+    """
 
     kind: str = "runner"  # or "loop"
     accumulate: int = 1
     workers: int = 0
     in_background: bool = False
     fp16: bool = False
+    plateau: bool = False
+    own_generator: bool = False
     save_every: int = 2
 
     def __str__(self) -> str:
@@ -51,6 +57,8 @@ class Variant:
                 *([f"workers{self.workers}"] if self.workers else []),
                 *(["background"] if self.in_background else []),
                 *(["fp16"] if self.fp16 else []),
+                *(["plateau"] if self.plateau else []),
+                *(["own_generator"] if self.own_generator else []),
                 *([f"every{self.save_every}"] if self.save_every != 2 else []),
             ]
         )
@@ -115,10 +123,13 @@ def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Pa
     seed()
     model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+    rates: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+    if variant.plateau:
+        rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
     data: Any = Augmented(STEPS_PER_EPOCH * variant.accumulate * BATCH)
     data = SeededSamples(data, seed=3) if variant.workers else data
-    train = DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=variant.workers)
+    generator = torch.Generator().manual_seed(7) if variant.own_generator else None
+    train = DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=variant.workers, generator=generator)
     held_out = Augmented(12)
     val = DataLoader(TensorDataset(held_out.features, held_out.labels), batch_size=BATCH)
     ledger = Ledger(trace, optimizer)
@@ -147,13 +158,18 @@ def train(
     return result(workdir, parts)
 
 
+def steep_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return a loss whose gradients overflow until the scaler has found its scale."""
+    return 64.0 * nn.functional.cross_entropy(outputs, targets)
+
+
 def _with_runner(workdir: Any, variant: Variant, parts: Parts, reached: Any, options: dict[str, Any]) -> None:
     runner = Runner(
         parts.model,
         parts.optimizer,
-        nn.CrossEntropyLoss(),
+        steep_loss if variant.fp16 else nn.CrossEntropyLoss(),
         lr_scheduler=parts.rates,
-        lr_scheduler_on="step",
+        lr_scheduler_on="epoch" if variant.plateau else "step",
         callbacks=parts.callbacks,
         metrics={"acc": lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()},
         workdir=workdir,
@@ -162,7 +178,7 @@ def _with_runner(workdir: Any, variant: Variant, parts: Parts, reached: Any, opt
         log_every=3,
         **options,
     )
-    runner.fit(parts.train, parts.val, epochs=EPOCHS)
+    runner.fit(parts.train, parts.val, epochs=EPOCHS, validate_every=Every(epochs=2) if variant.plateau else None)
 
 
 def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, options: dict[str, Any]) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.checkpoint_config import CheckpointConfig
     from hookpoint.callbacks.classification_error import ClassificationError
     from hookpoint.callbacks.early_stopping import EarlyStopping
+    from hookpoint.callbacks.estimated_time_left import EstimatedTimeLeft
+    from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker
+    from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker
+    from hookpoint.callbacks.host_memory_tracker import HostMemoryTracker
     from hookpoint.callbacks.human_hyper_param_setter import HumanHyperParamSetter
     from hookpoint.callbacks.hyper_param_setter_with_func import HyperParamSetterWithFunc
     from hookpoint.callbacks.inference_runner import InferenceRunner
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.stat_monitor_param_setter import StatMonitorParamSetter
     from hookpoint.callbacks.stop_at_threshold import StopAtThreshold
     from hookpoint.callbacks.stop_at_time import StopAtTime
+    from hookpoint.callbacks.summary_collector import SummaryCollector
     from hookpoint.callbacks.terminate_on_nan import TerminateOnNaN
+    from hookpoint.callbacks.throughput_tracker import ThroughputTracker
+    from hookpoint.callbacks.time_monitor import TimeMonitor
     from hookpoint.callbacks.top_k_saver import TopKSaver
 
 _WHERE = {
@@ -47,6 +54,10 @@ _WHERE = {
     "CheckpointConfig": "callbacks.checkpoint_config",
     "ClassificationError": "callbacks.classification_error",
     "EarlyStopping": "callbacks.early_stopping",
+    "EstimatedTimeLeft": "callbacks.estimated_time_left",
+    "GPUMemoryTracker": "callbacks.gpu_memory_tracker",
+    "GPUUtilizationTracker": "callbacks.gpu_utilization_tracker",
+    "HostMemoryTracker": "callbacks.host_memory_tracker",
     "HumanHyperParamSetter": "callbacks.human_hyper_param_setter",
     "HyperParamSetterWithFunc": "callbacks.hyper_param_setter_with_func",
     "InferenceRunner": "callbacks.inference_runner",
@@ -71,8 +82,11 @@ _WHERE = {
     "StatMonitorParamSetter": "callbacks.stat_monitor_param_setter",
     "StopAtThreshold": "callbacks.stop_at_threshold",
     "StopAtTime": "callbacks.stop_at_time",
+    "SummaryCollector": "callbacks.summary_collector",
     "TFEventWriter": "monitors.tf_event_writer",
     "TerminateOnNaN": "callbacks.terminate_on_nan",
+    "ThroughputTracker": "callbacks.throughput_tracker",
+    "TimeMonitor": "callbacks.time_monitor",
     "TopKSaver": "callbacks.top_k_saver",
 }
 
@@ -84,6 +98,10 @@ __all__ = [
     "CheckpointConfig",
     "ClassificationError",
     "EarlyStopping",
+    "EstimatedTimeLeft",
+    "GPUMemoryTracker",
+    "GPUUtilizationTracker",
+    "HostMemoryTracker",
     "HumanHyperParamSetter",
     "HyperParamSetterWithFunc",
     "InferenceRunner",
@@ -108,8 +126,11 @@ __all__ = [
     "StatMonitorParamSetter",
     "StopAtThreshold",
     "StopAtTime",
+    "SummaryCollector",
     "TFEventWriter",
     "TerminateOnNaN",
+    "ThroughputTracker",
+    "TimeMonitor",
     "TopKSaver",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.core.errors import text
@@ -21,3 +22,11 @@ def number(owner: str, argument: str, given: Any, *, least: float = -math.inf) -
         bound = "" if least == -math.inf else f", {least:g} or more"
         raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=f"a number{bound}"))
     return given
+
+
+def devices_given(owner: str, given: Iterable[int]) -> tuple[int, ...]:
+    """Return the numbers of devices, each once, or refuse what are none."""
+    several = [given] if isinstance(given, int | str) else list(given)
+    if not several or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in several):
+        raise ValueError(text(f"{owner}(devices={given!r}) names no devices.", give="their numbers, as in devices=[0, 1]"))
+    return tuple(dict.fromkeys(several))

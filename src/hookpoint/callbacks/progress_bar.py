@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -103,6 +104,17 @@ class ProgressBar(Callback):
             if record.kind == "scalars":
                 found = {name: float(record.values[name]) for name in self.names if name in record.values}
                 self._values = {**self._values, **found}  # a new dict, as another thread may be reading the old one
+
+    @contextmanager
+    def out_of_the_way(self, run: Run) -> Iterator[None]:
+        """Draw nothing inside of the block, and leave the streams as they were: the terminal is for someone else."""
+        was_drawing = self._drawing is not None
+        self._close()
+        try:
+            yield
+        finally:
+            if was_drawing:
+                self._begin(run)
 
     def _begin(self, run: Run) -> None:
         if self._drawing is None:

@@ -24,9 +24,11 @@ def rest_of_pass(
     loader: Any, own: Mapping[str, Any], own_before: Mapping[str, Any] | None, batches: int, begin: Callable[[], None]
 ) -> Iterator[Any]:
     """Go on in the middle of a pass. `own_before` is the state before the pass, where there was one before it."""
-    if isinstance(loader, DataLoader) and not batches:
-        return iter(loader) if own_before is None else next_pass(loader, own_before, begin)
+    if isinstance(loader, DataLoader) and not batches and own_before is not None:
+        return next_pass(loader, own_before, begin)
     begin()
+    if isinstance(loader, DataLoader) and not batches:
+        return iter(loader)
     _load(loader, own)
     if not isinstance(loader, DataLoader) and batches >= (length_of(loader) or batches + 1):
         return iter(())  # it might begin the next pass

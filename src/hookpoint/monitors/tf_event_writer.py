@@ -34,7 +34,8 @@ class TFEventWriter(Callback):
 
     The x axis is the step. A training value is `loss` as the mean of each log step, and `epoch/loss` as that of each epoch,
     so that the two never share a curve; validation results and single values keep their names. Images are height x width,
-    height x width x channels, or a batch of the latter; integers and floats above 1 count from 0 to 255. A resumed run first
+    height x width x channels, or a batch of the latter; integers and floats above 1 count from 0 to 255. Histograms leave out
+    what is not finite. A text with a `graph_def`, the graph of a model, is written as a graph, too. A resumed run first
     cuts the files back to where they were when the checkpoint was made, and removes those that came later, so that each value
     is there once. Without a workdir, and for a validation or prediction that is no part of a run, it does nothing; without
     tensorboard or torch it says so once and does nothing.
@@ -165,9 +166,11 @@ def _write(writer: SummaryWriter, record: Record) -> None:
         if record.kind == "image":
             _write_image(writer, name, value, record)
         elif record.kind == "histogram":
-            writer.add_histogram(name, _array(value), record.step, walltime=record.time)
+            _write_histogram(writer, name, value, record)
         elif record.kind == "text":
             writer.add_text(name, value, record.step, walltime=record.time)
+            if hasattr(value, "graph_def"):
+                _write_graph(writer, value.graph_def, record)
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
@@ -189,6 +192,23 @@ def _write_image(writer: SummaryWriter, name: str, image: Any, record: Record) -
         raise ValueError(f"image '{name}' has shape {pixels.shape}; height x width x channels, or a batch of such, is shown")
     add = writer.add_images if shape == "NHWC" else writer.add_image
     add(name, pixels, record.step, walltime=record.time, dataformats=shape)
+
+
+def _write_histogram(writer: SummaryWriter, name: str, values: Any, record: Record) -> None:
+    import numpy
+
+    numbers = _array(values)
+    if numbers.dtype.kind == "f":
+        numbers = numbers[numpy.isfinite(numbers)]  # the others fall in no bucket; of none but them there is no histogram
+    if numbers.size:
+        writer.add_histogram(name, numbers, record.step, walltime=record.time)
+
+
+def _write_graph(writer: SummaryWriter, graph_def: bytes, record: Record) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    assert writer.file_writer is not None
+    writer.file_writer.add_event(Event(graph_def=graph_def), walltime=record.time)
 
 
 def _array(values: Any) -> Any:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from hookpoint._version import __version__
+from hookpoint.storage.manifest import FORMAT
 
 Verdict = Literal["fine", "warned", "refused"]
 
-FORMAT = 1  # of checkpoints; it grows when an older release could not read them
+
 GIT_SECONDS = 2.0
 
 

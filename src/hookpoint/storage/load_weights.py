@@ -56,7 +56,12 @@ def _of_file(file: Path) -> dict[str, Any]:
         manifest = read_manifest(file.parent)
         if file.name in manifest.files:
             verify_file(file.parent, file.name, manifest)
-    return read_weights(file)
+    try:
+        return read_weights(file)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # the library's own, which is derived from nothing, or what a header says of names that are not there
+        raise CannotResume(text(f"{file} cannot be read: {error}", give="a file in the format of safetensors")) from error
 
 
 def _newest_good(given: Path) -> Path:

@@ -26,7 +26,9 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Check
 
     Nothing of an earlier run is moved aside before it is certain that this run can start.
     """
-    _probe(workdir)
+    for folder in (workdir, checkpoints(workdir)):
+        if disk.is_folder(folder, follow=True):
+            _probe(folder)
     _remove_leftovers(workdir)
     found = None if resume == "never" else find(workdir, resume)
     if found is not None:
@@ -39,9 +41,9 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Check
     return None if found is None else Checkpoint(found.path, found.state)
 
 
-def _probe(workdir: Path) -> None:
-    """Find out whether files can be written, by writing one."""
-    file = workdir / disk.hidden("probe", "writable")
+def _probe(folder: Path) -> None:
+    """Find out whether files can be written here, by writing one."""
+    file = folder / disk.hidden("probe", "writable")
     try:
         disk.write(file, b"?")
     finally:

@@ -1,0 +1,107 @@
+"""GPUUtilizationTracker: how busy the GPUs were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.arguments import devices_given
+from hookpoint.callbacks.gpus import Gpus, open_gpus
+from hookpoint.callbacks.sampler import Averages, Sampler
+from hookpoint.core.callback import Callback
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class GPUUtilizationTracker(Callback):
+    """Log for each epoch in how many percent of the training time each GPU was at work.
+
+    The values are `GPUUtil/0` and so on, tensorpack's names. `devices` are numbered as this process knows them, in the order of
+    CUDA_VISIBLE_DEVICES, and not as on the machine; None means all of them. It is NVIDIA's figure for the whole device,
+    whoever uses it: the share of time in which anything ran, however little. Sampled every second of the training passes, not
+    in validation; a pass of less than a second has no sample, and an epoch of such passes no value. Without nvidia-ml-py, of
+    the extra `system`, or without a GPU it says so once and does nothing; when the driver fails, the run goes on without it.
+
+    Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end. Keeps the samples' sums of the running
+    epoch in the checkpoint, so that one that is resumed in its middle has the average of the whole. Runs on the chief. A step
+    pays nothing: a thread asks the driver.
+
+    >>> GPUUtilizationTracker(devices=[0, 1]).devices
+    (0, 1)
+    """
+
+    ranks = "chief"
+
+    def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.devices = None if devices is None else devices_given("GPUUtilizationTracker", devices)
+        self._averages = Averages()
+        self._gpus: Gpus | None = None
+        self._sampler: Sampler | None = None
+        self._in_training = False
+
+    def on_run_begin(self, run: Run) -> None:
+        self._close()
+        if not run.resuming:
+            self._averages.sums = {}
+        owner = self.name or "GPUUtilizationTracker"
+        self._gpus = open_gpus(owner, self.devices)
+        if self._gpus is not None:
+            self._sampler = Sampler(owner, self._gpus.utilization, self._add)
+
+    def on_train_epoch_begin(self) -> None:
+        self._in_training = True
+        self._turn(on=True)
+
+    def on_val_epoch_begin(self) -> None:
+        self._turn(on=False)
+
+    def on_val_epoch_end(self) -> None:
+        self._turn(on=self._in_training)
+
+    def on_pred_epoch_begin(self) -> None:
+        self._turn(on=False)
+
+    def on_pred_epoch_end(self) -> None:
+        self._turn(on=self._in_training)
+
+    def on_train_epoch_end(self) -> None:
+        self._in_training = False
+        self._turn(on=False)
+
+    def on_epoch_end(self, run: Run) -> None:
+        for number, percent in self._averages.take().items():
+            run.put_scalar(f"GPUUtil/{number}", percent)
+
+    def on_run_end(self) -> None:
+        self._close()
+
+    def _add(self, sample: Mapping[int, float]) -> None:
+        if (
+            self._run is not None and not self._run.resuming
+        ):  # on the way back to where a checkpoint was made nothing is trained
+            self._averages.add(sample)
+
+    def _turn(self, *, on: bool) -> None:
+        if self._sampler is not None:
+            self._sampler.turn(on=on)
+
+    def _close(self) -> None:
+        sampler, self._sampler = self._sampler, None
+        gpus, self._gpus = self._gpus, None
+        self._in_training = False
+        if sampler is not None:
+            sampler.close()
+        if gpus is not None:
+            gpus.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        sums = dict(self._averages.sums)  # another thread adds to it
+        return {"sums": {str(number): list(both) for number, both in sums.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._averages.sums = {int(number): (total, count) for number, (total, count) in state["sums"].items()}

@@ -1,0 +1,194 @@
+"""SummaryCollector: loss, learning rate, weights, gradients, inputs and the graph of a model, for monitors to show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks.collected_data import CollectedData, Selection
+from hookpoint.callbacks.input_images import images_in
+from hookpoint.callbacks.late_array import LateArray
+from hookpoint.callbacks.model_graph import ModelGraph, as_positional
+from hookpoint.core.callback import Callback
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.parts import named_parameters
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+
+class SummaryCollector(Callback):
+    """Send loss, learning rate, and the spread of weights and gradients to the monitors, in step 1 and every `collect_freq` steps.
+
+    Of the first batch also the input images, at most 16, and the graph of the model. TensorBoard shows all of it, any other
+    monitor what it can: the graph comes as a text, too. The scalars are those of the step, under MindSpore's names `loss/auto`
+    and `learning_rate/auto`, beside the means that are logged anyway; histograms are `weights/<name>` and `gradients/<name>`,
+    images `input`. Files are where the monitors put them, in the workdir: `summary_dir` is refused.
+
+    `collect_specified_data` says what is collected: "collect_metric", "collect_graph" and "collect_input_data" are True or
+    False; "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the parameters' names,
+    None for the first five. What it does not name is collected too, unless `keep_default_action` is False. Gradients are those
+    that a step is about to use, after clipping; in a loop of one's own they need `optimizer=`. The graph is traced with the
+    inputs of the first training batch, in eval mode; a model that cannot be traced is left out, with one line.
+
+    Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin. Keeps in
+    the checkpoint at which step it collected last, so that nothing is sent twice. Runs on the chief; of sharded parameters it
+    has the chief's part. A step pays for one or two comparisons; one that is collected for copies to the host, which are queued,
+    and for which no GPU is waited for.
+
+    >>> SummaryCollector(collect_freq=100, collect_specified_data={"histogram_regular": "^conv1"}).collect_freq
+    100
+    """
+
+    ranks = "chief"
+
+    def __init__(
+        self,
+        summary_dir: str | PathLike[str] | None = None,
+        collect_freq: int = 10,
+        collect_specified_data: Mapping[str, Any] | None = None,
+        keep_default_action: bool = True,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        if summary_dir is not None:
+            raise ValueError(
+                text(
+                    f"SummaryCollector(summary_dir={summary_dir!r}): files are in the run's workdir, where monitors put them.",
+                    leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
+                )
+            )
+        self.collect_freq = whole("SummaryCollector", "collect_freq", collect_freq, least=1)
+        self.data = CollectedData.of(collect_specified_data, keep_default_action)
+        self._collected: int | None = None
+        self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}
+        self._gradients: tuple[int, dict[str, LateArray]] | None = None
+        self._hook: Any = None
+        self._inputs: tuple[Any, ...] | None = None
+        handlers: dict[str, Any] = {} if self.data.gradients is None else {"on_step_begin": self._take_gradients}
+        for point, handler in handlers.items():  # an optimizer's step is watched only where it has to be
+            setattr(self, point, handler)
+
+    def on_setup(self, run: Run) -> None:
+        own = self.name or "SummaryCollector"
+        names = [name for name, _ in named_parameters(run.model)]
+        wanted = {"weights": self.data.weights, "gradients": self.data.gradients}
+        self._selected = {what: _selected(own, what, selection, names) for what, selection in wanted.items()}
+        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
+        if self._selected["gradients"] and not hasattr(optimizer, "register_step_pre_hook"):
+            logger.warning("%s sees no optimizer step, and collects no gradients; give optimizer=...", own)
+
+    def on_run_begin(self, run: Run) -> None:
+        self._clean_up()
+        if not run.resuming:
+            self._collected = None
+
+    def on_train_epoch_begin(self, run: Run) -> None:
+        if self._collected is None and self.data.graph and hasattr(run.model, "register_forward_pre_hook"):
+            self._unhook()
+            self._hook = run.model.register_forward_pre_hook(self._take_inputs, with_kwargs=True)
+
+    def on_train_iter_end(self, run: Run) -> None:
+        step = run.step
+        if self._collected is None:
+            self._collected = 0
+            self._collect_first(run)
+        if (step == 1 or step % self.collect_freq == 0) and step > self._collected:
+            self._collected = step
+            self._collect(run)
+
+    def on_run_end(self) -> None:
+        self._clean_up()
+
+    def _take_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._run is not None and self._run.mode == "train":
+            self._unhook()
+            try:
+                self._inputs = as_positional(model, args, kwargs)
+            except Exception as error:
+                self._say_no_graph(error)
+
+    def _take_gradients(self, run: Run) -> None:
+        step = run.step + 1  # the one that is about to be made
+        if step == 1 or step % self.collect_freq == 0:
+            scale = getattr(run.optimizer, "grad_scale", None)  # set where the step itself, and not the scaler, divides by it
+            found = {}
+            for name, parameter in named_parameters(run.model):
+                if name in self._selected["gradients"] and parameter.grad is not None:
+                    found[name] = LateArray(parameter.grad if scale is None else parameter.grad / scale)
+            self._gradients = (step, found)
+
+    def _collect_first(self, run: Run) -> None:
+        self._unhook()
+        inputs, self._inputs = self._inputs, None
+        if inputs is not None:
+            try:
+                run.put_text("graph", ModelGraph.of(run.model, inputs))
+            except Exception as error:
+                self._say_no_graph(error)
+        images = images_in(run.batch) if self.data.input_data else None
+        if images is not None:
+            run.put_image("input", LateArray(images) if hasattr(images, "detach") else images)
+
+    def _collect(self, run: Run) -> None:
+        if self.data.metric:
+            scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": run.hyper.get("learning_rate")}
+            sent = {name: _late(value) for name, value in scalars.items() if value is not None}
+            if sent:
+                run.monitors.put("scalars", sent, at="step", mode="train")
+        for name, parameter in named_parameters(run.model):
+            if name in self._selected["weights"]:
+                run.put_histogram(f"weights/{name}", LateArray(parameter))
+        step, gradients = self._gradients or (None, {})
+        self._gradients = None
+        if step == run.step:
+            for name, gradient in gradients.items():
+                run.put_histogram(f"gradients/{name}", gradient)
+
+    def _say_no_graph(self, error: Exception) -> None:
+        why = (str(error) or type(error).__name__).strip().splitlines()[0]
+        logger.warning("%s: the model cannot be traced, and has no graph: %s", self.name or "SummaryCollector", why)
+
+    def _unhook(self) -> None:
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+
+    def _clean_up(self) -> None:
+        self._unhook()
+        self._inputs = self._gradients = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"collected": self._collected}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._collected = state["collected"]
+
+
+def _selected(owner: str, what: str, selection: Selection | None, names: list[str]) -> list[str]:
+    found = [] if selection is None else selection.of(names)
+    if selection is not None and selection.expression is not None and not found:
+        some = ", ".join(names[:8]) or "none; give model=..."
+        raise BadLoop(
+            text(f"{owner}: {selection.expression!r} is in no parameter's name, of which {what} are wanted.", are=some)
+        )
+    return found
+
+
+def _first_loss(run: Run) -> Any:
+    loss = run.loss if run.loss is not None else run.metrics._values.get("loss")  # read as a metric it would be waited for
+    while isinstance(loss, Mapping | tuple | list) and loss:
+        loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
+    return loss
+
+
+def _late(value: Any) -> Any:
+    return LateArray(value.detach().float().mean()) if hasattr(value, "detach") else value

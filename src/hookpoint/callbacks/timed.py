@@ -1,0 +1,96 @@
+"""Timed: what the callbacks that measure the speed of training have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.callbacks.training_time import Done, Lap, TrainingTime
+from hookpoint.core.callback import Callback
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+
+class Timed(Callback):
+    """Keep laps of training time by name; derived classes say when one begins and what to make of it.
+
+    Validation, prediction, what comes between passes, and checkpoints are left out; of one that is written in the background
+    the part that training waits for is not. What a lap has so far is in the checkpoint: a resumed one goes on from there, and
+    the way back counts only where data had to be read over.
+    """
+
+    ranks = "chief"
+
+    def __init__(self, *laps: str, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.time = TrainingTime()
+        self.laps = {name: Lap() for name in laps}
+        self._saving: tuple[int, float] | None = None
+
+    def on_run_begin(self, run: Run) -> None:
+        self._saving = None
+        for lap in self.laps.values():
+            if run.resuming:
+                lap.go_on(self.now())
+            else:
+                lap.begin(self.now())
+
+    def on_train_epoch_begin(self, run: Run) -> None:
+        self.time.begin()
+
+    def on_val_epoch_begin(self, run: Run) -> None:
+        self.time.pause()
+
+    def on_val_epoch_end(self, run: Run) -> None:
+        self.time.go_on()
+
+    def on_pred_epoch_begin(self, run: Run) -> None:
+        self.time.pause()
+
+    def on_pred_epoch_end(self, run: Run) -> None:
+        self.time.go_on()
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        self.time.end()
+
+    def on_save(self, run: Run) -> None:
+        if self._saving is not None and self._saving[0] == run.iteration:  # or else it was written in the background
+            self.time.take_off(self.time.seconds - self._saving[1])
+        self._saving = None
+
+    def on_run_end(self) -> None:
+        self.time.end()
+        for lap in self.laps.values():
+            lap.stop(self.now())
+
+    def now(self) -> Done:
+        """Return how much was done up to now, in this run."""
+        run = self._run
+        return Done(self.time.seconds) if run is None else Done(self.time.seconds, run.step, run.samples)
+
+    def begin(self, lap: str) -> None:
+        self.laps[lap].begin(self.now())
+
+    def done(self, lap: str) -> Done:
+        return self.laps[lap].done(self.now())
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._run is not None:
+            self._saving = (self._run.iteration, self.time.seconds)  # being asked is how to know that one is made
+        done = {name: self.done(name) for name in self.laps}
+        return {
+            "seconds": {name: lap.seconds for name, lap in done.items()},
+            "steps": {name: lap.steps for name, lap in done.items()},
+            "samples": {name: lap.samples for name, lap in done.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, lap in self.laps.items():
+            if name in state["seconds"]:
+                kept = Done(state["seconds"][name], state["steps"][name], state["samples"][name])
+                lap.go_on(self.now(), kept)
+                if self._run is None:
+                    lap.stop(self.now())

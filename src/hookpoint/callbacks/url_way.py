@@ -1,0 +1,86 @@
+"""UrlWay: send a message to the services behind some addresses, through Apprise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+from hookpoint.callbacks.outbox import SendFailed
+from hookpoint.callbacks.template import Value
+from hookpoint.core.errors import text
+from hookpoint.core.terminal import printable
+
+IN_THE_CLEAR = ("apprise", "form", "http", "json", "xml")  # each has a safe one that ends with s
+HERE = ("localhost", "127.0.0.1", "::1")
+MOST_LETTERS = 256
+
+
+class UrlWay:
+    """Send a run's name, epoch, step and metrics as a short text; addresses are Apprise's, one for each service.
+
+    Nothing else leaves the machine, and nothing in the clear: where there is an encrypted way, the other one is refused.
+    """
+
+    def __init__(self, owner: str, urls: str | Sequence[str], names: Sequence[str], timeout_seconds: float) -> None:
+        self._urls = [urls] if isinstance(urls, str) else list(urls)
+        self._names = names
+        self._timeout_seconds = timeout_seconds
+        if not self._urls or not all(isinstance(url, str) and url for url in self._urls):
+            raise ValueError(text(f"{owner}(url=...) takes an address, or several.", write='url="ntfys://topic"'))
+        for url in self._urls:
+            _refuse_in_the_clear(owner, url)
+        if find_spec("apprise") is None:
+            raise ImportError(
+                text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
+            )
+        self._services(owner)
+
+    def send(self, message: Mapping[str, Value]) -> None:
+        result: Any = self._services("url").notify(
+            title=_short(message["run"]),
+            body="\n".join(
+                [f"epoch {message['epoch']}, step {message['step']}", *(_line(name, message[name]) for name in self._names)]
+            ),
+            body_format="text",
+            timeout=self._timeout_seconds,
+        )
+        if not result:  # it is no bool
+            status = getattr(getattr(result, "status", None), "name", "FAILURE")
+            raise SendFailed(status, f"Apprise did not deliver a message: {status}")
+
+    def cancel(self) -> None:
+        """Do nothing: Apprise ends by itself, after its own timeouts."""
+
+    def _services(self, owner: str) -> Any:
+        from apprise import Apprise
+
+        services = Apprise()
+        for url in self._urls:
+            if not services.add(url):
+                scheme = url.partition(":")[0][:20]
+                raise ValueError(
+                    text(f"{owner}: Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
+                )
+        return services
+
+
+def _refuse_in_the_clear(owner: str, url: str) -> None:
+    scheme = url.partition("://")[0].lower()
+    if scheme in IN_THE_CLEAR and urlsplit(url).hostname not in HERE:
+        raise ValueError(
+            text(
+                f"{owner}: what is sent to '{scheme}://...' can be read on its way.",
+                write=f"'{scheme}s://...', which is encrypted",
+            )
+        )
+
+
+def _line(name: str, value: Value) -> str:
+    return f"{_short(name)}: {value:.5g}"
+
+
+def _short(words: object) -> str:
+    """Return the beginning, with nothing in it that a terminal would act on."""
+    return printable(str(words)[:MOST_LETTERS])

@@ -1,0 +1,87 @@
+"""Lists of callbacks: they decide the same in a run that is killed, and may change from one start to the next."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+
+import pytest
+from lists import EPOCHS, LISTS
+from scale import FULL, chosen
+from subject import STEPS, Variant
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("order", chosen(list(itertools.permutations(NAMES)), 2), ids="".join)
+def test_a_list_in_another_order_goes_on(order, trial, tally):
+    run = trial()
+    assert run.start("lists.count", names=NAMES, step=13).wait() == -signal.SIGKILL
+    last = run.start("lists.count", names=order)
+    result, counts = last.returned
+    assert result == run.whole.result
+    assert counts == dict.fromkeys(order, STEPS)
+    assert "callbacks and the checkpoint" not in last.log
+    tally("callbacks reordered", runs=1, equal=1)
+
+
+CHANGES = {
+    "added": (["a", "b"], ["a", "new", "b"], {"a": 32, "b": 32, "new": 20}),
+    "removed": (["a", "b"], ["b"], {"b": 32}),
+    "renamed": (["a", "b"], ["a", "c"], {"a": 32, "c": 20}),
+    "exchanged": (["a"], ["b"], {"b": 20}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["runner", "loop"] if FULL else ["runner"])
+def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally):
+    before, after, expected = CHANGES[change]
+    run = trial(Variant(kind=kind))
+    assert run.start("lists.count", names=before, step=13).wait() == -signal.SIGKILL
+    last = run.start("lists.count", names=after)
+    result, counts = last.returned
+    assert result == run.whole.result
+    assert counts == expected
+    table = dict(re.findall(r"^  (\w+) +(restored|new, starts afresh|kept for later)$", last.log, re.MULTILINE))
+    told = {name: table.get(name) for name in {*before, *after}}
+    assert told == {
+        **dict.fromkeys(before, "kept for later"),
+        **{name: "restored" if name in before else "new, starts afresh" for name in after},
+    }
+    tally(f"callback {change}", runs=1, equal=1)
+
+
+@pytest.mark.parametrize("kind", ["runner", "loop"])
+def test_what_is_kept_of_a_callback_waits_until_it_is_back(kind, trial, tally):
+    run = trial(Variant(kind=kind))
+    assert run.start("lists.count", names=NAMES, step=9).wait() == -signal.SIGKILL  # after that of step 8
+    assert run.start("lists.count", names=["a", "d"], step=15).wait() == -signal.SIGKILL  # 14
+    assert run.start("lists.count", names=["d", "e", "b"], step=21).wait() == -signal.SIGKILL  # 20
+    last = run.start("lists.count", names=["c", "e", "b", "a", "d"])
+    result, counts = last.returned
+    assert result == run.whole.result
+    assert counts == {"c": 8 + 12, "e": 6 + 12, "b": 8 + 6 + 12, "a": 14 + 12, "d": 32}
+    tally("callbacks that came and went", runs=1, equal=1)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("which", LISTS)
+def test_a_list_decides_what_it_would_have_decided(which, at, trial, tally):
+    run = trial(number="whole")
+    whole = run.start("lists.decide", which=which).returned
+    epochs = len(whole["epochs"])
+    assert 5 < epochs < EPOCHS, "it is stopped"
+    assert len({rate for _, rate, *_ in whole["epochs"]}) > 1, "the rate changes"
+    assert len({decay for _, _, decay, *_ in whole["epochs"]}) > 2, "and so does the decay"
+    assert whole["best"][1] < 8 * (epochs - 1)
+    run = trial(number="killed")
+    kills = 0
+    for epoch in range(1, epochs + 1):
+        child = run.start("lists.decide", which=which, at=at, epoch=epoch)
+        assert child.wait() == -signal.SIGKILL, child.log
+        kills += 1
+    last = run.start("lists.decide", which=which)
+    assert last.returned == whole, last.log
+    tally("decisions at the end of epochs", lists=1, kills=kills, equal=1)

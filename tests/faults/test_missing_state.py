@@ -1,0 +1,82 @@
+"""Each piece of the state counts: with any one of them forgotten, what comes out is something else."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from subject import Variant
+
+KILLED_AT = 13  # in the middle of the second epoch; the checkpoint is that of step 12
+
+RUNNER, LOOP = Variant(), Variant(kind="loop")
+PIECES = {
+    "generators": (RUNNER, ["rng"]),
+    "generator of torch": (RUNNER, ["rng", "torch"]),
+    "generator of Python": (RUNNER, ["rng", "python"]),
+    "generator of NumPy": (RUNNER, ["rng", "numpy"]),
+    "place in the data": (Variant(own_generator=True), ["data"]),
+    "place in the data, own loop": (Variant(kind="loop", own_generator=True), ["data"]),
+    "place in the epoch": (RUNNER, ["place"]),
+    "model": (RUNNER, ["parts", "model"]),
+    "optimizer": (RUNNER, ["parts", "optimizer"]),
+    "optimizer, own loop": (LOOP, ["parts", "optimizer"]),
+    "scheduler": (RUNNER, ["parts", "lr_scheduler"]),
+    "scheduler, own loop": (LOOP, ["parts", "lr_scheduler"]),
+    "scaler": (Variant(fp16=True), ["parts", "stepper", "scaler"]),
+    "stepper": (Variant(plateau=True), ["parts", "stepper"]),
+    "validation's schedule": (Variant(plateau=True), ["parts", "fit/validation"]),
+    "callbacks": (RUNNER, ["callbacks"]),
+    "callbacks, own loop": (LOOP, ["callbacks"]),
+    "logbook": (RUNNER, ["logbook"]),
+    "logbook, own loop": (LOOP, ["logbook"]),
+    "clocks": (RUNNER, ["clocks"]),
+    "clocks, own loop": (LOOP, ["clocks"]),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_piece_that_is_forgotten_is_missed(name, trial, tally):
+    variant, piece = PIECES[name]
+    run = trial(variant)
+    step = 3 * 8 - 5 if variant.plateau else KILLED_AT  # after the first validation, which is every other epoch
+    assert run.start(site="on_iter_begin", step=step).wait() == -signal.SIGKILL
+    assert run.start("pieces.forget", piece=piece).wait() == 0, run.started[-1].log
+    last = run.start()
+    refused = last.wait() != 0
+    differs = not refused and bool(run.differences(last))
+    tally("a piece of state forgotten", pieces=1, differs=differs, refused=refused)
+    assert differs or refused
+
+
+@pytest.mark.parametrize("variant", sorted({variant for variant, _ in PIECES.values()}, key=str), ids=str)
+def test_with_nothing_forgotten_all_is_the_same(variant, trial):
+    run = trial(variant)
+    step = 3 * 8 - 5 if variant.plateau else KILLED_AT
+    assert run.start(site="on_iter_begin", step=step).wait() == -signal.SIGKILL
+    assert run.start("pieces.forget", piece=[]).wait() == 0
+    last = run.start()
+    assert not run.differences(last), last.log
+
+
+@pytest.mark.parametrize(
+    ("kind", "piece"),
+    [
+        ("runner", ["parts", "gradients"]),
+        ("runner", ["parts", "stepper"]),
+        ("runner", []),
+        ("loop", ["parts", "gradients"]),
+        ("loop", []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "/".join(value) or "nothing",
+)
+def test_gradients_that_wait_for_their_step_count_too(kind, piece, trial, tally):
+    run = trial(Variant(kind=kind, accumulate=2))
+    stopped = run.start(site="on_backward_end", step=KILLED_AT, sends=signal.SIGTERM)  # after the first batch of two
+    assert stopped.wait() == 143, stopped.log
+    assert run.newest()["clocks"]["iteration"] == 2 * KILLED_AT - 1
+    assert run.start("pieces.forget", piece=piece).wait() == 0, run.started[-1].log
+    last = run.start()
+    differs = bool(run.differences(last))
+    tally("a piece of state forgotten", pieces=bool(piece), differs=differs, refused=0)
+    assert differs == bool(piece), last.log
