@@ -19,7 +19,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench bench-peers docs clean
+.PHONY: help demo test faults lint bench bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ demo: $(VENV)/.stamp-base ## run the smallest example, a hand-written loop
 
 test: lint ## lint, then run every test
 	@$(PY) -m pytest -n auto
+
+faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto tests/faults
 
 lint: $(VENV)/.stamp-dev ## check style, formatting and types
 	@$(PY) -m ruff check

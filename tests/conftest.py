@@ -16,4 +16,6 @@ def pytest_terminal_summary(terminalreporter):
     if sums:
         terminalreporter.section("faults")
         for heading, counts in sorted(sums.items()):
-            terminalreporter.line(f"{heading}: " + ", ".join(f"{number} {name}" for name, number in counts.items()))
+            terminalreporter.line(
+                f"{heading}: " + ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+            )

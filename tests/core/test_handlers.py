@@ -305,7 +305,7 @@ def test_an_exception_and_a_path_are_offered_where_they_belong(train):
         ("on_iter_begin", "loss", "batch, batch_idx, epoch, logs, run"),
         ("on_iter_end", "error", "batch, batch_idx, epoch, logs, loss, outputs, run"),
         ("on_exception", "path", "epoch, error, logs, run"),
-        ("on_save", "error", "epoch, logs, path, run"),
+        ("on_save", "error", "epoch, logs, path, run, tags"),
     ],
 )
 def test_a_name_the_point_does_not_offer_is_refused_when_compiled(point, argument, offered):

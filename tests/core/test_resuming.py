@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from contextlib import contextmanager
 
@@ -23,7 +24,7 @@ class Disk:
         self.checkpoints, self.rows, self.fails = [], [], []
 
     def open(self, resume, identity):
-        return Checkpoint("disk", copy.deepcopy(self.checkpoints[-1][0])) if self.checkpoints else None
+        return Checkpoint("disk", pickle.loads(self.checkpoints[-1][0])) if self.checkpoints else None
 
     def check(self, state):
         pass
@@ -31,7 +32,7 @@ class Disk:
     def write(self, state, *, step, elapsed, request):
         if self.fails and (error := self.fails.pop(0)) is not None:
             raise error
-        self.checkpoints.append((copy.deepcopy(state), step, list(request.tags)))
+        self.checkpoints.append((pickle.dumps(state), step, list(request.tags)))
         return Saved(f"disk/{len(self.checkpoints)}", step, list(request.tags))
 
     def save(self, state, *, step, tags):
@@ -492,7 +493,7 @@ def test_an_exception_is_saved_where_that_is_asked_for():
                 raise ValueError("broken")
     ((state, step, tags),) = disk.checkpoints
     assert (step, tags) == (3, ["exception"])
-    place = state["place"]
+    place = pickle.loads(state)["place"]
     assert (place["in_epoch"], place["passes"], place["batches"]) == (True, [], 3)
 
 
@@ -517,3 +518,69 @@ def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing():
     assert run_it(disk, Refuses()) == 4.0
     assert len(disk.checkpoints) == number
     assert run_it(disk) == 7.0
+
+
+def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on():
+    def run_it(disk, stop_at=None):
+        random.seed(3)
+        with Loop([Saver(), Rows(disk)], store=disk, log_every=3) as run:
+            for _ in run.epochs(2):
+                for batch in run.batches(Shuffled(5)):
+                    run.log(loss=batch)
+                    if run.step + 1 == stop_at:
+                        run.stop("enough")
+        return disk.rows, run.metrics.observations("loss")
+
+    whole = run_it(Disk())
+    for stop_at in range(1, 11):
+        disk = Disk()
+        run_it(disk, stop_at)
+        assert run_it(disk) == whole, f"stopped after step {stop_at}"
+
+
+class LateDisk(Disk):
+    """A disk that tells later what came of a checkpoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.finished = []
+
+    def write(self, state, **given):
+        if not given["request"].in_background:
+            return super().write(state, **given)
+        try:
+            self.finished.append(super().write(state, **given))
+        except OSError as error:
+            self.finished.append(error)
+        return None
+
+    def collect(self, *, wait=False):
+        if any(isinstance(one, OSError) for one in self.finished):
+            raise self.finished.pop(next(number for number, one in enumerate(self.finished) if isinstance(one, OSError)))
+        finished, self.finished = self.finished, []
+        return finished
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["ends", "is stopped"])
+def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_is_written(stops):
+    class SavesLate(Callback):
+        saves = True
+
+        def on_train_iter_end(self, run):
+            run.save("late", in_background=True)
+            if stops and run.step == 3:
+                run.stop("enough")
+
+    disk, events = LateDisk(), []
+
+    class Events(Callback):
+        def on_records(self, records):
+            events.extend(record.values for record in records if record.kind == "event")
+
+    disk.fails = [None, None, OSError(28, "No space left on device")]
+    with Loop([SavesLate(), Events()], store=disk) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(5 if stops else 3)):
+                pass
+    assert [event["save_failed"]["in_a_row"] for event in events if "save_failed" in event] == [1]
+    assert disk.checkpoints[-1][1:] == (3, ["stop" if stops else "end"])

@@ -1191,3 +1191,11 @@ def test_a_metric_that_is_read_and_never_logged_is_an_error_at_the_end(runner, b
     with pytest.raises(MissingMetric, match="Reads reads 'accuracy'"):
         runner(Reads()).fit(batches, epochs=1)
     assert set(runner(Reads()).validate(batches)) == {"val_loss"}
+
+
+def test_a_number_is_no_schedule_of_validation(runner, batches):
+    with pytest.raises(BadLoop) as caught:
+        runner().fit(batches, batches, epochs=1, validate_every=2)
+    assert str(caught.value) == (
+        "validate_every=2 is no schedule.\n  write     validate_every=Every(epochs=2), or Every(steps=...)"
+    )

@@ -82,7 +82,8 @@ class Children:
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()  # which ends it, after all of its children
         self._process.stdout.close()
         self._process.wait()

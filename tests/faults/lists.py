@@ -142,9 +142,10 @@ def decide(workdir: str, trace: str, variant: dict[str, Any], which: str, at: st
     model, optimizer = parts.model, torch.optim.Adam(parts.model.parameters(), lr=0.05)
     decisions = Decisions(optimizer, at, epoch)
     best = cb.MinSaver("val-error-top1" if which == "callbacks" else "val_loss")
+    measures = [cb.InferenceRunner(parts.val, [cb.ClassificationError("wrong-top1", "val-error-top1")])]
     ours = [
         cb.ModelSaver(),
-        *([cb.InferenceRunner(parts.val, [cb.ClassificationError("wrong-top1", "val-error-top1")])] if which == "callbacks" else []),
+        *(measures if which == "callbacks" else []),
         best,
         cb.ScheduledHyperParamSetter("weight_decay", [(0, 0.1), (2, 0.05), (5, 0.01)]),
         cb.ReduceLROnPlateau("val_loss", factor=0.5, patience=1),

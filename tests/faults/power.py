@@ -86,7 +86,7 @@ class Link:
 
 @dataclass(eq=False)
 class Change:
-    """What is done to the names in a folder at once; None stands for a name that is removed. It is not on disk before `first`."""
+    """What is done to the names in a folder at once; None stands for one that is removed. It is never there before `first`."""
 
     folder: Folder
     names: dict[str, Node | None]

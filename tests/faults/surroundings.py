@@ -23,7 +23,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def with_jumping_clock(workdir: str, trace: str, variant: dict[str, Any], seed: int, step: int = 0) -> dict[str, str]:
-    """Train with a clock that goes a day back or forth each time someone looks at it; be killed before a step, if one is given."""
+    """Train with a clock that goes a day back or forth each time someone looks; with `step`, be killed before that one."""
     chance, real = random.Random(seed), time.time
     time.time = lambda: real() + DAY * chance.choice((-1, 0, 1))
     return harm.train(workdir, trace, variant, site="on_iter_begin" if step else None, step=step)
@@ -83,9 +83,8 @@ def watched(workdir: str, trace: str, variant: dict[str, Any], temporary: str, h
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         paths: tuple[Any, ...] = ()
-        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
-            paths = arguments[:1]
-        elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.utime"):
+        opens = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
+        if opens or event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.utime"):
             paths = arguments[:1]
         elif event in ("os.rename", "os.link", "os.symlink"):
             paths = arguments[:2] if event == "os.rename" else arguments[1:2]

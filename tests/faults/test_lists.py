@@ -23,7 +23,7 @@ def test_a_list_in_another_order_goes_on(order, trial, tally):
     assert result == run.whole.result
     assert counts == dict.fromkeys(order, STEPS)
     assert "callbacks and the checkpoint" not in last.log
-    tally("callbacks reordered", runs=1, equal=1)
+    tally("callbacks reordered", runs=1, bitwise_equal=1)
 
 
 CHANGES = {
@@ -50,7 +50,7 @@ def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally)
         **dict.fromkeys(before, "kept for later"),
         **{name: "restored" if name in before else "new, starts afresh" for name in after},
     }
-    tally(f"callback {change}", runs=1, equal=1)
+    tally(f"callback {change}", runs=1, bitwise_equal=1)
 
 
 @pytest.mark.parametrize("kind", ["runner", "loop"])
@@ -63,7 +63,7 @@ def test_what_is_kept_of_a_callback_waits_until_it_is_back(kind, trial, tally):
     result, counts = last.returned
     assert result == run.whole.result
     assert counts == {"c": 8 + 12, "e": 6 + 12, "b": 8 + 6 + 12, "a": 14 + 12, "d": 32}
-    tally("callbacks that came and went", runs=1, equal=1)
+    tally("callbacks that came and went", runs=1, bitwise_equal=1)
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -84,4 +84,4 @@ def test_a_list_decides_what_it_would_have_decided(which, at, trial, tally):
         kills += 1
     last = run.start("lists.decide", which=which)
     assert last.returned == whole, last.log
-    tally("decisions at the end of epochs", lists=1, kills=kills, equal=1)
+    tally("decisions at the end of epochs", lists=1, kills=kills, bitwise_equal=1)

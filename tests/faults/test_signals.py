@@ -28,7 +28,7 @@ def check(run, child, tally, heading, **counts):
     last = run.start()
     is_lost = last.wait() != 0
     differences = ["lost"] if is_lost else run.differences(last)
-    tally(heading, **counts, runs=1, lost=is_lost, equal=not differences)
+    tally(heading, **counts, runs=1, lost=is_lost, bitwise_equal=not differences)
     assert not differences, child.log + last.log
 
 
@@ -117,5 +117,5 @@ def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, tally):
     assert [event["step"] for event in manual] != []
     assert manual[0]["path"].split("/")[-1] in run.checkpoints, "nobody deletes what a person has asked for"
     differences = run.differences(child)
-    tally("SIGUSR1", signals=1, runs=1, equal=not differences)
+    tally("SIGUSR1", signals=1, runs=1, bitwise_equal=not differences)
     assert not differences, child.log

@@ -58,7 +58,7 @@ def test_a_limit_on_the_size_of_files_ends_the_run_and_it_goes_on_when_that_is_l
     assert run.is_sound
     last = run.start()
     differences = run.differences(last)
-    tally("file size limit, for good", runs=1, stopped=1, lost=0, equal=not differences)
+    tally("file size limit, for good", runs=1, stopped=1, lost=0, bitwise_equal=not differences)
     assert not differences, last.log
 
 
@@ -70,7 +70,7 @@ def test_a_limit_for_the_time_of_one_save_costs_that_save(limit, begin, trial, t
     assert "the last good checkpoint is" in child.log, child.log
     assert run.is_sound
     assert run.newest()["clocks"]["step"] == STEPS
-    tally("file size limit, one save", runs=1, went_on=1, equal=not differences)
+    tally("file size limit, one save", runs=1, went_on=1, bitwise_equal=not differences)
     assert not differences, child.log
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_for_logs_does_not_change_the_training(variant, trial, tally
     assert "JSONWriter failed at on_records" in child.log
     assert "TFEventWriter failed at on_records" in child.log
     assert run.newest()["clocks"]["step"] == STEPS
-    tally("full disk for logs", runs=1, equal=not differences)
+    tally("full disk for logs", runs=1, bitwise_equal=not differences)
     assert not differences, child.log
 
 
@@ -106,7 +106,7 @@ def test_nothing_is_written_outside_of_the_workdir(variant, trial, place, tmp_pa
         "tensorboard",
     }
     assert result == run.whole.result
-    tally("TMPDIR elsewhere", runs=1, files_outside=0, equal=1)
+    tally("TMPDIR elsewhere", runs=1, files_outside=0, bitwise_equal=1)
 
 
 @pytest.fixture
@@ -143,5 +143,5 @@ def test_a_disk_that_is_full_in_the_middle_loses_nothing(number, small_disk, tri
     small_disk("8m")
     last = run.start()
     differences = run.differences(last) if ended else differences_in_training(run, last)
-    tally("full disk", runs=1, went_on=not ended, stopped=ended, lost=0, equal=not differences)
+    tally("full disk", runs=1, went_on=not ended, stopped=ended, lost=0, bitwise_equal=not differences)
     assert not differences, child.log + last.log

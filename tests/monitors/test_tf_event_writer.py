@@ -12,6 +12,8 @@ import pytest
 import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from torch.utils.tensorboard import SummaryWriter
 
 from hookpoint.core.loop import Loop
@@ -344,3 +346,27 @@ def test_nothing_is_left_open(tmp_path):
         assert writer._writer is None
     assert [thread.name for thread in threading.enumerate() if "AsyncWriter" in type(thread).__name__] == []
     assert len(scalars(tmp_path / "tensorboard")["x"]) == 2
+
+
+def test_histograms_leave_out_what_is_not_finite(tmp_path, caplog):
+    def put(run):
+        run.put_histogram("some", torch.tensor([1.0, torch.nan, 3.0, torch.inf]))
+        for _ in range(5):
+            run.put_histogram("none", torch.full((3,), torch.nan))
+        run.log(x=1.0)
+
+    events = send(tmp_path, put)
+    (some,) = events.Histograms("some")
+    assert (some.histogram_value.num, some.histogram_value.min, some.histogram_value.max) == (2, 1, 3)
+    assert events.Tags()["histograms"] == ["some"]
+    assert events.Tags()["scalars"] == ["x"]
+    assert caplog.messages == []
+
+
+def test_a_text_with_a_graph_is_a_graph_too(tmp_path):
+    class Words(str):
+        graph_def = GraphDef(node=[NodeDef(name="conv", op="Conv2d")]).SerializeToString()
+
+    events = send(tmp_path, lambda run: run.put_text("model", Words("a small one")))
+    assert [node.name for node in events.Graph().node] == ["conv"]
+    assert events.Tensors("model/text_summary")[0].tensor_proto.string_val == [b"a small one"]

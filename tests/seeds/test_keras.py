@@ -222,3 +222,17 @@ def test_lambda_callback_takes_keras_names():
         ]
     )
     assert seen == ["begin", (1, 2.0), "end"]
+
+
+def test_a_callback_knows_the_model_and_the_trainer_during_a_run():
+    class Looks(Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append((self.model, self.trainer.epoch))
+
+    seen, model, looks = [], object(), Looks()
+    with Loop([looks], model=model) as run:
+        for _ in run.epochs(1):
+            pass
+    assert seen == [(model, 1)]
+    with pytest.raises(errors.OutsideRun, match=r"Looks.model is there during a run only"):
+        looks.model  # noqa: B018

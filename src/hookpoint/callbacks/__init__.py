@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.hyper_param_setter_with_func import HyperParamSetterWithFunc
     from hookpoint.callbacks.inference_runner import InferenceRunner
     from hookpoint.callbacks.inferencer import Inferencer
+    from hookpoint.callbacks.inject_shell import InjectShell
     from hookpoint.callbacks.learning_rate_scheduler import LearningRateScheduler
     from hookpoint.callbacks.loss_monitor import LossMonitor
     from hookpoint.callbacks.max_saver import MaxSaver
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.on_request_exit import OnRequestExit
     from hookpoint.callbacks.progress_bar import ProgressBar
     from hookpoint.callbacks.reduce_lr_on_plateau import ReduceLROnPlateau
+    from hookpoint.callbacks.run_op import RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps
     from hookpoint.callbacks.scalar_stats import ScalarStats
     from hookpoint.callbacks.scheduled_hyper_param_setter import ScheduledHyperParamSetter
+    from hookpoint.callbacks.send_monitor_data import SendMonitorData
+    from hookpoint.callbacks.send_stat import SendStat
     from hookpoint.callbacks.stat_monitor_param_setter import StatMonitorParamSetter
     from hookpoint.callbacks.stop_at_threshold import StopAtThreshold
     from hookpoint.callbacks.stop_at_time import StopAtTime
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "BackupAndRestore": "callbacks.backup_and_restore",
     "BinaryClassificationStats": "callbacks.binary_classification_stats",
+    "CSVLogger": "monitors.csv_logger",
     "CheckNumerics": "callbacks.check_numerics",
     "CheckpointConfig": "callbacks.checkpoint_config",
     "ClassificationError": "callbacks.classification_error",
@@ -57,11 +62,13 @@ _WHERE = {
     "EstimatedTimeLeft": "callbacks.estimated_time_left",
     "GPUMemoryTracker": "callbacks.gpu_memory_tracker",
     "GPUUtilizationTracker": "callbacks.gpu_utilization_tracker",
+    "History": "monitors.history",
     "HostMemoryTracker": "callbacks.host_memory_tracker",
     "HumanHyperParamSetter": "callbacks.human_hyper_param_setter",
     "HyperParamSetterWithFunc": "callbacks.hyper_param_setter_with_func",
     "InferenceRunner": "callbacks.inference_runner",
     "Inferencer": "callbacks.inferencer",
+    "InjectShell": "callbacks.inject_shell",
     "JSONWriter": "monitors.json_writer",
     "LearningRateScheduler": "callbacks.learning_rate_scheduler",
     "LossMonitor": "callbacks.loss_monitor",
@@ -75,10 +82,14 @@ _WHERE = {
     "OnRequestExit": "callbacks.on_request_exit",
     "ProgressBar": "callbacks.progress_bar",
     "ReduceLROnPlateau": "callbacks.reduce_lr_on_plateau",
+    "RemoteMonitor": "monitors.remote_monitor",
+    "RunOp": "callbacks.run_op",
     "RunUpdateOps": "callbacks.run_update_ops",
     "ScalarPrinter": "monitors.scalar_printer",
     "ScalarStats": "callbacks.scalar_stats",
     "ScheduledHyperParamSetter": "callbacks.scheduled_hyper_param_setter",
+    "SendMonitorData": "callbacks.send_monitor_data",
+    "SendStat": "callbacks.send_stat",
     "StatMonitorParamSetter": "callbacks.stat_monitor_param_setter",
     "StopAtThreshold": "callbacks.stop_at_threshold",
     "StopAtTime": "callbacks.stop_at_time",
@@ -94,6 +105,7 @@ _WHERE = {
 __all__ = [
     "BackupAndRestore",
     "BinaryClassificationStats",
+    "CSVLogger",
     "CheckNumerics",
     "CheckpointConfig",
     "ClassificationError",
@@ -101,11 +113,13 @@ __all__ = [
     "EstimatedTimeLeft",
     "GPUMemoryTracker",
     "GPUUtilizationTracker",
+    "History",
     "HostMemoryTracker",
     "HumanHyperParamSetter",
     "HyperParamSetterWithFunc",
     "InferenceRunner",
     "Inferencer",
+    "InjectShell",
     "JSONWriter",
     "LearningRateScheduler",
     "LossMonitor",
@@ -119,10 +133,14 @@ __all__ = [
     "OnRequestExit",
     "ProgressBar",
     "ReduceLROnPlateau",
+    "RemoteMonitor",
+    "RunOp",
     "RunUpdateOps",
     "ScalarPrinter",
     "ScalarStats",
     "ScheduledHyperParamSetter",
+    "SendMonitorData",
+    "SendStat",
     "StatMonitorParamSetter",
     "StopAtThreshold",
     "StopAtTime",

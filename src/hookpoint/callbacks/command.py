@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 from hookpoint.callbacks.shell_words import Piece, as_script, signs, split, without_silence
 from hookpoint.callbacks.template import Field, Template, Value, fill
@@ -13,6 +14,7 @@ from hookpoint.core.errors import text
 SHELL = "/bin/sh"
 SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
 TAKES_SCRIPT = re.compile(r"-[a-zA-Z]*c")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 MAY_MEAN_MORE = ("-", "@")  # an option, or, to curl and its like, the name of a file
 
 
@@ -68,11 +70,11 @@ def _refuse_program(arguments: list[list[Piece]], lines: list[str]) -> None:
     if any(isinstance(piece, Field) for piece in arguments[0]):
         raise ValueError(text("the program itself cannot be a field.", write="its name"))
     program = fill(arguments[0], {})
-    if "=" in program:
+    if VARIABLE.match(program):
         raise ValueError(text(f"'{program}' sets a variable, which is for a shell.", give="shell=True, or env as the program"))
-    for flag, script in zip(arguments[1:], arguments[2:], strict=False):
-        is_script = os.path.basename(program) in SHELLS and TAKES_SCRIPT.fullmatch("".join(map(str, flag)))
-        if is_script and any(isinstance(piece, Field) for piece in script):
+    is_shell = os.path.basename(program) in SHELLS
+    for flag, script in pairwise(arguments):
+        if is_shell and TAKES_SCRIPT.fullmatch("".join(map(str, flag))) and any(isinstance(one, Field) for one in script):
             raise ValueError(
                 text(
                     f"{os.path.basename(program)} would read a value as a part of its script.",

@@ -46,6 +46,7 @@ class GPUUtilizationTracker(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._close()
+        self._run = run
         if not run.resuming:
             self._averages.sums = {}
         owner = self.name or "GPUUtilizationTracker"
@@ -98,6 +99,7 @@ class GPUUtilizationTracker(Callback):
             sampler.close()
         if gpus is not None:
             gpus.close()
+        self._run = None
 
     def state_dict(self) -> dict[str, Any]:
         sums = dict(self._averages.sums)  # another thread adds to it

@@ -25,15 +25,15 @@ logger = logging.getLogger("hookpoint")
 class InjectShell(Callback):
     """Open a shell in the terminal of the run when a file appears in its workdir: `touch runs/mine/INJECT_SHELL.tmp`.
 
-    The run waits; `run` is there to look at and to change. Leaving the shell goes on with it, also by exit() or `q`. `shell` is
-    "ipython" (`pip install 'hookpoint[shell]'`; without it Python's own), "pdb" or "python". The file is removed when the shell
-    opens. It has to be a regular file of the user who trains, and no link: whoever can make it can run code. Without a terminal
-    to type into one line is logged, and the run goes on. Ctrl-C in the shell interrupts what was typed; the progress bar is out of
-    the way. Processes that train together with this one wait at their next exchange, for as long as their timeouts let them; the
-    time counts as `run.elapsed`.
+    The run waits; `run` is there to look at and to change. Leaving the shell goes on with it, also by exit() or `q`. `shell`
+    is "ipython" (`pip install 'hookpoint[shell]'`; without it Python's own), "pdb" or "python". The file is removed when the
+    shell opens. It has to be a regular file of the user who trains, and no link: whoever can make it can run code. Without a
+    terminal to type into one line is logged, and the run goes on. Ctrl-C in the shell interrupts what was typed, and the
+    progress bar is out of the way. Processes that train together with this one wait at their next exchange, for as long as
+    their timeouts let them. The time counts as `run.elapsed`.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Keeps nothing in the checkpoint. Runs on the
-    chief. A step pays nothing, a trigger for one look at the file.
+    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Keeps nothing in the checkpoint. Runs on
+    the chief. A step pays nothing, a trigger for one look at the file.
 
     >>> InjectShell(shell="python").when(Every(steps=100)).file
     'INJECT_SHELL.tmp'

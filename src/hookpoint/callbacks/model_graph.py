@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import io
 import random
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import Any
 
 from hookpoint.core.current import CURRENT
+
+GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
 
 
 class ModelGraph(str):
@@ -22,16 +23,22 @@ class ModelGraph(str):
     def of(cls, model: Any, inputs: tuple[Any, ...]) -> ModelGraph:
         """Trace a model with inputs it was called with; raise whatever keeps it from being traced.
 
-        The model is called a few times, in eval mode and without gradients; its hooks are called with it. Modes, buffers and
+        The model is called once, in eval mode and without gradients; its hooks are called with it. Modes, buffers and
         generators of random numbers are put back, and what it logs is dropped.
         """
-        from torch.utils.tensorboard._pytorch_graph import graph  # all of what add_graph does, without a file to write to
+        import torch
+        from tensorboard.compat.proto.graph_pb2 import GraphDef
+        from tensorboard.compat.proto.versions_pb2 import VersionDef
+        from torch.utils.tensorboard._pytorch_graph import parse  # what add_graph uses; that one needs a file to write to
 
-        with undisturbed(model), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        with undisturbed(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tracing is full of them, and on its way out of torch
-            definition, _ = graph(model, inputs, use_strict_trace=False)
+            model.eval()
+            # Not checked by a second call: a model that draws random numbers would fail there.
+            trace: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+            nodes = parse(trace.inlined_graph, trace, inputs)  # type: ignore[no-untyped-call]
         found = cls(f"```\n{model}\n```")
-        found.graph_def = definition.SerializeToString()
+        found.graph_def = GraphDef(node=nodes, versions=VersionDef(producer=GRAPH_VERSION)).SerializeToString()
         return found
 
 

@@ -54,7 +54,10 @@ class StatSender(Callback):
         if url is not None and shell:
             raise ValueError(text(f"{owner}: shell=True is for a command.", leave="it out"))
         self._command, self._url, self._shell = command, url, shell
-        self._way()
+        try:
+            self._way()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{owner}: {error}") from None
         self.reads = self.names
         self.name = self.name or (f"{owner}({', '.join(self.names)})" if self.names else None)
         self._checkpoint = ""

@@ -26,12 +26,13 @@ logger = logging.getLogger("hookpoint")
 
 
 class SummaryCollector(Callback):
-    """Send loss, learning rate, and the spread of weights and gradients to the monitors, in step 1 and every `collect_freq` steps.
+    """Send loss, learning rate, and the spread of weights and gradients to the monitors every `collect_freq` steps.
 
-    Of the first batch also the input images, at most 16, and the graph of the model. TensorBoard shows all of it, any other
-    monitor what it can: the graph comes as a text, too. The scalars are those of the step, under MindSpore's names `loss/auto`
-    and `learning_rate/auto`, beside the means that are logged anyway; histograms are `weights/<name>` and `gradients/<name>`,
-    images `input`. Files are where the monitors put them, in the workdir: `summary_dir` is refused.
+    The first step is collected too, and of the first batch the input images, at most 16, and the graph of the model.
+    TensorBoard shows all of it, any other monitor what it can: the graph comes as a text, too. The scalars are those of the
+    step, under the names `loss/auto` and `learning_rate/auto`, beside the means that are logged anyway; histograms are
+    `weights/<name>` and `gradients/<name>`, images `input`. Files are where the monitors put them, in the workdir:
+    `summary_dir` is refused.
 
     `collect_specified_data` says what is collected: "collect_metric", "collect_graph" and "collect_input_data" are True or
     False; "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the parameters' names,
@@ -41,8 +42,8 @@ class SummaryCollector(Callback):
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin. Keeps in
     the checkpoint at which step it collected last, so that nothing is sent twice. Runs on the chief; of sharded parameters it
-    has the chief's part. A step pays for one or two comparisons; one that is collected for copies to the host, which are queued,
-    and for which no GPU is waited for.
+    has the chief's part. A step pays for one or two comparisons; one that is collected for copies to the host, which are
+    queued: no GPU is waited for.
 
     >>> SummaryCollector(collect_freq=100, collect_specified_data={"histogram_regular": "^conv1"}).collect_freq
     100
@@ -88,6 +89,7 @@ class SummaryCollector(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._clean_up()
+        self._run = run
         if not run.resuming:
             self._collected = None
 
@@ -164,7 +166,7 @@ class SummaryCollector(Callback):
 
     def _clean_up(self) -> None:
         self._unhook()
-        self._inputs = self._gradients = None
+        self._inputs = self._gradients = self._run = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"collected": self._collected}

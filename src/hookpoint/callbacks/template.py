@@ -28,8 +28,8 @@ class Field:
 class Template:
     """Words with fields such as `{loss}` or `{loss:.3f}`; `{{` and `}}` are braces.
 
-    A field is a name from a list, and never an expression: there is no way from a name to an attribute, an item or anything else
-    of a value. What a value holds is not looked at, so that braces in it stay braces.
+    A field is a name from a list, and never an expression: there is no way from it to an attribute, an item or anything else of
+    a value. What a value holds is not looked at, so that braces in it stay braces.
 
     >>> template = Template("{run}: {{loss}} is {loss:.2f}", known=["loss", "run"], numbers=["loss"])
     >>> template.fill({"loss": 0.125, "run": "{loss.__class__}"})

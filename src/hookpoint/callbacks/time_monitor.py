@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.arguments import whole
@@ -74,14 +73,14 @@ class TimeMonitor(Timed):
 
     def on_val_epoch_begin(self, run: Run) -> None:
         super().on_val_epoch_begin(run)
-        self._validation_began = perf_counter()
+        self._validation_began = self.time.clock()
 
     def on_val_epoch_end(self, run: Run) -> None:
         super().on_val_epoch_end(run)
         began, self._validation_began = self._validation_began, None
         batches = run.progress.done if run.progress is not None else 0
         if began is not None and batches:
-            seconds = perf_counter() - began
+            seconds = self.time.clock() - began
             say(f"Eval epoch time: {_ms(seconds)}, per step time: {_ms(seconds / batches)}")
 
     def _end_step(self, run: Run) -> None:
@@ -89,15 +88,15 @@ class TimeMonitor(Timed):
             line = self.done("line")
             if line.seconds_per_step is not None:  # in the middle of an accumulation window no step was made
                 self.begin("line")
-                say(f"epoch: {run.epoch} step: {run.step}, per step time: {_ms(line.seconds_per_step)}")
+                say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 
     def _begin_fetch(self, run: Run) -> None:
         if run.mode == "train":
-            self._waited -= perf_counter()
+            self._waited -= self.time.clock()
 
     def _end_fetch(self, run: Run) -> None:
         if run.mode == "train":
-            self._waited += perf_counter()
+            self._waited += self.time.clock()
 
     def _at_log_step(self, means: Mapping[str, Any]) -> dict[str, float]:
         per_step = self.done("log step").seconds_per_step

@@ -14,39 +14,43 @@ class TrainingTime:
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self._clock = clock
+        self.clock = clock
         self._seconds = 0.0
         self._since: float | None = None
-        self._is_paused = False
+        self.is_paused = False
         self.is_unknown = False
 
     @property
+    def is_running(self) -> bool:
+        return self._since is not None
+
+    @property
     def seconds(self) -> float:
-        return self._seconds if self._since is None else self._seconds + self._clock() - self._since
+        return self._seconds if self._since is None else self._seconds + self.clock() - self._since
 
     def begin(self) -> None:
         """Run: a training pass begins."""
         self._halt()
-        self._is_paused = self.is_unknown = False
-        self._since = self._clock()
+        self.is_paused = self.is_unknown = False
+        self._since = self.clock()
 
     def end(self) -> None:
         """Stand still: the pass is over."""
-        self.is_unknown |= self._is_paused
-        self._is_paused = False
+        self.is_unknown |= self.is_paused
+        self.is_paused = False
         self._halt()
 
     def pause(self) -> None:
         """Stand still until `go_on`, if it runs."""
-        self.is_unknown |= self._is_paused
-        self._is_paused |= self._since is not None
+        self.is_unknown |= self.is_paused
+        self.is_paused |= self._since is not None
         self._halt()
 
     def go_on(self) -> None:
         """Run again, if it was paused."""
-        if self._is_paused:
-            self._is_paused = False
-            self._since = self._clock()
+        if self.is_paused:
+            self.is_paused = False
+            self._since = self.clock()
 
     def take_off(self, seconds: float) -> None:
         """Leave out time that has passed, if the clock runs: something else than training was done in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,17 +29,17 @@ class UrlWay:
         self._names = names
         self._timeout_seconds = timeout_seconds
         if not self._urls or not all(isinstance(url, str) and url for url in self._urls):
-            raise ValueError(text(f"{owner}(url=...) takes an address, or several.", write='url="ntfys://topic"'))
+            raise ValueError(text("url= takes an address, or several.", write='url="ntfys://topic"'))
         for url in self._urls:
-            _refuse_in_the_clear(owner, url)
+            _refuse_in_the_clear(url)
         if find_spec("apprise") is None:
             raise ImportError(
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
-        self._services(owner)
+        self._services()
 
     def send(self, message: Mapping[str, Value]) -> None:
-        result: Any = self._services("url").notify(
+        result: Any = self._services().notify(
             title=_short(message["run"]),
             body="\n".join(
                 [f"epoch {message['epoch']}, step {message['step']}", *(_line(name, message[name]) for name in self._names)]
@@ -53,25 +54,23 @@ class UrlWay:
     def cancel(self) -> None:
         """Do nothing: Apprise ends by itself, after its own timeouts."""
 
-    def _services(self, owner: str) -> Any:
-        from apprise import Apprise
-
-        services = Apprise()
+    def _services(self) -> Any:
+        services = import_module("apprise").Apprise()
         for url in self._urls:
             if not services.add(url):
                 scheme = url.partition(":")[0][:20]
                 raise ValueError(
-                    text(f"{owner}: Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
+                    text(f"Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
                 )
         return services
 
 
-def _refuse_in_the_clear(owner: str, url: str) -> None:
+def _refuse_in_the_clear(url: str) -> None:
     scheme = url.partition("://")[0].lower()
     if scheme in IN_THE_CLEAR and urlsplit(url).hostname not in HERE:
         raise ValueError(
             text(
-                f"{owner}: what is sent to '{scheme}://...' can be read on its way.",
+                f"what is sent to '{scheme}://...' can be read on its way.",
                 write=f"'{scheme}s://...', which is encrypted",
             )
         )

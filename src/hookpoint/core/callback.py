@@ -115,8 +115,9 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_hookpoint") and name != "_run"}
 
-    # What tensorpack's underscore methods, which take no arguments, know of the run.
+    # What methods in the way of Keras and tensorpack, which are given little, know of the run.
 
+    model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")
     epoch_num: Any = FromRun("epoch_num")
     global_step: Any = FromRun("global_step")

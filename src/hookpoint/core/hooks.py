@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback import Callback
 from hookpoint.core.calls import calls_of, check_reads, gates_of, refuse_misspelt_metrics, schedule_key
 from hookpoint.core.costs import Cost
 from hookpoint.core.current import current_run
@@ -98,9 +99,9 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Run | None) -> None:
-        """Tell callbacks written with tensorpack's names, which take no arguments, what run they are in."""
+        """Tell callbacks what run they are in: methods in the way of tensorpack and Keras ask `self.trainer` and `self.model`."""
         for entry in self.entries:
-            if any(handler.system == "tensorpack" for handler in entry.handlers) and hasattr(entry.subject, "_run"):
+            if isinstance(entry.subject, Callback):
                 entry.subject._run = run
 
     def start_schedules(self, clocks: Clocks) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.main_callback import MainCallback
+from hookpoint.core.when import When
 
 
 def overrides(main: Any, *methods: str) -> bool:
@@ -23,6 +24,13 @@ def refuse_several(optimizer: Any) -> None:
                 write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
             )
         )
+
+
+def check_schedule(name: str, given: Any) -> None:
+    """Refuse a number where a schedule belongs: of epochs or of steps, nobody could tell."""
+    if given is not None and not isinstance(given, When):
+        number = given if isinstance(given, int) and given > 0 else 2
+        raise BadLoop(text(f"{name}={given!r} is no schedule.", write=f"{name}=Every(epochs={number}), or Every(steps=...)"))
 
 
 def check_counts(**counts: Any) -> None:

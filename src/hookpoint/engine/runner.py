@@ -22,7 +22,7 @@ from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
-from hookpoint.engine.checks import check_counts, overrides, refuse_several
+from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
@@ -150,6 +150,7 @@ class Runner:
         val_alone = isinstance(val, tuple) and not isinstance(train, tuple)
         train = as_loader(train, None if val_alone else batch_size, shuffle=True)
         val = None if val is None else as_loader(val, batch_size if isinstance(val, tuple) else None, shuffle=False)
+        check_schedule("validate_every", validate_every)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
         inside = [self._validation(val, schedule)] if _asks_in_epochs(validate_every, val) else []
         if self._seed is not None:

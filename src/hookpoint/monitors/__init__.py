@@ -6,19 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookpoint.monitors.csv_logger import CSVLogger
+    from hookpoint.monitors.history import History
     from hookpoint.monitors.json_writer import JSONWriter, read_scalars
+    from hookpoint.monitors.remote_monitor import RemoteMonitor
     from hookpoint.monitors.scalar_printer import ScalarPrinter
     from hookpoint.monitors.tf_event_writer import TFEventWriter
 
 _WHERE = {
+    "CSVLogger": "monitors.csv_logger",
+    "History": "monitors.history",
     "JSONWriter": "monitors.json_writer",
+    "RemoteMonitor": "monitors.remote_monitor",
     "ScalarPrinter": "monitors.scalar_printer",
     "TFEventWriter": "monitors.tf_event_writer",
     "read_scalars": "monitors.json_writer",
 }
 
 __all__ = [
+    "CSVLogger",
+    "History",
     "JSONWriter",
+    "RemoteMonitor",
     "ScalarPrinter",
     "TFEventWriter",
     "read_scalars",

@@ -17,9 +17,9 @@ Row = Mapping[str, str]
 class CsvTable:
     """Rows of named cells in a file of values that a `separator` parts, with the names in its first line.
 
-    A row is appended. One with a name that is no column yet makes one: the file is written anew beside the old one and takes its
-    place in one step, so that a reader sees either of them whole. So it is where the file is not what it was, as after a full
-    disk. Cells without a value are empty. Only one process writes to it.
+    A row is appended. One with a name that is no column yet makes one: the file is written anew beside the old one and takes
+    its place in one step, so that a reader sees either of them whole. So it is where the file is not what it was, as after a
+    full disk. Cells without a value are empty. Only one process writes to it.
     """
 
     def __init__(self, path: Path, separator: str = ",") -> None:
@@ -86,8 +86,10 @@ class CsvTable:
 
     def _header(self) -> bytes:
         lines = io.StringIO(newline="")
-        quoting = csv.QUOTE_MINIMAL if "".join(self.columns).isprintable() else csv.QUOTE_ALL
-        csv.writer(lines, delimiter=self._separator, lineterminator="\n", quoting=quoting).writerow(self.columns)
+        is_plain = "".join(self.columns).isprintable()
+        csv.writer(
+            lines, delimiter=self._separator, lineterminator="\n", quoting=csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_ALL
+        ).writerow(self.columns)
         return lines.getvalue().encode(errors="replace")
 
     def _lines(self, rows: Iterable[Row]) -> bytes:

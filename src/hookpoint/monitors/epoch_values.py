@@ -11,7 +11,7 @@ EPOCH = "epoch"
 
 
 class EpochValues:
-    """Gather the scalars of records until their epoch ends: training means, validation results, and what was logged beside them.
+    """Gather the scalars of records until their epoch ends: means of passes, and what was logged beside them.
 
     Of a value that came several times the last one counts. The means of log steps are left out. A metric that is called
     "epoch" gets a `values/` in front.

@@ -27,18 +27,18 @@ HERE = ("localhost", "127.0.0.1", "::1")
 class RemoteMonitor(Callback):
     """Post the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
-    The address is `root` and `path`. Without `send_as_json` it is a form with this text as its `field`, which is what Keras does
-    unless told otherwise; epochs count from 0 there. `headers` may hold a token. NaN and infinity, which JSON does not know, are
-    the strings "nan", "inf" and "-inf"; a metric called "epoch" is `values/epoch`. An answer other than 2xx is a failure, and
-    so is one that leads elsewhere. Addresses of other machines have to be https, unless `allow_http` says that their network can
-    be trusted.
+    The address is `root` and `path`. Without `send_as_json` it is a form with this text as its `field`, which is what Keras
+    does unless told otherwise; epochs count from 0 there. `headers` may hold a token. NaN and infinity, which JSON does not
+    know, are the strings "nan", "inf" and "-inf"; a metric called "epoch" is `values/epoch`. An answer other than 2xx is a
+    failure, also one that leads elsewhere. Addresses of other machines have to be https, unless `allow_http` says that the
+    network in between can be trusted.
 
-    A server that does not answer is given up on after `timeout_seconds`, and meanwhile the oldest records are dropped where too
-    many wait; one that fails three times in a row is left alone for the rest of the run, with a message each time.
+    A server that does not answer is given up on after `timeout_seconds`, and where too many records wait meanwhile, the oldest
+    are dropped. One that fails three times in a row is left alone for the rest of the run, with a message each time.
 
-    Listens to on_run_begin, on_records and on_run_end, off the training thread. Keeps nothing in the checkpoint: what the running
-    epoch has logged before it is not posted after a resume. Runs on the chief, and never ends or holds up a run. A step pays
-    nothing.
+    Listens to on_run_begin, on_records and on_run_end, off the training thread. Keeps nothing in the checkpoint: what an epoch
+    has logged between passes before one is not posted after a resume. Runs on the chief, and never ends a run or holds one up.
+    A step pays nothing.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'

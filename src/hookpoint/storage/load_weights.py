@@ -60,7 +60,7 @@ def _of_file(file: Path) -> dict[str, Any]:
         return read_weights(file)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # the library's own, which is derived from nothing, or what a header says of names that are not there
+    except Exception as error:  # the library's own, which is derived from nothing, or that of a header with unknown names
         raise CannotResume(text(f"{file} cannot be read: {error}", give="a file in the format of safetensors")) from error
 
 

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from time import monotonic, sleep
+
+import pytest
+
+from hookpoint.callbacks.command import Command
+from hookpoint.callbacks.command_way import CommandWay
+from hookpoint.callbacks.outbox import SendFailed
+
+
+def way(command, timeout_seconds=60, **given):
+    return CommandWay(Command(command, words=["run"], **given), timeout_seconds)
+
+
+def is_alive(pid):
+    """Say whether a process is there, and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition):
+    deadline = monotonic() + 60
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.005)
+
+
+def test_a_command_is_run_with_its_arguments(tmp_path):
+    way(["touch", f"{tmp_path}/{{run}}"]).send({"run": "; touch x"})
+    assert [path.name for path in tmp_path.iterdir()] == ["; touch x"]
+
+
+def test_it_gets_no_input_and_nothing_is_shown(capfd):
+    way("cat; echo out; echo err >&2", shell=True).send({"run": ""})
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("exit 3", "the command ended with 3"),
+        ("echo first >&2; echo 'the last \x1b[31mline' >&2; exit 6", "the command ended with 6: the last ?[31mline"),
+        ("yes | head -c 300000 >&2; exit 1", "the command ended with 1: y"),
+    ],
+)
+def test_a_failure_is_told_with_the_last_thing_that_was_said(command, says):
+    with pytest.raises(SendFailed) as caught:
+        way(command, shell=True).send({"run": ""})
+    assert str(caught.value) == says
+
+
+def test_a_program_that_is_not_there():
+    with pytest.raises(SendFailed, match=r"^no-such-program could not be started: No such file or directory$"):
+        way(["/nowhere/no-such-program", "--password=secret"]).send({"run": ""})
+
+
+def test_messages_do_not_hold_arguments():
+    with pytest.raises(SendFailed) as caught:
+        way(["false", "--password=secret", "{run}"]).send({"run": "x"})
+    assert str(caught.value) == "false ended with 1"
+
+
+@pytest.mark.parametrize(
+    ("run", "says"), [("a\0b", "could not be started: embedded null byte"), ("-x", "was not run: {run} begins")]
+)
+def test_what_cannot_be_an_argument_is_told(run, says):
+    with pytest.raises(SendFailed) as caught:
+        way(["echo", "{run}"]).send({"run": run})
+    assert says in str(caught.value)
+
+
+def test_what_takes_too_long_is_killed_with_all_it_has_started(tmp_path):
+    script = f"sleep 1000 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait"
+    with pytest.raises(SendFailed, match=r"^the command was ended after 0\.5 s$"):
+        way(script, 0.5, shell=True).send({"run": ""})
+    for name in ("pid", "child"):
+        pid = int((tmp_path / name).read_text())
+        wait_until(lambda pid=pid: not is_alive(pid))
+
+
+def test_one_that_hangs_can_be_cancelled(tmp_path):
+    hangs, errors = way(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", shell=True), []
+
+    def send():
+        try:
+            hangs.send({"run": ""})
+        except SendFailed as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    wait_until((tmp_path / "pid").exists)
+    hangs.cancel()
+    thread.join(60)
+    assert errors == ["the command ended with -9"]
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_after_that_nothing_is_started(tmp_path):
+    cancelled = way(["touch", f"{tmp_path}/x"])
+    cancelled.cancel()
+    with pytest.raises(SendFailed, match="cancelled"):
+        cancelled.send({"run": ""})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_it_leaves_behind_does_not_hold_it_up(tmp_path):
+    way(f"sleep 1000 & echo $! > {tmp_path}/child", shell=True).send({"run": ""})
+    os.kill(int((tmp_path / "child").read_text()), 9)
+
+
+def test_ctrl_c_is_not_for_it(tmp_path):
+    program = f"import os, pathlib; pathlib.Path({str(tmp_path / 'group')!r}).write_text(str(os.getpgrp()))"
+    way([sys.executable, "-S", "-c", program]).send({"run": ""})
+    assert int((tmp_path / "group").read_text()) != os.getpgrp()
+
+
+def test_without_room_for_what_it_says_it_is_run_all_the_same(tmp_path, monkeypatch):
+    def refuse():
+        raise OSError("no room")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    way(f"touch {tmp_path}/x", shell=True).send({"run": ""})
+    assert (tmp_path / "x").exists()
+    with pytest.raises(SendFailed, match=r"^false ended with 1$"):
+        way("false").send({"run": ""})

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hookpoint.callbacks import extras
+from hookpoint.callbacks.extras import optional, say_once
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(extras, "_said", set())
+
+
+def test_a_package_that_is_there_is_returned(caplog):
+    assert optional("Mine", "json", extra="system").dumps(1) == "1"
+    assert caplog.messages == []
+
+
+def test_one_that_is_missing_is_missed_once(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for _ in range(3):
+        assert optional("Mine", "pynvml", extra="system", name="nvidia-ml-py") is None
+    assert caplog.messages == ["Mine does nothing without nvidia-ml-py: pip install 'hookpoint[system]'"]
+
+
+def test_each_line_is_said_once(caplog):
+    for line in ("one", "two", "one"):
+        say_once(line)
+    assert caplog.messages == ["one", "two"]

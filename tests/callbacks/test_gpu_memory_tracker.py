@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from hookpoint import Callback
+from hookpoint.callbacks import GPUMemoryTracker, extras
+from hookpoint.core.errors import BadLoop
+from hookpoint.core.loop import Loop
+
+
+class Cut(Exception):
+    """The run is cut off."""
+
+
+class Saves(Callback):
+    saves = True
+
+    def on_train_iter_end(self, run):
+        if run.step == 2:
+            run.save("mine")
+
+
+class Allocator:
+    """Stands for the counters of PyTorch's allocator, as this machine may have no GPU."""
+
+    def __init__(self):
+        self.used, self.peak, self.ready = {0: 0, 1: 0}, {0: 0, 1: 0}, True
+
+    def use(self, device, in_use_bytes):
+        self.used[device] = in_use_bytes
+        self.peak[device] = max(self.peak[device], in_use_bytes)
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        return self.ready
+
+    def device_count(self):
+        return 2
+
+    def reset_peak_memory_stats(self, device):
+        assert self.ready
+        self.peak[device] = self.used[device]
+
+    def max_memory_allocated(self, device):
+        return self.peak[device]
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(extras, "_said", set())
+
+
+@pytest.fixture
+def allocator(monkeypatch):
+    allocator = Allocator()
+    for name in ("is_available", "is_initialized", "device_count", "reset_peak_memory_stats", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, getattr(allocator, name))
+    return allocator
+
+
+def train(callbacks, allocator, *, peaks=(3e6, 9e6, 1e6), cut_at=None, **given):
+    with Loop(callbacks, **given) as run:
+        for epoch in run.epochs(2):
+            for peak in run.batches([peak / epoch for peak in peaks]):
+                allocator.use(0, int(peak))
+                allocator.use(1, int(peak) + 1000)
+                if run.current_iteration == cut_at:
+                    raise Cut
+    return run
+
+
+def test_the_peak_of_each_epoch(allocator):
+    run = train([GPUMemoryTracker(devices=[0, 1])], allocator)
+    assert run.monitors.get_history("PeakMemory(MB)/gpu:0") == [(3, 9.0), (6, 4.5)]
+    assert run.monitors.get_history("PeakMemory(MB)/gpu:1") == [(3, 9.001), (6, 4.501)]
+
+
+def test_the_first_device_unless_told_otherwise(allocator):
+    assert set(train([GPUMemoryTracker()], allocator).metrics) == {"PeakMemory(MB)/gpu:0"}
+
+
+def test_validation_is_part_of_the_epoch(allocator):
+    with Loop([GPUMemoryTracker()]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(2)):
+                allocator.use(0, 10**6)
+            for _ in run.batches(range(2), mode="val"):
+                allocator.use(0, 7 * 10**6)
+    assert run.metrics["PeakMemory(MB)/gpu:0"] == 7.0
+
+
+def test_a_gpu_that_is_not_in_use_yet_has_nothing_to_set_back(allocator):
+    allocator.ready = False
+    assert train([GPUMemoryTracker()], allocator).metrics["PeakMemory(MB)/gpu:0"] == 9.0
+
+
+@pytest.mark.parametrize(("rest", "peak"), [(1e6, 9.0), (12e6, 12.0)])
+def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(allocator, disk, rest, peak):
+    with pytest.raises(Cut):
+        train([GPUMemoryTracker(), Saves()], allocator, cut_at=3, store=disk)
+    allocator.__init__()
+    run = train([GPUMemoryTracker(), Saves()], allocator, peaks=(0, 0, rest), store=disk)
+    assert run.monitors.get_history("PeakMemory(MB)/gpu:0")[0] == (3, peak)
+
+
+def test_a_gpu_that_is_not_there_is_refused(allocator):
+    with pytest.raises(BadLoop, match=r"GPUMemoryTracker\(devices=\(7,\)\): PyTorch sees 2 GPUs.\n  give      numbers below 2"):
+        train([GPUMemoryTracker(devices=[7])], allocator)
+
+
+def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for _ in range(2):
+        run = train([GPUMemoryTracker()], Allocator())
+    assert dict(run.metrics) == {}
+    assert caplog.messages == ["GPUMemoryTracker finds no GPU, and does nothing"]
+
+
+def test_without_torch_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    run = train([GPUMemoryTracker()], Allocator())
+    assert dict(run.metrics) == {}
+    assert caplog.messages == ["GPUMemoryTracker does nothing without torch: pip install 'hookpoint[torch]'"]
+
+
+@pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
+def test_mistakes_are_refused(devices):
+    with pytest.raises(ValueError, match="names no devices"):
+        GPUMemoryTracker(devices)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_real_allocators_peak():
+    with Loop([GPUMemoryTracker()]) as run:
+        for epoch in run.epochs(2):
+            for _ in run.batches(range(2)):
+                torch.zeros(50 * 2**20 // epoch, dtype=torch.uint8, device="cuda")
+    (_, first), (_, second) = run.monitors.get_history("PeakMemory(MB)/gpu:0")
+    assert first - second == pytest.approx(25 * 2**20 / 1e6)

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from hookpoint import Callback
+from hookpoint.callbacks import GPUUtilizationTracker, extras, gpu_utilization_tracker
+from hookpoint.core.loop import Loop
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(extras, "_said", set())
+
+
+class Gpus:
+    """Two GPUs; the test says when they are looked at, and how busy they are then."""
+
+    def __init__(self):
+        self.is_open = False
+
+    def utilization(self):
+        raise AssertionError("the thread does not look in this test")
+
+    def close(self):
+        self.is_open = False
+
+
+class Sampler:
+    """A sampler that samples when the test says so."""
+
+    def __init__(self, owner, read, add):
+        self.add, self.is_on, self.is_open = add, False, True
+        Sampler.last = self
+
+    def turn(self, *, on):
+        self.is_on = on
+
+    def close(self):
+        self.is_open = False
+
+    @classmethod
+    def sample(cls, *percent):
+        if cls.last.is_on:
+            cls.last.add(dict(enumerate(percent)))
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    gpus = Gpus()
+
+    def open_gpus(owner, devices):
+        gpus.is_open, gpus.devices = True, devices
+        return gpus
+
+    monkeypatch.setattr(gpu_utilization_tracker, "open_gpus", open_gpus)
+    monkeypatch.setattr(gpu_utilization_tracker, "Sampler", Sampler)
+    return gpus
+
+
+class Cut(Exception):
+    """The run is cut off."""
+
+
+class Saves(Callback):
+    saves = True
+
+    def on_train_iter_end(self, run):
+        if run.step == 2:
+            run.save("mine")
+
+
+def train(callbacks, *, samples=((10, 50), (20, 50), (60, 50)), epochs=1, cut_at=None, **given):
+    with Loop(callbacks, **given) as run:
+        for _ in run.epochs(epochs):
+            for sample in run.batches(samples):
+                Sampler.sample(*sample)
+                if run.current_iteration == cut_at:
+                    raise Cut
+            Sampler.sample(0, 0)
+    return run
+
+
+def test_the_average_of_each_epoch(gpus):
+    run = train([GPUUtilizationTracker()], epochs=2)
+    assert run.monitors.get_history("GPUUtil/0") == [(3, 30.0), (6, 30.0)]
+    assert run.metrics["GPUUtil/1"] == 50.0
+    assert not gpus.is_open
+    assert not Sampler.last.is_open
+
+
+def test_validation_does_not_count(gpus):
+    with Loop([GPUUtilizationTracker()]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(2)):
+                Sampler.sample(80)
+                for _ in run.batches(range(2), mode="val"):
+                    Sampler.sample(0)
+                for _ in run.batches(range(2), mode="pred"):
+                    Sampler.sample(0)
+                Sampler.sample(60)
+            for _ in run.batches(range(2), mode="val"):
+                Sampler.sample(0)
+    assert run.metrics["GPUUtil/0"] == 70.0
+
+
+def test_an_epoch_without_a_sample_has_no_value(gpus):
+    run = train([GPUUtilizationTracker()], samples=[()] * 3)
+    assert dict(run.metrics) == {}
+
+
+def test_a_resumed_epoch_has_the_average_of_the_whole(gpus, disk):
+    with pytest.raises(Cut):
+        train([GPUUtilizationTracker(), Saves()], cut_at=3, store=disk)
+    assert not gpus.is_open
+
+    class WayBack(Callback):
+        def on_train_epoch_begin(self, run):
+            assert run.resuming
+            Sampler.sample(0, 0)
+
+    run = train([GPUUtilizationTracker(), WayBack(), Saves()], samples=[(0, 0), (0, 0), (90, 50)], store=disk)
+    assert run.metrics["GPUUtil/0"] == (10 + 20 + 90) / 3
+
+
+def test_after_an_exception_nothing_is_left_open(gpus):
+    with pytest.raises(Cut):
+        train([GPUUtilizationTracker()], cut_at=2)
+    assert not gpus.is_open
+    assert not Sampler.last.is_open
+
+
+def test_devices_are_passed_on(gpus):
+    train([GPUUtilizationTracker(devices=[1, 0, 1])])
+    assert gpus.devices == (1, 0)
+    train([GPUUtilizationTracker(devices=1)])
+    assert gpus.devices == (1,)
+
+
+def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for _ in range(2):
+        run = train([GPUUtilizationTracker()], samples=[(), ()])
+    assert dict(run.metrics) == {}
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("GPUUtilizationTracker finds no GPU")
+    assert "hookpoint GPUUtilizationTracker" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
+def test_mistakes_are_refused(devices):
+    with pytest.raises(ValueError, match="names no devices"):
+        GPUUtilizationTracker(devices)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_at_work_is_busy():
+    numbers = torch.rand(4096, 4096, device="cuda")
+
+    def work(seconds):
+        began, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        while True:
+            for _ in range(20):
+                numbers @ numbers
+            done.record()
+            done.synchronize()
+            if began.elapsed_time(done) > 1000 * seconds:
+                return
+
+    with Loop([GPUUtilizationTracker()]) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(3)):
+                work(1.2)
+    assert 50 < run.metrics["GPUUtil/0"] <= 100

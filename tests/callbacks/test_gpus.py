@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from hookpoint.callbacks import extras
+from hookpoint.callbacks.gpus import open_gpus, visible
+from hookpoint.core.errors import BadLoop
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(extras, "_said", set())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+class Machine:
+    """Stands for NVIDIA's library on a machine with GPUs, of which this one may have none."""
+
+    NVMLError = pynvml.NVMLError
+
+    def __init__(self, busy, *, fails=None):
+        self.busy, self.fails, self.inits = busy, fails, 0
+
+    def nvmlInit(self):  # noqa: N802
+        self.inits += 1
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.inits -= 1
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.busy)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+        if self.fails:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=self.busy[handle])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def make(*busy, **given):
+        machine = Machine(busy, **given)
+        monkeypatch.setitem(sys.modules, "pynvml", machine)
+        monkeypatch.delitem(sys.modules, "torch", raising=False)  # which would know of no GPU here
+        return machine
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("setting", "count", "seen"),
+    [
+        (None, 2, [0, 1]),
+        ("", 2, []),
+        ("1", 2, [1]),
+        (" 1 , 0", 2, [1, 0]),
+        ("0,7,1", 2, [0]),
+        ("-1", 2, []),
+        ("0,-1,1", 2, [0]),
+        ("GPU-8932f937,MIG-1", 2, ["GPU-8932f937", "MIG-1"]),
+        ("nonsense", 2, []),
+    ],
+)
+def test_what_cuda_leaves_visible(setting, count, seen):
+    assert visible(setting, count) == seen
+
+
+def test_all_gpus_unless_told_otherwise(machine):
+    machine(10, 20, 30)
+    gpus = open_gpus("Mine", None)
+    assert gpus.utilization() == {0: 10.0, 1: 20.0, 2: 30.0}
+
+
+def test_numbers_are_those_of_this_process(machine, monkeypatch):
+    library = machine(10, 20, 30)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2,0")
+    assert open_gpus("Mine", None).utilization() == {0: 30.0, 1: 10.0}
+    assert open_gpus("Mine", [1]).utilization() == {1: 10.0}
+    assert library.inits == 2
+
+
+def test_torch_knows_better_where_it_uses_them(machine, monkeypatch):
+    machine(10, 20, 30)
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 2,
+        get_device_properties=lambda number: SimpleNamespace(uuid=[2, 1][number]),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert open_gpus("Mine", None).utilization() == {0: 30.0, 1: 20.0}
+
+
+def test_closing_lets_go_of_the_library(machine):
+    library = machine(10)
+    open_gpus("Mine", None).close()
+    assert library.inits == 0
+
+
+def test_a_gpu_that_is_not_there_is_refused(machine):
+    library = machine(10, 20)
+    with pytest.raises(BadLoop, match=r"Mine\(devices=\(5,\)\): this process may use 2 GPUs.\n  give      numbers below 2"):
+        open_gpus("Mine", (5,))
+    assert library.inits == 0
+
+
+def test_a_process_that_may_use_none_says_so_once(machine, monkeypatch, caplog):
+    library = machine(10)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for _ in range(2):
+        assert open_gpus("Mine", None) is None
+    assert caplog.messages == ["Mine finds no GPU that this process may use, and does nothing"]
+    assert library.inits == 0
+
+
+def test_gpus_that_do_not_answer_are_left_alone(machine, caplog):
+    library = machine(10, fails=True)
+    assert open_gpus("Mine", None) is None
+    assert caplog.messages == ["Mine cannot ask the GPUs (Not Supported), and does nothing"]
+    assert library.inits == 0
+
+
+def test_without_the_library_it_says_so_once(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for _ in range(2):
+        assert open_gpus("Mine", None) is None
+    assert caplog.messages == ["Mine does nothing without nvidia-ml-py: pip install 'hookpoint[system]'"]
+
+
+def test_without_a_driver_it_says_so_once(caplog):
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        pass
+    else:
+        pytest.skip("this machine has a GPU")
+    for _ in range(2):
+        assert open_gpus("Mine", None) is None
+    assert caplog.messages == ["Mine finds no GPU (NVML Shared Library Not Found), and does nothing"]

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from hookpoint.callbacks import HostMemoryTracker, extras
+from hookpoint.callbacks.host_memory_tracker import GB, taken_bytes
+from hookpoint.core.loop import Loop
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(extras, "_said", set())
+
+
+def train(*callbacks, epochs=1):
+    with Loop(callbacks) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(2)):
+                pass
+    return run
+
+
+def test_free_memory_and_our_own_are_logged_each_epoch():
+    run = train(HostMemoryTracker(), epochs=2)
+    assert [step for step, _ in run.monitors.get_history("HostMemory (GB)")] == [2, 4]
+    assert 0 < run.metrics["HostMemory (GB)"] < psutil.virtual_memory().total / GB
+    assert 0 < run.metrics["HostFreeMemory (GB)"] <= psutil.virtual_memory().total / GB
+
+
+def test_what_a_child_takes_counts():
+    before = taken_bytes(psutil)
+    size = 200 * 2**20
+    program = f"kept = b'x' * {size}; print('ready', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        assert taken_bytes(psutil) - before > 0.9 * size
+    finally:
+        child.communicate(b"\n")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is shared")
+def test_what_is_shared_with_a_child_counts_once():
+    program = f"""
+import os, sys, time
+import psutil
+sys.path[:0] = {sys.path!r}
+from hookpoint.callbacks.host_memory_tracker import taken_bytes
+kept = b"x" * 200 * 2**20
+alone = taken_bytes(psutil)
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    children.append(child)
+print(taken_bytes(psutil) / alone)
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1.5
+
+
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), psutil.AccessDenied(1), psutil.ZombieProcess(1)], ids=repr)
+def test_a_process_that_is_gone_or_hidden_takes_nothing(error):
+    class Process:
+        def memory_full_info(self):
+            raise error
+
+        def memory_info(self):
+            raise psutil.NoSuchProcess(1)
+
+        def children(self, recursive):
+            return [Process()]
+
+    class Psutil:
+        Error, AccessDenied = psutil.Error, psutil.AccessDenied
+
+    Psutil.Process = Process
+    assert taken_bytes(Psutil) == 0
+
+
+def test_without_psutil_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    run = train(HostMemoryTracker(), epochs=3)
+    assert dict(run.metrics) == {}
+    assert caplog.messages == ["HostMemoryTracker does nothing without psutil: pip install 'hookpoint[system]'"]
+
+
+def test_no_process_is_left_behind():
+    train(HostMemoryTracker())
+    assert psutil.Process(os.getpid()).children() == []

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+from time import monotonic
+
+import pytest
+
+from hookpoint.callbacks import InjectShell, shells
+from hookpoint.core.errors import BadLoop
+from hookpoint.core.loop import Loop
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from hookpoint import Every
+from hookpoint.core.loop import Loop
+from hookpoint.callbacks import InjectShell, ProgressBar
+
+shell, workdir, when = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+file = workdir / "INJECT_SHELL.tmp"
+inject = InjectShell(shell=shell)
+if when:
+    inject.when(Every(steps=int(when[0])))
+bar = ProgressBar(refresh_seconds=0.01)
+with Loop([inject, bar], workdir=workdir, name="mine") as run:
+    for epoch in run.epochs(3):
+        if epoch < 3:
+            file.touch()
+        for batch in run.batches(range(4)):
+            run.log(loss=batch)
+        print("gone" if not file.exists() else "there", flush=True)
+print("ended", run.epoch, run.step, run.store, sys.stdin.closed)
+"""
+
+
+class Typist:
+    """Somebody at a terminal, in which a program runs as its foreground job."""
+
+    def __init__(self, *command, **environ):
+        self.ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", *map(str, command)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm-256color", "PYTHON_BASIC_REPL": "1", **environ},
+        )
+        os.close(theirs)
+        self.written = ""
+        self._seen = 0
+
+    def wait_for(self, pattern):
+        """Wait until the program has written this, after what was waited for before."""
+        deadline = monotonic() + 60
+        while not (found := re.compile(pattern).search(self.written, self._seen)):
+            assert monotonic() < deadline, f"{pattern} did not come: {self.written!r}"
+            if not self._read():
+                raise AssertionError(f"{pattern} did not come: {self.written!r}")
+        self._seen = found.end()
+        return found
+
+    def type(self, *lines):
+        for line in lines:
+            os.write(self.ours, line.encode())
+
+    def answer(self, prompt, *lines):
+        for line in lines:
+            self.wait_for(prompt)
+            self.type(line + "\n")
+
+    def finish(self):
+        while self._read():
+            pass
+        os.close(self.ours)
+        self.process.wait(60)
+        return self.written[self._seen :]
+
+    def _read(self):
+        if select.select([self.ours], [], [], 1)[0]:
+            try:
+                piece = os.read(self.ours, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                return False
+            self.written += piece.decode(errors="replace")
+            return bool(piece)
+        return True
+
+
+@pytest.fixture
+def typist(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "work").mkdir()
+    made = []
+
+    def start(shell, *when, **environ):
+        made.append(Typist(tmp_path / "program.py", shell, tmp_path / "work", *when, **environ))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def test_python_opens_sees_the_run_and_goes_on(typist):
+    someone = typist("python")
+    someone.answer(">>> ", "run.name, run.epoch, trainer is run", "run.store['seen'] = 7", "1 / 0", "exit()")
+    assert "('mine', 1, True)" in someone.written
+    assert "ZeroDivisionError" in someone.written
+    someone.answer(">>> ", "\x04")  # in the second epoch it is opened again, and left by Ctrl-D
+    someone.wait_for(r"ended 3 12 \{'seen': 7\} False")
+    someone.finish()
+    assert someone.process.returncode == 0
+    assert someone.written.count(shells.HOW_TO_LEAVE) == 2
+
+
+def test_the_file_is_removed_when_the_shell_opens(typist, tmp_path):
+    someone = typist("python")
+    someone.wait_for(">>> ")
+    assert not (tmp_path / "work" / "INJECT_SHELL.tmp").exists()
+    someone.type("exit\n", "quit()\n")
+    someone.wait_for(r"exit\(\) or Ctrl-D goes on with the run")
+    someone.answer(">>> ", "exit()")
+    someone.finish()
+    assert someone.process.returncode == 0
+
+
+@pytest.mark.parametrize("when", [(), (2,)], ids=["between epochs", "in an epoch"])
+def test_the_bar_is_out_of_the_way(typist, when):
+    someone = typist("python", *when)
+    someone.wait_for(">>> ")
+    opened = someone._seen
+    someone.type("import sys, time; type(sys.stdout).__name__\n")
+    someone.wait_for("'TextIOWrapper'")
+    someone.type("time.sleep(0.3)\n")  # thirty times as long as the bar waits between two drawings
+    someone.wait_for(">>> ")
+    shown = someone.written[opened : someone._seen]
+    assert "epoch" not in shown
+    assert "\x1b[2K" not in shown
+    someone.type("exit()\n")
+    someone.wait_for(r"epoch \d/3")  # and it comes back
+    someone.answer(">>> ", "exit()")
+    someone.wait_for("ended 3 12")
+    someone.finish()
+    assert someone.process.returncode == 0
+
+
+def test_ctrl_c_interrupts_what_was_typed_and_then_is_the_runs_again(typist):
+    someone = typist("python")
+    someone.answer(">>> ", "import time, signal, os; print('zzz'); time.sleep(1000)")
+    someone.wait_for(r"\nzzz")
+    someone.type("\x03")
+    someone.wait_for("KeyboardInterrupt")
+    someone.answer(">>> ", "run.epoch * 111", "exit()")
+    assert "111" in someone.written
+    someone.answer(">>> ", "run.stop('enough'); exit()")
+    someone.wait_for("ended 2 8")
+    someone.finish()
+    assert someone.process.returncode == 0
+
+
+@pytest.mark.parametrize("leave", ["c", "q", "exit", "\x04"])
+def test_the_debugger_opens_sees_the_run_and_goes_on(typist, leave):
+    someone = typist("pdb")
+    someone.answer(r"\(Pdb\) ", "p run.name, run.epoch, trainer is run", leave)
+    assert "('mine', 1, True)" in someone.written
+    someone.answer(r"\(Pdb\) ", "up", leave)
+    someone.wait_for("ended 3 12")
+    someone.finish()
+    assert someone.process.returncode == 0
+    assert "BdbQuit" not in someone.written
+
+
+def test_without_ipython_it_is_pythons_own_shell(typist, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nsys.modules['IPython'] = None\n" + PROGRAM)
+    someone = typist("ipython")
+    someone.wait_for(r"IPython is not installed: pip install 'hookpoint\[shell\]'; this is Python's own shell")
+    someone.answer(">>> ", "exit()", "exit()")
+    someone.wait_for("ended 3 12")
+    someone.finish()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
+def test_ipython_opens_sees_the_run_and_goes_on(typist, tmp_path):
+    someone = typist("ipython", IPYTHONDIR=str(tmp_path / "ipython"), IPY_TEST_SIMPLE_PROMPT="1")
+    someone.answer(r"In \[\d+\]: ", "run.name, run.epoch, trainer is run", "run.store['seen'] = 7", "1 / 0", "exit")
+    assert "('mine', 1, True)" in someone.written
+    someone.answer(r"In \[\d+\]: ", "exit()")
+    someone.wait_for(r"ended 3 12 \{'seen': 7\} False")
+    someone.finish()
+    assert someone.process.returncode == 0
+
+
+# Without a terminal
+
+
+def train(callback, workdir, *, epochs=2, make=None):
+    with Loop([callback], workdir=workdir) as run:
+        for epoch in run.epochs(epochs):
+            if make is not None and epoch == 1:
+                make(workdir / "INJECT_SHELL.tmp")
+            for _ in run.batches(range(3)):
+                pass
+    return run
+
+
+def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(tmp_path, caplog):
+    run = train(InjectShell(), tmp_path, epochs=4, make=lambda path: path.touch())
+    assert run.step == 12
+    path = tmp_path / "INJECT_SHELL.tmp"
+    assert caplog.messages == [f"{path} asks for a shell, and there is no terminal to type into; the run goes on"]
+    assert path.exists()
+
+
+def test_in_the_background_there_is_no_terminal_to_type_into(typist, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import os\nos.setpgid(0, 0)\n" + PROGRAM)
+    shell = tmp_path / "start.py"
+    shell.write_text(
+        "import os, sys\nif os.fork() == 0:\n    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\nos.wait()\n"
+    )
+    someone = Typist(shell, program, "python", tmp_path / "work")
+    someone.wait_for("there is no terminal to type into; the run goes on")
+    someone.wait_for("ended 3 12")
+    someone.finish()
+    assert someone.process.returncode == 0
+
+
+def opened(monkeypatch):
+    """Let there be a terminal, and a shell that only notes that it was opened."""
+    calls = []
+    monkeypatch.setattr(shells, "is_at_terminal", lambda: True)
+    monkeypatch.setitem(shells.SHELLS, "python", lambda run: calls.append(run.step))
+    return calls
+
+
+def test_it_opens_once_for_each_file(tmp_path, monkeypatch):
+    calls = opened(monkeypatch)
+    train(InjectShell(shell="python"), tmp_path, epochs=3, make=lambda path: path.touch())
+    assert calls == [3]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [(lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (lambda path: path.mkdir(), "is no regular file")],
+)
+def test_what_is_no_file_of_ones_own_opens_nothing(tmp_path, monkeypatch, caplog, make, says):
+    calls = opened(monkeypatch)
+    train(InjectShell(shell="python"), tmp_path, make=make)
+    assert calls == []
+    assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says}, and does not count"]
+
+
+def test_a_file_of_another_user_opens_nothing(tmp_path, monkeypatch, caplog):
+    calls = opened(monkeypatch)
+    monkeypatch.setattr("hookpoint.callbacks.trigger_file.os.geteuid", lambda: 12345)
+    train(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
+    assert calls == []
+    assert "belongs to user" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
+def test_a_shell_that_fails_does_not_end_the_run(tmp_path, monkeypatch, caplog, error):
+    def fails(run):
+        raise error
+
+    opened(monkeypatch)
+    monkeypatch.setitem(shells.SHELLS, "python", fails)
+    assert train(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch()).step == 6
+    assert caplog.messages == [f"the shell ended with {type(error).__name__}: {error}; the run goes on"]
+
+
+def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
+    seen = []
+    opened(monkeypatch)
+    monkeypatch.setitem(shells.SHELLS, "python", lambda run: seen.append(signal.getsignal(signal.SIGINT)))
+    with Loop([InjectShell(shell="python")], workdir=tmp_path) as run:
+        before = signal.getsignal(signal.SIGINT)
+        (tmp_path / "INJECT_SHELL.tmp").touch()
+        for _ in run.epochs(1):
+            pass
+        assert signal.getsignal(signal.SIGINT) == before
+    assert seen == [signal.default_int_handler]
+
+
+def test_it_needs_a_workdir():
+    with pytest.raises(BadLoop, match=r"^InjectShell looks for INJECT_SHELL.tmp in the workdir, and there is none"):
+        train(InjectShell(), None)
+
+
+@pytest.mark.parametrize("file", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a\0b", None])
+def test_a_path_is_no_name(file):
+    with pytest.raises(ValueError, match="is no plain name"):
+        InjectShell(file)
+
+
+def test_another_shell_is_refused():
+    with pytest.raises(ValueError, match=r"InjectShell\(shell='bash'\) is no shell.\n  choose    'ipython', 'pdb', 'python'"):
+        InjectShell(shell="bash")
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_streams_that_are_none_or_closed_are_no_terminal(monkeypatch, stream, tmp_path):
+    monkeypatch.setattr(sys, stream, None)
+    assert not shells.is_at_terminal()
+    with open(tmp_path / "x", "w") as file:
+        pass
+    monkeypatch.setattr(sys, stream, file)
+    assert not shells.is_at_terminal()

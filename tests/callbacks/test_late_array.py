@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+from hookpoint.callbacks.late_array import LateArray
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+def test_it_has_the_numbers_of_the_moment_it_was_made(dtype):
+    tensor = torch.tensor([[1, 0], [1, 1]]).to(dtype)
+    late = LateArray(tensor)
+    tensor.zero_()
+    assert numpy.asarray(late).tolist() == [[1, 0], [1, 1]]
+
+
+def test_it_may_be_read_as_a_float():
+    assert float(LateArray(torch.tensor(0.5))) == 0.5
+    assert float(LateArray(torch.tensor([0.5], dtype=torch.bfloat16))) == 0.5
+
+
+def test_numpy_may_ask_for_another_type():
+    assert numpy.asarray(LateArray(torch.tensor([1, 2])), dtype="float32").dtype == "float32"
+
+
+def test_it_has_no_part_in_a_graph():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    assert not LateArray(parameter * 2)._copy.requires_grad
+
+
+def test_of_a_sparse_tensor_it_has_the_values():
+    embedding = torch.nn.Embedding(100, 2, sparse=True)
+    embedding(torch.tensor([3, 7])).sum().backward()
+    assert numpy.asarray(LateArray(embedding.weight.grad)).tolist() == [[1, 1], [1, 1]]
+
+
+def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
+    class Sharded:
+        def detach(self):
+            return self
+
+        def to_local(self):
+            return torch.tensor([1.0, 2.0])
+
+    assert numpy.asarray(LateArray(Sharded())).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_nobody_waits_for_a_gpu_until_it_is_read():
+    tensor = torch.rand(1000, 1000, device="cuda").to(torch.bfloat16)
+    before = tensor.float().cpu().numpy()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        late, flipped = LateArray(tensor), LateArray(tensor.t())
+        tensor.zero_()
+        assert (numpy.asarray(late) == before).all()
+        assert (numpy.asarray(flipped) == before.T).all()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from hookpoint.callbacks import ModelSaver, SendMonitorData
+
+WRITE = "import json, sys; open(sys.argv[1], 'a').write(json.dumps(sys.argv[2:]) + chr(10))"
+
+
+@pytest.fixture
+def send(tmp_path):
+    return lambda: SendMonitorData(
+        [sys.executable, "-I", "-S", "-c", WRITE, str(tmp_path / "sent"), "{epoch}: {a} {b}"], ["a", "b"]
+    )
+
+
+@pytest.fixture
+def sent(tmp_path):
+    return lambda: [json.loads(line)[0] for line in (tmp_path / "sent").read_text().splitlines()]
+
+
+def test_it_sends_when_all_have_come_anew(train, send, sent):
+    train([send()], [{"a": 1}, {"b": 2}, {"a": 3}, {}, {"b": 2}, {"a": 5, "b": 6}])
+    assert sent() == ["2: 1.0 2.0", "5: 3.0 2.0", "6: 5.0 6.0"]
+
+
+def test_what_has_come_before_a_resume_counts(train, send, sent):
+    rows = [{"a": 1, "b": 1}, {"a": 2}, {"b": 3}]
+    train([send(), ModelSaver()], rows[:2])
+    train([send(), ModelSaver()], rows)
+    assert sent() == ["1: 1.0 1.0", "3: 2.0 3.0"]
+
+
+def test_it_takes_what_send_stat_takes():
+    with pytest.raises(ValueError, match=r"^SendMonitorData: '\|' is for a shell"):
+        SendMonitorData("echo | cat")
+    assert SendMonitorData("echo | cat", "loss", shell=True, timeout_seconds=3).name == "SendMonitorData(loss)"

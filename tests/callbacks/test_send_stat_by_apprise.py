@@ -1,0 +1,76 @@
+"""SendStat with the real Apprise, and real servers that answer, refuse and hang."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from hookpoint.callbacks import SendStat, stat_sender
+
+pytest.importorskip("apprise")
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # which Apprise imports
+
+
+@pytest.fixture
+def server():
+    """A server that keeps what it is sent, and answers with `server.code`."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(made.code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as made:
+        made.got, made.code = got, 200
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_a_message_comes_as_it_was_sent(train, server, caplog):
+    name = "loss\n<b>{x}</b> \x1b[31m"
+    train(
+        [SendStat(url=f"json://127.0.0.1:{server.server_port}/", names=["score", name])],
+        [{"score": 1 / 3, name: 2}],
+        name="my; run",
+    )
+    assert [(one["title"], one["message"]) for one in server.got] == [
+        ("my; run", "epoch 1, step 3\nscore: 0.33333\nloss?<b>{x}</b> ?[31m: 2")
+    ]
+    assert [message for message in caplog.messages if "SendStat" in message] == []
+
+
+def test_a_server_that_fails_is_named_once(train, server, caplog):
+    server.code = 500
+    train([SendStat(url=f"json://127.0.0.1:{server.server_port}/")], [{}] * 3)
+    assert len(server.got) == 3
+    assert [message for message in caplog.messages if "SendStat" in message] == [
+        "SendStat: Apprise did not deliver a message: FAILURE; the run goes on, and this is not said again",
+        "SendStat: of its messages 3 failed",
+    ]
+
+
+def test_a_server_that_hangs_does_not_hold_up_the_run(train, monkeypatch, caplog):
+    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        assert train([SendStat(url=f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], [{}] * 20).step == 60
+    assert [message for message in caplog.messages if "SendStat" in message] == [
+        "SendStat: of its messages 20 not sent at the end"
+    ]
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="SendStat: Apprise knows no service for 'nonsense:"):
+        SendStat(url="nonsense://user:password@host")

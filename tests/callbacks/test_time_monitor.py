@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from hookpoint import Callback, Every, Runner
+from hookpoint import Loop as WholeLoop
+from hookpoint.callbacks import InferenceRunner, ModelSaver, TimeMonitor
+from hookpoint.callbacks.training_time import TrainingTime
+from hookpoint.core.loop import Loop
+
+
+class Clock:
+    """A clock that only moves when something takes time."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Cut(Exception):
+    """The run is cut off."""
+
+
+class Monitor(Callback):
+    def __init__(self):
+        self.rows = []
+
+    def on_records(self, records):
+        self.rows += [(record.at, record.step, record.scalars()) for record in records if record.kind == "scalars"]
+
+
+class Saves(Callback):
+    """Ask for a checkpoint in a step; making it takes a while."""
+
+    saves = True
+
+    def __init__(self, at, clock, seconds=50.0, in_background=False):
+        self.at, self.clock, self.seconds, self.in_background = at, clock, seconds, in_background
+
+    def on_train_iter_end(self, run):
+        if run.step == self.at:
+            run.save("mine", in_background=self.in_background)
+
+    def state_dict(self):  # it comes last in the list
+        self.clock.now += self.seconds
+        return {}
+
+
+class Slow:
+    """Data that takes a while to come."""
+
+    def __init__(self, clock, seconds, batches=4):
+        self.clock, self.seconds, self.batches = clock, seconds, batches
+
+    def __len__(self):
+        return self.batches
+
+    def __iter__(self):
+        for number in range(self.batches):
+            self.clock.now += self.seconds
+            yield number
+
+
+def measured(*args, clock, **options):
+    monitor = TimeMonitor(*args, **options)
+    monitor.time = TrainingTime(clock)
+    return monitor
+
+
+def train(callbacks, clock, *, epochs=1, batches=4, seconds=0.5, cut_at=None, **given):
+    with Loop(callbacks, log_every=2, **given) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(batches if isinstance(batches, Slow) else range(batches)):
+                clock.now += seconds
+                if run.current_iteration == cut_at:
+                    raise Cut
+            clock.now += 1000
+    return run
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_it_prints_in_mindspores_words_and_logs_seconds(clock, capsys):
+    run = train([measured(clock=clock)], clock, epochs=2)
+    assert capsys.readouterr().err.splitlines() == ["Train epoch time: 2000.000 ms, per step time: 500.000 ms"] * 2
+    assert run.monitors.get_history("epoch_seconds") == [(4, 2.0), (8, 2.0)]
+    assert run.monitors.get_history("step_seconds") == [(4, 0.5), (8, 0.5)]
+
+
+def test_log_steps_have_the_time_per_step_since_the_last_one(clock):
+    monitor = Monitor()
+    with Loop([measured(clock=clock), monitor], log_every=2) as run:
+        for seconds in run.batches([1.0, 3.0, 5.0, 7.0]):
+            clock.now += seconds
+    assert [row for row in monitor.rows if row[0] == "step"] == [
+        ("step", 2, {"step_seconds": 2.0}),
+        ("step", 4, {"step_seconds": 6.0}),
+    ]
+
+
+def test_every_so_many_steps_a_line(clock, capsys):
+    train([measured(3, clock=clock)], clock, epochs=2)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Train")]
+    assert lines == ["epoch: 1 step: 3, per step time: 500.000 ms", "epoch: 2 step: 2, per step time: 500.000 ms"]
+
+
+def test_waiting_for_data_is_told_apart(clock, capsys):
+    run = train([measured(data_time=True, clock=clock)], clock, batches=Slow(clock, 0.25))
+    assert capsys.readouterr().err == "Train epoch time: 3000.000 ms, per step time: 750.000 ms (data time: 250.000 ms)\n"
+    assert run.metrics["data_seconds"] == 0.25
+
+
+def test_validation_is_left_out_and_gets_a_line_of_its_own(clock, capsys):
+    def forward(batch):
+        clock.now += 10
+        return [batch]
+
+    infer = InferenceRunner([1, 2], metrics={"x": lambda outputs, targets: outputs[0]}, forward=forward).when(Every(steps=2))
+    run = train([measured(clock=clock), infer], clock)
+    assert run.metrics["epoch_seconds"] == 2.0
+    assert capsys.readouterr().err.splitlines() == [
+        "Eval epoch time: 20000.000 ms, per step time: 10000.000 ms",
+        "Eval epoch time: 20000.000 ms, per step time: 10000.000 ms",
+        "Train epoch time: 2000.000 ms, per step time: 500.000 ms",
+    ]
+
+
+def test_a_validation_pass_of_ones_own_is_left_out_too(clock):
+    with Loop([measured(clock=clock)]) as run:
+        for _ in run.batches(range(2)):
+            clock.now += 1
+            for _ in run.batches(range(3), mode="val"):
+                clock.now += 7
+    assert run.metrics["epoch_seconds"] == 2.0
+
+
+def test_what_validation_took_is_no_result_of_it(clock):
+    with Loop([measured(clock=clock)]) as run:
+        passes = run.batches(range(3), mode="val")
+        for _ in passes:
+            run.log(loss=1.0)
+    assert set(passes.results) == {"val_loss"}
+
+
+def test_a_validation_that_failed_leaves_the_time_unknown(clock, capsys, caplog):
+    def forward(batch):
+        raise OSError("gone")
+
+    infer = InferenceRunner([1], metrics={"x": lambda o, t: 1.0}, forward=forward, on_error="warn").when(Every(steps=3))
+    run = train([measured(clock=clock), infer], clock)
+    assert "epoch_seconds" not in run.metrics
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_checkpoint_is_left_out(clock, disk, at):
+    run = train([measured(clock=clock), Saves(at, clock)], clock, store=disk)
+    assert disk.saved[0][0] == at
+    assert run.metrics["epoch_seconds"] == 2.0
+
+
+def test_one_in_the_background_counts_with_what_training_waits_for(clock, tmp_path):
+    callbacks = [measured(clock=clock), Saves(2, clock, 0.125, in_background=True)]
+    with WholeLoop(callbacks, extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
+        for _ in run.batches(range(4)):
+            clock.now += 0.5
+    assert run.metrics["epoch_seconds"] == 2.125
+
+
+def test_a_resumed_epoch_counts_as_a_whole(clock, disk):
+    with pytest.raises(Cut):
+        train([measured(clock=clock), Saves(2, clock)], clock, cut_at=3, seconds=1.0, store=disk)
+    clock.now += 5000
+    second = measured(clock=clock)
+    rows = Monitor()
+    run = train([second, Saves(99, clock), rows], clock, seconds=2.0, store=disk)
+    assert run.metrics["epoch_seconds"] == 1.0 + 1.0 + 2.0 + 2.0
+    assert run.metrics["step_seconds"] == 1.5
+    assert ("step", 4, {"step_seconds": 2.0}) in rows.rows
+
+
+def test_a_resumed_epoch_of_a_callback_that_is_new_counts_what_it_has_seen(clock, disk):
+    with pytest.raises(Cut):
+        train([Saves(2, clock)], clock, cut_at=3, store=disk)
+    run = train([measured(clock=clock), Saves(99, clock)], clock, store=disk)
+    assert run.metrics["epoch_seconds"] == 1.0
+    assert run.metrics["step_seconds"] == 0.5
+
+
+def test_an_epoch_cut_short_is_divided_by_the_steps_it_had(clock):
+    with Loop([measured(clock=clock)]) as run:
+        for _ in run.epochs(1):
+            for number in run.batches(range(100)):
+                clock.now += 1
+                if number == 2:
+                    break
+    assert run.metrics["step_seconds"] == 1.0
+    assert run.metrics["epoch_seconds"] == 3.0
+
+
+def test_a_step_is_an_optimizers(clock, capsys):
+    model = torch.nn.Linear(1, 1)
+    data = [(torch.ones(1, 1), torch.ones(1, 1))] * 4
+    monitor = measured(1, clock=clock)
+
+    class Takes(Callback):
+        def on_train_iter_begin(self):
+            clock.now += 1
+
+    runner = Runner(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.nn.MSELoss(),
+        callbacks=[monitor, Takes()],
+        accumulate=2,
+        monitors=[],
+        extra_callbacks=[],
+    )
+    runner.fit(data, epochs=1)
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch: 1 step: 2, per step time: 2000.000 ms",
+        "epoch: 1 step: 4, per step time: 2000.000 ms",
+        "Train epoch time: 4000.000 ms, per step time: 2000.000 ms",
+    ]
+
+
+def test_a_runners_validation_gets_a_line(capsys):
+    model = torch.nn.Linear(1, 1)
+    data = [(torch.ones(1, 1), torch.ones(1, 1))] * 4
+    runner = Runner(model, None, torch.nn.MSELoss(), callbacks=[TimeMonitor()], monitors=[], extra_callbacks=[])
+    assert set(runner.validate(data)) == {"val_loss"}
+    assert re.fullmatch(r"Eval epoch time: [\d.]+ ms, per step time: [\d.]+ ms\n", capsys.readouterr().err)
+
+
+def test_real_time_passes():
+    with Loop([TimeMonitor()]) as run:
+        for _ in run.batches(range(3)):
+            pass
+    assert 0 < run.metrics["step_seconds"] < run.metrics["epoch_seconds"]
+
+
+def test_a_step_pays_only_for_what_was_asked():
+    assert Loop([TimeMonitor()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
+    assert Loop([TimeMonitor()]).hooks.dispatch("on_batch_fetch_begin") is None
+    assert Loop([TimeMonitor(5)]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is not None
+    assert Loop([TimeMonitor(data_time=True)]).hooks.dispatch("on_batch_fetch_begin") is not None
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "3"])
+def test_mistakes_are_refused(size):
+    with pytest.raises(ValueError, match="means nothing"):
+        TimeMonitor(size)
+
+
+def test_it_may_stand_beside_a_saver(tmp_path, clock):
+    with WholeLoop([measured(clock=clock), ModelSaver()], extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(range(3)):
+                clock.now += 1
+    assert run.monitors.get_history("epoch_seconds") == [(3, 3.0), (6, 3.0)]
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+def test_what_a_gpu_does_counts_where_it_was_given():
+    numbers = torch.rand(4096, 4096, device="cuda")
+
+    def work(times):
+        began, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        for _ in range(times):
+            numbers @ numbers
+        done.record()
+        return began, done
+
+    work(10)
+    torch.cuda.synchronize()
+    trained = []
+    with Loop([TimeMonitor()]) as run:
+        for _ in run.batches(range(3)):
+            trained.append(work(20))
+            for _ in run.batches(range(1), mode="val"):
+                work(100)
+    seconds = sum(began.elapsed_time(done) for began, done in trained) / 1000
+    assert 0.9 * seconds < run.metrics["epoch_seconds"] < 2 * seconds
+
+
+@needs_gpu
+def test_no_step_waits_for_a_gpu(tmp_path):
+    model = torch.nn.Linear(4, 1)
+    data = [(torch.ones(2, 4), torch.ones(2, 1))] * 8
+    runner = Runner(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.nn.MSELoss(),
+        callbacks=[TimeMonitor(2, data_time=True), ModelSaver()],
+        device="cuda",
+        strict_sync=True,
+        workdir=tmp_path,
+        monitors=[],
+        extra_callbacks=[],
+    )
+    runner.fit(data, data, epochs=2, validate_every=Every(steps=3))

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import copy
+import csv
+import math
+import os
+import resource
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hookpoint import Every
+from hookpoint.callbacks import ModelSaver
+from hookpoint.core.loop import Loop
+from hookpoint.core.store import Checkpoint, Saved
+from hookpoint.monitors import CSVLogger
+from hookpoint.monitors.csv_logger import before_epoch
+
+
+class Cut(BaseException):
+    """The run is cut off."""
+
+
+class Disk:
+    """A store that outlives its runs, and holds the newest checkpoint."""
+
+    def __init__(self):
+        self.newest = None
+
+    def open(self, resume, identity):
+        return None if self.newest is None else Checkpoint("disk", copy.deepcopy(self.newest))
+
+    def write(self, state, *, step, elapsed, request):
+        self.newest = copy.deepcopy(state)
+        return Saved("disk", step, list(request.tags))
+
+    def check(self, state): ...
+
+    def collect(self, *, wait=False):
+        return []
+
+    def close(self): ...
+
+
+def train(workdir, callback=None, *, epochs=4, cut_at=None, save=None, disk=None):
+    """Train with a validation in every second epoch, so that a column comes in the second one."""
+    savers = [] if disk is None else [ModelSaver().when(save)]
+    with Loop([callback or CSVLogger(), *savers], workdir=workdir, log_every=2, store=disk) as run:
+        for epoch in run.epochs(epochs):
+            run.log(rate=1 / epoch)
+            for batch in run.batches(range(3)):
+                run.log(loss=float(batch + epoch))
+                if run.current_iteration == cut_at:
+                    raise Cut
+            if epoch % 2 == 0:
+                for batch in run.batches(range(2), mode="val"):
+                    run.log(loss=batch / epoch)
+    return run
+
+
+def rows(path, separator=","):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter=separator))
+
+
+WHOLE = """\
+epoch,loss,rate,val_loss
+1,2.0,1.0,
+2,3.0,0.5,0.25
+3,4.0,0.3333333333333333,
+4,5.0,0.25,0.125
+"""
+
+
+def test_each_epoch_is_a_line(tmp_path):
+    train(tmp_path)
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_lines_come_while_it_runs(tmp_path):
+    seen = []
+    with Loop([CSVLogger()], workdir=tmp_path) as run:
+        for _ in run.epochs(3):
+            run.log(loss=1.0)
+            run.monitors.drain()
+            seen.append((tmp_path / "log.csv").read_text().count("\n") if (tmp_path / "log.csv").exists() else 0)
+    assert seen == [0, 2, 3]
+
+
+def test_another_name_and_separator(tmp_path):
+    train(tmp_path, CSVLogger("mine.tsv", "\t"), epochs=1)
+    assert (tmp_path / "mine.tsv").read_text() == "epoch\tloss\trate\n1\t2.0\t1.0\n"
+
+
+def test_values_are_read_back_as_they_were(tmp_path):
+    values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "tiny": 5e-324, "third": 1 / 3, "a,b": 0.1, "epoch": 9.0}
+    with Loop([CSVLogger()], workdir=tmp_path) as run:
+        for _ in run.epochs(1):
+            run.log(values | {"tensor": torch.tensor(0.5)})
+    (row,) = rows(tmp_path / "log.csv")
+    assert row.pop("epoch") == "1"
+    assert math.isnan(float(row.pop("nan")))
+    expected = {k: v for k, v in values.items() if k not in ("nan", "epoch")} | {"values/epoch": 9.0, "tensor": 0.5}
+    assert {name: float(value) for name, value in row.items()} == expected
+
+
+def test_an_epoch_that_was_cut_short_counts(tmp_path):
+    with Loop([CSVLogger()], workdir=tmp_path) as run:
+        for batch in run.batches(range(4)):
+            run.log(loss=batch)
+            if batch == 1:
+                break
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,0.5\n"
+
+
+def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    train(None)
+    assert list(tmp_path.iterdir()) == []
+    assert caplog.messages == []
+
+
+def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+    logger = CSVLogger()
+    train(tmp_path, logger)
+    with Loop([logger], workdir=tmp_path, run_points=False) as run:
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=1.0)
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
+    train(tmp_path / "runs" / "mine", epochs=1)
+    assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine" / "log.csv").st_mode) == 0o600
+
+
+# What is there
+
+
+def test_a_fresh_run_moves_an_old_table_aside(tmp_path):
+    for _ in range(3):
+        train(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ["log.csv", "log.1.csv", "log.2.csv"], WHOLE
+    )
+
+
+def test_append_goes_on_with_it(tmp_path):
+    train(tmp_path, epochs=1)
+    train(tmp_path, CSVLogger(append=True), epochs=2)
+    train(tmp_path, CSVLogger(append=True), epochs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+    assert [row["epoch"] for row in rows(tmp_path / "log.csv")] == ["1", "1", "2", "1"]
+    assert [row["val_loss"] for row in rows(tmp_path / "log.csv")] == ["", "", "0.25", ""]
+
+
+def test_append_without_a_table_begins_one(tmp_path):
+    train(tmp_path, CSVLogger(append=True))
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_append_false_replaces_it(tmp_path):
+    train(tmp_path)
+    train(tmp_path, CSVLogger(append=False), epochs=1)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss,rate\n1,2.0,1.0\n"}
+
+
+@pytest.mark.parametrize("append", [None, True])
+@pytest.mark.parametrize("content", ["my,notes\n1,2\n", "\x00\xff", "epoc"])
+def test_what_is_no_table_of_epochs_is_moved_aside(tmp_path, append, content):
+    (tmp_path / "log.csv").write_text(content)
+    train(tmp_path, CSVLogger(append=append))
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+    assert (tmp_path / "log.1.csv").read_text() == content
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
+def test_what_is_no_file_is_moved_aside_unread(tmp_path, make):
+    make(tmp_path / "log.csv")
+    train(tmp_path, CSVLogger(append=True))
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+    assert os.path.lexists(tmp_path / "log.1.csv")
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("append", [None, True])
+@pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
+@pytest.mark.parametrize("cut_at", range(4, 13))
+def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(tmp_path, save, cut_at, append):
+    disk = Disk()
+    with pytest.raises(Cut):
+        train(tmp_path, CSVLogger(append=append), cut_at=cut_at, save=save, disk=disk)
+    train(tmp_path, CSVLogger(append=append), save=save, disk=disk)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": WHOLE}
+
+
+def test_each_epoch_is_there_once_after_many_resumes_of_one_instance(tmp_path):
+    disk, logger = Disk(), CSVLogger()
+    for cut_at in (4, 5, 4, 7, 8, 7, 10, 10):
+        with pytest.raises(Cut):
+            train(tmp_path, logger, cut_at=cut_at, save=Every(steps=3), disk=disk)
+    train(tmp_path, logger, save=Every(steps=3), disk=disk)
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+@pytest.mark.parametrize("cut_at", [2, 5, 8])
+def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(tmp_path, cut_at):
+    train(tmp_path)
+    disk = Disk()
+    with pytest.raises(Cut):
+        train(tmp_path, CSVLogger(append=True), cut_at=cut_at, save=Every(steps=1), disk=disk)
+    train(tmp_path, CSVLogger(append=True), save=Every(steps=1), disk=disk)
+    assert (tmp_path / "log.csv").read_text() == WHOLE + WHOLE.partition("\n")[2]
+
+
+def test_later_rows_than_the_checkpoint_knew_are_cut(tmp_path):
+    disk = Disk()
+    with pytest.raises(Cut):
+        train(tmp_path, cut_at=11, save=Every(epochs=2), disk=disk)
+    assert len(rows(tmp_path / "log.csv")) == 3
+    with Loop([CSVLogger(), ModelSaver().when(Every(epochs=2))], workdir=tmp_path, store=disk) as run:
+        for _ in run.epochs(3):
+            run.log(other=7.0)
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss,rate,val_loss,other\n1,2.0,1.0,,\n2,3.0,0.5,0.25,\n3,,,,7.0\n"
+
+
+def test_a_checkpoint_that_does_not_know_of_it(tmp_path):
+    disk = Disk()
+    train(tmp_path, epochs=2, save=Every(epochs=1), disk=disk)
+    del disk.newest["callbacks"]["CSVLogger"]
+    train(tmp_path, save=Every(epochs=1), disk=disk)
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_rows_of_later_epochs_are_left_out_from_the_end():
+    table = [{"epoch": one} for one in ("3", "1", "2", "3", "4")]
+    assert [row["epoch"] for row in before_epoch(table, 3)] == ["3", "1", "2"]
+    assert before_epoch(table, 9) == table
+    assert before_epoch([{"epoch": "x"}, {"epoch": ""}], 1) == [{"epoch": "x"}, {"epoch": ""}]
+
+
+def test_its_state_is_what_is_on_disk_and_what_is_on_its_way(tmp_path):
+    logger, states = CSVLogger(), []
+    with Loop([logger], workdir=tmp_path) as run:
+        states.append(logger.state_dict())
+        for epoch in run.epochs(2):
+            run.log(rate=0.5)
+            for batch in run.batches(range(2)):
+                run.log(loss=batch)
+                run.monitors.settle()
+                states.append(logger.state_dict())
+            assert epoch
+    assert states == [
+        {"rows": rows, "gathered": gathered}
+        for rows, gathered in [(0, {}), *[(0, {"rate": 0.5})] * 2, *[(1, {"rate": 0.5})] * 2]
+    ]
+
+
+def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+    logger = CSVLogger()
+    with Loop([logger], workdir=tmp_path) as run:
+        for _ in run.epochs(1):
+            run.log(loss=1.0)
+        run.monitors.settle()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("the disk is on fire")))
+            assert logger.state_dict() == {"rows": 1, "gathered": {}}
+    assert caplog.messages == ["log.csv is not known to be on disk: the disk is on fire; a resumed run may lose rows"]
+
+
+# Trouble
+
+
+def test_a_full_disk_does_not_end_the_run_and_loses_no_row(tmp_path):
+    program = """
+import resource, sys
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import CSVLogger
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+with Loop([CSVLogger()], workdir=sys.argv[1]) as run:
+    for epoch in run.epochs(8):
+        run.log(loss=epoch / 3)
+        run.monitors.drain()
+        if epoch == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (70, hard))
+        if epoch == 6:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+print(run.epoch)
+"""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "8\n", done.stderr
+    assert "CSVLogger failed at on_records: OSError: [Errno 27] File too large; the run goes on" in done.stderr
+    assert [(row["epoch"], float(row["loss"])) for row in rows(tmp_path / "log.csv")] == [
+        (str(one), one / 3) for one in range(1, 9)
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    assert train(tmp_path / "file").epoch == 4
+    assert "CSVLogger failed at on_records: " in caplog.text
+
+
+@pytest.mark.parametrize("filename", ["", ".", "..", "a/b.csv", "/etc/passwd", "a\\b", "a\0b", None, 3])
+def test_a_path_is_no_name(filename):
+    with pytest.raises(ValueError, match="is no plain name; the file is in the workdir"):
+        CSVLogger(filename)
+
+
+@pytest.mark.parametrize("separator", ["", ",,", '"', "\n", "\r", "a", "1", None])
+def test_what_parts_nothing_is_refused(separator):
+    with pytest.raises(ValueError, match="parts nothing"):
+        CSVLogger(separator=separator)
