@@ -74,7 +74,7 @@ def test_what_comes_between_epochs_counts(clock):
 
 
 def test_an_epoch_cut_short_does_not_count(clock):
-    assert left(train([EstimatedTimeLeft()], clock, [10, 20, 10], leave_in=2)) == [20.0, 10.0]
+    assert left(train([EstimatedTimeLeft()], clock, [10, 60, 10], leave_in=2)) == [20.0, 10.0]
 
 
 def test_without_an_end_nothing_is_said(clock, capsys):

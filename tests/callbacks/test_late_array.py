@@ -47,6 +47,7 @@ def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nobody_waits_for_a_gpu_until_it_is_read():
     tensor = torch.rand(1000, 1000, device="cuda").to(torch.bfloat16)
     before = tensor.float().cpu().numpy()

@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
-from hookpoint.callbacks import ModelSaver, SendMonitorData
+from hookpoint.callbacks import ModelSaver, SendMonitorData, stat_sender
 
 WRITE = "import json, sys; open(sys.argv[1], 'a').write(json.dumps(sys.argv[2:]) + chr(10))"
 
 
 @pytest.fixture
-def send(tmp_path):
+def send(tmp_path, monkeypatch):
+    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 60)
     return lambda: SendMonitorData(
         [sys.executable, "-I", "-S", "-c", WRITE, str(tmp_path / "sent"), "{epoch}: {a} {b}"], ["a", "b"]
     )

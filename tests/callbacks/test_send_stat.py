@@ -39,8 +39,9 @@ HOSTILE = [
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
-    """Let commands work in a folder of their own, where what they should not do would be seen."""
+    """Let commands work in a folder of their own, where what they should not do would be seen; and wait for them all."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 60)
 
 
 def writes(*arguments):
@@ -271,11 +272,11 @@ def test_a_server_that_never_answers_does_not_hold_up_the_run(impatient, caplog)
 
 
 def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(caplog):
-    send = SendStat("test {epoch} = 2 && touch came || exec sleep 1000", shell=True, timeout_seconds=0.2)
+    send = SendStat("test {epoch} = 2 && touch came || exec sleep 1000", shell=True, timeout_seconds=1.5)
     train(send, [{}, {}])
     assert os.path.exists("came")
     assert caplog.messages == [
-        "SendStat: the command was ended after 0.2 s; the run goes on, and this is not said again",
+        "SendStat: the command was ended after 1.5 s; the run goes on, and this is not said again",
         "SendStat: of its messages 1 failed",
     ]
 

@@ -262,7 +262,19 @@ def test_it_leaves_no_hook_and_keeps_nothing_alive(fails_at):
     del batches
     gc.collect()
     assert seen() is None
-    assert collector._gradients is None
+    assert collector._gradients == {}
+
+
+def test_the_first_batch_is_let_go_of():
+    batches = data(4)
+    seen, is_gone = weakref.ref(batches[0][0]), []
+
+    def body(model):
+        gc.collect()
+        is_gone.append(seen() is None)
+
+    own_loop([SummaryCollector()], (batches.pop(0) for _ in range(4)), body=body)
+    assert is_gone == [False, True, True, True]
 
 
 def test_the_optimizer_is_watched_only_for_gradients():
@@ -401,6 +413,7 @@ def test_a_second_run_collects_anew():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_on_a_gpu_no_step_waits(tmp_path):
     chosen = {"collect_graph": False, "histogram_regular": "."}
     collector = SummaryCollector(collect_freq=2, collect_specified_data=chosen)

@@ -7,7 +7,7 @@ import torch
 
 from hookpoint import Callback, Every, Runner
 from hookpoint import Loop as WholeLoop
-from hookpoint.callbacks import InferenceRunner, ModelSaver, TimeMonitor
+from hookpoint.callbacks import InferenceRunner, ModelSaver, ThroughputTracker, TimeMonitor
 from hookpoint.callbacks.training_time import TrainingTime
 from hookpoint.core.loop import Loop
 
@@ -167,10 +167,22 @@ def test_a_checkpoint_is_left_out(clock, disk, at):
     assert run.metrics["epoch_seconds"] == 2.0
 
 
-def test_one_in_the_background_counts_with_what_training_waits_for(clock, tmp_path):
-    callbacks = [measured(clock=clock), Saves(2, clock, 0.125, in_background=True)]
-    with WholeLoop(callbacks, extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
+def test_one_in_the_background_counts_with_what_training_waits_for(clock, disk, monkeypatch):
+    written, write, waiting = [], disk.write, []
+
+    def write_later(state, **given):
+        waiting.append(write(state, **given))
+
+    def collect(*, wait=False):
+        done, waiting[:] = list(waiting), []
+        written.extend(done)
+        return done
+
+    monkeypatch.setattr(disk, "write", write_later)
+    monkeypatch.setattr(disk, "collect", collect)
+    with Loop([measured(clock=clock), Saves(2, clock, 0.125, in_background=True)], store=disk) as run:
         for _ in run.batches(range(4)):
+            assert len(written) == (run.current_iteration > 3)
             clock.now += 0.5
     assert run.metrics["epoch_seconds"] == 2.125
 
@@ -296,6 +308,7 @@ def test_what_a_gpu_does_counts_where_it_was_given():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_step_waits_for_a_gpu(tmp_path):
     model = torch.nn.Linear(4, 1)
     data = [(torch.ones(2, 4), torch.ones(2, 1))] * 8
@@ -303,7 +316,7 @@ def test_no_step_waits_for_a_gpu(tmp_path):
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
         torch.nn.MSELoss(),
-        callbacks=[TimeMonitor(2, data_time=True), ModelSaver()],
+        callbacks=[TimeMonitor(2, data_time=True), ThroughputTracker(), ModelSaver()],
         device="cuda",
         strict_sync=True,
         workdir=tmp_path,

@@ -29,6 +29,10 @@ def low(old):
     return 0.125
 
 
+def nothing():
+    pass
+
+
 def a_loss(run):
     return run.metrics["loss"]
 
@@ -39,15 +43,18 @@ DROPOUT = ObjAttrParam(SimpleNamespace(dropout=0.5), "dropout")
 # What each class is made with here. A class that comes with hookpoint and is missing from this table fails the suite.
 ARGUMENTS = {
     "BackupAndRestore": {},
+    "CSVLogger": {},
     "CheckNumerics": {"parameters": False, "tensors": {"a loss": a_loss}},
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
     "EstimatedTimeLeft": {},
     "GPUMemoryTracker": {},
     "GPUUtilizationTracker": {},
+    "History": {},
     "HostMemoryTracker": {},
     "HumanHyperParamSetter": {"param": DROPOUT},
     "HyperParamSetterWithFunc": {"param": DROPOUT, "func": rate},
     "InferenceRunner": {"data": [[1, 2], [3, 4]], "metrics": {"first": first}, "forward": list},
+    "InjectShell": {"shell": "python"},
     "JSONWriter": {},
     "LearningRateScheduler": {"schedule": rate, "param": DROPOUT},
     "LossMonitor": {"per_print_times": 2},
@@ -61,9 +68,13 @@ ARGUMENTS = {
     "OnRequestExit": {},
     "ProgressBar": {},
     "ReduceLROnPlateau": {"monitor": "score", "mode": "min", "patience": 2, "param": DROPOUT},
+    "RemoteMonitor": {"root": "http://127.0.0.1:1"},
+    "RunOp": {"op": nothing, "run_step": True},
     "RunUpdateOps": {},
     "ScalarPrinter": {},
     "ScheduledHyperParamSetter": {"param": DROPOUT, "schedule": [(0, 0.5), (3, 0.0)], "interp": "linear"},
+    "SendMonitorData": {"command": ["true", "{score}"], "names": ["loss", "score"]},
+    "SendStat": {"command": ["true", "{score}"], "names": "score"},
     "StatMonitorParamSetter": {"param": DROPOUT, "stat_name": "score", "value_func": low, "threshold": 9.0, "last_k": 4},
     "StopAtThreshold": {"monitor": "score", "threshold": 99.0, "mode": "max"},
     "StopAtTime": {"hours": 9},

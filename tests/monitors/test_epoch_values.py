@@ -6,7 +6,7 @@ from hookpoint import Record
 from hookpoint.monitors.epoch_values import EpochValues
 
 
-def scalars(epoch, at="epoch", **values):
+def scalars(epoch, /, at="epoch", **values):
     return Record("scalars", values, step=9, epoch=epoch, at=at)
 
 

@@ -21,7 +21,7 @@ class HostMemoryTracker(Callback):
     Without psutil, of the extra `system`, it says so once and does nothing.
 
     Triggered at the end of each complete epoch; `.when(...)` moves it. Keeps nothing in the checkpoint. Runs on the chief. A
-    step pays nothing; a trigger takes about a millisecond per process, more for big ones.
+    step pays nothing; a trigger takes some milliseconds per process.
 
     >>> HostMemoryTracker().when(Every(minutes=5)).schedule
     Every(minutes=5)

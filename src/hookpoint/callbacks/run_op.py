@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class RunOp(Callback):
     """Call a function before training, when triggered, or after each step, in tensorpack's words.
 
-    `op` takes nothing, or the run as `run`; what it returns is not looked at. `run_before` calls it when the run is started, also
-    where it goes on from a checkpoint: there the state is put back after it. `run_step` calls it after each optimizer
-    step, which in a loop without an optimizer is each batch. `verbose` prints a line for each call.
+    `op` takes nothing, or the run as `run`; what it returns is not looked at. `run_before` calls it when the run starts, also
+    where it goes on from a checkpoint: there the state is put back after it. `run_step` calls it after each optimizer step,
+    which in a loop without an optimizer is each batch. `verbose` prints a line for each call.
 
     Listens to on_run_begin and, with `run_step`, to on_train_iter_end; triggered at the end of each complete epoch, unless
     `run_as_trigger` is off or `.when(...)` says otherwise. Keeps nothing in the checkpoint. Runs on all ranks. A step pays for

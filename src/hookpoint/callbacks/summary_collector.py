@@ -71,7 +71,7 @@ class SummaryCollector(Callback):
         self.data = CollectedData.of(collect_specified_data, keep_default_action)
         self._collected: int | None = None
         self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}
-        self._gradients: tuple[int, dict[str, LateArray]] | None = None
+        self._gradients: dict[str, LateArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
         handlers: dict[str, Any] = {} if self.data.gradients is None else {"on_step_begin": self._take_gradients}
@@ -89,7 +89,6 @@ class SummaryCollector(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._clean_up()
-        self._run = run
         if not run.resuming:
             self._collected = None
 
@@ -111,22 +110,21 @@ class SummaryCollector(Callback):
         self._clean_up()
 
     def _take_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._run is not None and self._run.mode == "train":
-            self._unhook()
-            try:
-                self._inputs = as_positional(model, args, kwargs)
-            except Exception as error:
-                self._say_no_graph(error)
+        self._unhook()
+        try:
+            self._inputs = as_positional(model, args, kwargs)
+        except Exception as error:
+            self._say_no_graph(error)
 
     def _take_gradients(self, run: Run) -> None:
         step = run.step + 1  # the one that is about to be made
         if step == 1 or step % self.collect_freq == 0:
             scale = getattr(run.optimizer, "grad_scale", None)  # set where the step itself, and not the scaler, divides by it
-            found = {}
-            for name, parameter in named_parameters(run.model):
-                if name in self._selected["gradients"] and parameter.grad is not None:
-                    found[name] = LateArray(parameter.grad if scale is None else parameter.grad / scale)
-            self._gradients = (step, found)
+            self._gradients = {
+                name: LateArray(parameter.grad if scale is None else parameter.grad / scale)
+                for name, parameter in named_parameters(run.model)
+                if name in self._selected["gradients"] and parameter.grad is not None
+            }
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()
@@ -149,11 +147,9 @@ class SummaryCollector(Callback):
         for name, parameter in named_parameters(run.model):
             if name in self._selected["weights"]:
                 run.put_histogram(f"weights/{name}", LateArray(parameter))
-        step, gradients = self._gradients or (None, {})
-        self._gradients = None
-        if step == run.step:
-            for name, gradient in gradients.items():
-                run.put_histogram(f"gradients/{name}", gradient)
+        gradients, self._gradients = self._gradients, {}
+        for name, gradient in gradients.items():
+            run.put_histogram(f"gradients/{name}", gradient)
 
     def _say_no_graph(self, error: Exception) -> None:
         why = (str(error) or type(error).__name__).strip().splitlines()[0]
@@ -166,7 +162,7 @@ class SummaryCollector(Callback):
 
     def _clean_up(self) -> None:
         self._unhook()
-        self._inputs = self._gradients = self._run = None
+        self._inputs, self._gradients = None, {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"collected": self._collected}

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 class TimeMonitor(Timed):
     """Print how long each epoch took and a step of it, in milliseconds as MindSpore does, and log both in seconds.
 
-    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`, with the time that was spent waiting for a batch if
-    `data_time` is set; a validation gets one that begins with `Eval`, and is not logged. With `data_size` a line is printed
-    every so many steps, too. Steps are optimizer steps that were made, also in an epoch cut short; there the size of the data
-    set stands for them. Training time is measured: validation, checkpoints and what callbacks do between epochs are left out.
+    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`, with the time per step that was spent waiting for
+    data if `data_time` is set; a validation gets one that begins with `Eval`, and is not logged. With `data_size` there is a
+    line every so many steps, too. Steps are optimizer steps that were made, where MindSpore takes the size of the data set.
+    Training time is measured: validation, checkpoints and what callbacks do between epochs are left out. No time is told of an
+    epoch in which a validation failed and the run went on: nobody knows it.
 
-    Listens to the begin and end of passes, on_save, on_run_begin and on_run_end; to on_train_iter_end if there is a
-    `data_size`, to on_batch_fetch_begin and on_batch_fetch_end for `data_time`. Logs `epoch_seconds`, `step_seconds` and
-    `data_seconds`, and with each log step the `step_seconds` since the last one. Keeps in the checkpoint how long the running
-    epoch took so far, for how many steps, so that a resumed one counts as a whole. Runs on the chief. A step pays nothing;
-    with `data_size` half a microsecond, with `data_time` one and a half.
+    Listens to the begin and end of passes, on_save, on_run_begin and on_run_end; for `data_size` to on_train_iter_end, for
+    `data_time` to on_batch_fetch_begin and on_batch_fetch_end. Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and
+    with each log step the `step_seconds` since the last one. Keeps in the checkpoint how long the running epoch took so far,
+    for how many steps: a resumed one counts as a whole, of the way back only what was read over to find the place in the data.
+    Runs on the chief. A step pays nothing, with `data_size` half a microsecond, with `data_time` one; a GPU is waited for where
+    a training pass ends, a validation begins or a checkpoint is made.
 
     >>> monitor = TimeMonitor(data_size=100, data_time=True)
     """
@@ -54,13 +56,13 @@ class TimeMonitor(Timed):
     def on_train_epoch_begin(self, run: Run) -> None:
         super().on_train_epoch_begin(run)
         self._waited = 0.0
-        self.begin("epoch")
+        self.start("epoch")
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)
         epoch, waited = self.done("epoch"), self._waited
         self._waited = 0.0
-        self.begin("epoch")
+        self.start("epoch")
         per_step = epoch.seconds_per_step
         if self.time.is_unknown or per_step is None:
             return
@@ -87,7 +89,7 @@ class TimeMonitor(Timed):
         if run.step % (self.data_size or 1) == 0:
             line = self.done("line")
             if line.seconds_per_step is not None:  # in the middle of an accumulation window no step was made
-                self.begin("line")
+                self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 
     def _begin_fetch(self, run: Run) -> None:
@@ -102,7 +104,7 @@ class TimeMonitor(Timed):
         per_step = self.done("log step").seconds_per_step
         if per_step is None:
             return {}
-        self.begin("log step")
+        self.start("log step")
         return {"step_seconds": per_step}
 
     def state_dict(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Timed(Callback):
         run = self._run
         return Done(self.time.seconds) if run is None else Done(self.time.seconds, run.step, run.samples)
 
-    def begin(self, lap: str) -> None:
+    def start(self, lap: str) -> None:
         self.laps[lap].begin(self.now())
 
     def done(self, lap: str) -> Done:

@@ -46,7 +46,7 @@ class CSVLogger(Callback):
     >>> with Loop([CSVLogger()], workdir="mine", monitors=[]) as run:
     ...     for epoch in run.epochs(2):
     ...         run.log(loss=1 / epoch)
-    >>> print(open("mine/log.csv").read())
+    >>> print(Path("mine/log.csv").read_text())
     epoch,loss
     1,1.0
     2,0.5
@@ -85,8 +85,9 @@ class CSVLogger(Callback):
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
         if not run.resuming:
-            self._values = EpochValues()
-            self._rows = len(self._table.read()) if self._table is not None and self.append else 0
+            self._values, self._rows = EpochValues(), 0
+            if self._table is not None and self.append:
+                self._rows = len(self._table.read())
 
     def on_records(self, records: list[Record]) -> None:
         if self._table is None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from hookpoint.core.callback import Callback
@@ -127,7 +127,8 @@ def _opener(request: Request) -> OpenerDirector:
 def _checked(address: str, *, allow_http: bool) -> str:
     """Return the part of an address that names the server; refuse what is none."""
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    is_one = address.isascii() and address.isprintable() and " " not in address
+    if not is_one or parts.scheme not in ("http", "https") or not parts.hostname or _port(parts) == 0:
         raise ValueError(text("RemoteMonitor(root=...) is no address of a server.", write='"https://example.org"'))
     if parts.username is not None or parts.password is not None:
         raise ValueError(text("RemoteMonitor(root=...) holds a name or a password.", give="headers= instead"))
@@ -140,6 +141,13 @@ def _checked(address: str, *, allow_http: bool) -> str:
             )
         )
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:  # it is no number
+        return 0
 
 
 def _plain(value: float) -> float | str:

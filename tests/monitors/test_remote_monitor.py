@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pickle
+import re
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint.core import delivery, monitors
+from hookpoint.core.loop import Loop
+from hookpoint.monitors import RemoteMonitor
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Keep what is posted, and answer with the server's `code`."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.got.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.code)
+        self.send_header("Content-Length", "0")
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+
+    def do_GET(self):
+        self.server.got.append(("GET " + self.path, dict(self.headers), ""))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@contextmanager
+def serving():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.got, server.code, server.location = [], 200, None
+        server.root = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def server():
+    with serving() as made:
+        yield made
+
+
+class Drain(Callback):
+    """Let each epoch be posted before the next one begins."""
+
+    def on_epoch_begin(self, run):
+        run.monitors.drain()
+
+
+def train(callback, *, epochs=2, batches=3, others=()):
+    with Loop([callback, *others], log_every=2) as run:
+        for epoch in run.epochs(epochs):
+            run.log(rate=1 / epoch)
+            for batch in run.batches(range(batches)):
+                run.log(loss=batch / epoch)
+    return run
+
+
+# A server that answers
+
+
+def test_each_epoch_is_posted_as_json(server, caplog):
+    train(RemoteMonitor(server.root))
+    assert [(path, json.loads(body)) for path, _, body in server.got] == [
+        ("/publish/epoch/end/", {"epoch": 1, "rate": 1.0, "loss": 1.0}),
+        ("/publish/epoch/end/", {"epoch": 2, "rate": 0.5, "loss": 0.5}),
+    ]
+    assert {headers["Content-Type"] for _, headers, _ in server.got} == {"application/json"}
+    assert caplog.messages == []
+
+
+def test_a_form_has_it_in_a_field(server):
+    train(RemoteMonitor(server.root, "/x", "field", send_as_json=False), epochs=1)
+    ((path, headers, body),) = server.got
+    assert path == "/x"
+    assert headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert {name: json.loads(value) for name, (value,) in parse_qs(body).items()} == {
+        "field": {"epoch": 1, "rate": 1.0, "loss": 1.0}
+    }
+
+
+def test_headers_are_sent(server):
+    train(RemoteMonitor(server.root, headers={"Authorization": "Bearer mine", "Content-Type": "application/x-mine"}), epochs=1)
+    ((_, headers, _),) = server.got
+    assert headers["Authorization"] == "Bearer mine"
+    assert headers["Content-Type"] == "application/x-mine"
+
+
+def test_numbers_that_are_not_finite_are_strings(server):
+    with Loop([RemoteMonitor(server.root)]) as run:
+        for _ in run.epochs(1):
+            run.log(a=math.nan, b=math.inf, c=-math.inf, epoch=7.0)
+    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is no JSON")}
+    row = json.loads(server.got[0][2], **refuse)
+    assert row == {"epoch": 1, "a": "nan", "b": "inf", "c": "-inf", "values/epoch": 7.0}
+
+
+@pytest.mark.parametrize(
+    "name", ["; touch PWNED", "$(id)", "`id`", "a\r\nHost: evil", "{__class__}", "{run.store}", '"', "snow ☃", "&x=1"]
+)
+@pytest.mark.parametrize("send_as_json", [True, False])
+def test_names_may_hold_anything(server, name, send_as_json):
+    with Loop([RemoteMonitor(server.root, send_as_json=send_as_json)]) as run:
+        for _ in run.epochs(1):
+            run.log({name: 0.5})
+    ((path, headers, body),) = server.got
+    assert path == "/publish/epoch/end/"
+    assert headers["Host"] == server.root.removeprefix("http://")
+    assert json.loads(body if send_as_json else parse_qs(body)["data"][0]) == {"epoch": 1, name: 0.5}
+
+
+def test_a_validation_that_is_no_part_of_a_run_is_left_out(server):
+    monitor = RemoteMonitor(server.root)
+    with Loop([monitor], run_points=False) as run:
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=1.0)
+    train(monitor, epochs=1)
+    assert [json.loads(body) for *_, body in server.got] == [{"epoch": 1, "rate": 1.0, "loss": 1.0}]
+
+
+def test_a_pickled_one_posts(server):
+    train(pickle.loads(pickle.dumps(RemoteMonitor(server.root))), epochs=1)
+    assert len(server.got) == 1
+
+
+def test_a_proxy_is_not_asked_for_this_machine(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    train(RemoteMonitor(server.root), epochs=1)
+    assert len(server.got) == 1
+
+
+# A server that does not
+
+
+def messages(caplog):
+    return [message for message in caplog.messages if "RemoteMonitor" in message]
+
+
+def test_one_that_answers_500_is_given_up_after_three_times(server, caplog):
+    server.code = 500
+    assert train(RemoteMonitor(server.root), epochs=5, others=[Drain()]).step == 15
+    what = f"RemoteMonitor failed at on_records: ConnectionError: {server.root} answered 500 Internal Server Error"
+    assert messages(caplog) == [
+        f"{what}; the run goes on",
+        f"{what}; the run goes on",
+        f"{what} (3 times in a row); it is disabled for the rest of the run",
+    ]
+    assert len(server.got) == 3
+
+
+def test_one_that_comes_back_is_posted_to_again(server, caplog):
+    class Heals(Callback):
+        def on_epoch_begin(self, run):
+            server.code = 500 if run.epoch < 3 else 200
+
+    train(RemoteMonitor(server.root), epochs=5, others=[Drain(), Heals()])
+    assert [json.loads(body)["epoch"] for *_, body in server.got] == [1, 2, 3, 4, 5]
+    assert len(messages(caplog)) == 2
+
+
+def test_several_epochs_at_once_are_tried_each(server, caplog):
+    server.code = 500
+    train(RemoteMonitor(server.root), epochs=4)
+    assert [json.loads(body)["epoch"] for *_, body in server.got][-1] == 4
+
+
+def test_one_that_refuses_does_not_end_the_run(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert train(RemoteMonitor(f"http://127.0.0.1:{port}")).step == 6
+    assert f"http://127.0.0.1:{port} did not take an epoch: " in caplog.text
+    assert "Connection refused" in caplog.text
+
+
+def test_an_answer_that_leads_elsewhere_is_not_followed(server, caplog):
+    with serving() as other:
+        server.code, server.location = 302, f"{other.root}/steal"
+        train(RemoteMonitor(server.root, headers={"Authorization": "Bearer mine"}), epochs=1)
+        assert other.got == []
+    assert f"{server.root} answered 302 Found" in caplog.text
+
+
+@contextmanager
+def accepting(answer=None):
+    """A server that takes connections, and answers with these bytes or never; yields its address and an event."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        came, connections, is_over = threading.Event(), [], threading.Event()
+        server.settimeout(0.05)
+
+        def accept():
+            while not is_over.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                connections.append(connection)
+                came.set()
+                if answer is not None:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                    connection.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", came
+        is_over.set()
+        thread.join()
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 \r\n\r\n", b"\0" * 100_000])
+def test_one_that_answers_with_garbage_does_not_end_the_run(caplog, answer):
+    with accepting(answer) as (root, _):
+        assert train(RemoteMonitor(root)).step == 6
+    assert f"{root} did not take an epoch: " in caplog.text
+
+
+def test_one_that_never_answers_is_given_up_on(caplog):
+    with accepting() as (root, _):
+        assert train(RemoteMonitor(root, timeout_seconds=0.1), epochs=1).step == 3
+    assert f"{root} did not take an epoch: timed out" in caplog.text
+
+
+def test_one_that_never_answers_does_not_hold_up_the_run(monkeypatch, caplog):
+    monkeypatch.setattr(monitors, "DRAIN_SECONDS", 0.01)
+    drain = monitors.Monitors.drain
+    monkeypatch.setattr(monitors.Monitors, "drain", lambda self, seconds=0.01: drain(self, seconds))
+    monkeypatch.setattr(delivery, "LINGER_SECONDS", 0.0)
+    with accepting() as (root, came):
+        steps = []
+
+        class Watch(Callback):
+            def on_epoch_begin(self, run):
+                if run.epoch == 2:
+                    assert came.wait(60)  # from here on the first post hangs
+
+            def on_train_iter_end(self, run):
+                steps.append(run.monitors._deliveries[0]._in_hand > 0 and run.epoch > 1)
+
+        train(RemoteMonitor(root, timeout_seconds=500), epochs=600, others=[Watch()])
+        assert sum(steps) == 3 * 599
+        left, dropped = messages(caplog)
+    assert re.fullmatch(r"RemoteMonitor was too slow: 100\d records did not reach it within 0.01 s", left)
+    assert re.fullmatch(r"RemoteMonitor was too slow: the oldest \d+ records were dropped", dropped)
+    for thread in threading.enumerate():
+        if thread.name == "hookpoint RemoteMonitor":  # now that the server is gone it has its end
+            thread.join(60)
+
+
+def test_what_is_said_holds_no_secrets(server, caplog):
+    server.code = 401
+    with caplog.at_level(logging.DEBUG):
+        train(RemoteMonitor(server.root, "/publish?token=secret", headers={"Authorization": "Bearer secret"}), epochs=1)
+    assert "answered 401" in caplog.text
+    assert "secret" not in caplog.text
+
+
+# Arguments
+
+
+def test_the_address_of_keras():
+    assert RemoteMonitor().address == "http://localhost:9000/publish/epoch/end/"
+    assert RemoteMonitor("https://x/", "y").address == RemoteMonitor("https://x", "/y").address == "https://x/y"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"root": "localhost:9000"}, "is no address of a server"),
+        ({"root": "file:///etc/passwd"}, "is no address of a server"),
+        ({"root": "ftp://host"}, "is no address of a server"),
+        ({"root": "http://"}, "is no address of a server"),
+        ({"root": "http://localhost:x"}, "is no address of a server"),
+        ({"path": "/a b"}, "is no address of a server"),
+        ({"path": "/a\r\nHost: evil"}, "is no address of a server"),
+        ({"root": "https://me:secret@host"}, "holds a name or a password"),
+        (
+            {"root": "http://example.org"},
+            r"what is sent to http://example.org can be read on its way\.\n  write     https://example.org",
+        ),
+        ({"headers": {"A": "b\r\nHost: evil"}}, "the header 'A' is no line of text"),
+        ({"headers": {"A": 3}}, "the header 'A' is no line of text"),
+        ({"timeout_seconds": 0}, r"timeout_seconds=0\) means nothing"),
+        ({"timeout_seconds": math.inf}, r"timeout_seconds=inf\) means nothing"),
+        ({"timeout_seconds": True}, r"timeout_seconds=True\) means nothing"),
+    ],
+)
+def test_mistakes_are_refused(given, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        RemoteMonitor(**given)
+    assert "secret" not in str(caught.value)
+
+
+def test_another_machine_may_be_trusted():
+    assert RemoteMonitor("http://10.0.0.1:9000", allow_http=True).address.startswith("http://10.0.0.1")
