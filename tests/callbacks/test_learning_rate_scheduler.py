@@ -107,3 +107,13 @@ def test_the_rate_is_logged_once_in_a_loop_and_in_a_runner():
     runner = Runner(model, torch.optim.SGD(model.parameters(), lr=1.0), torch.nn.MSELoss(), **options)
     run = runner.fit((torch.zeros(4, 2), torch.zeros(4, 1)), epochs=2, batch_size=4)
     assert [value for _, value in run.monitors.get_history("learning_rate")] == [1.0, 0.5]
+
+
+def test_a_function_of_the_rate_and_the_step_is_refused():
+    with pytest.raises(TypeError) as caught:
+        LearningRateScheduler(lambda lr, cur_step_num: lr)
+    assert str(caught.value) == (
+        "LearningRateScheduler calls schedule(epoch, lr), and this one takes 'lr' first.\n"
+        "  write     lambda epoch, lr: ...\n"
+        "  use       ScheduledHyperParamSetter(..., step_based=True) for each step"
+    )

@@ -50,6 +50,7 @@ class LearningRateScheduler(HyperParamSetter):
         self.name = options.get("name") or "LearningRateScheduler"
         if not callable(schedule):
             raise TypeError(text(f"LearningRateScheduler takes a function, not {schedule!r}.", write="lambda epoch, lr: ..."))
+        _refuse_rate_first(schedule)
         self.function = schedule
         self.verbose = verbose
         self._takes_rate = _takes_two(schedule)
@@ -69,6 +70,17 @@ class LearningRateScheduler(HyperParamSetter):
         if new is None:
             raise BadValue(text(f"{self.name}: the schedule returned None for epoch {epoch}.", give="a number"))
         return new
+
+
+def _refuse_rate_first(function: Callable[..., Any]) -> None:
+    """Refuse MindSpore's form: a function of the rate and the step would take the epoch for the rate, and nobody would see it."""
+    try:
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):
+        return
+    if first in ("lr", "learning_rate"):
+        cures = {"write": "lambda epoch, lr: ...", "use": "ScheduledHyperParamSetter(..., step_based=True) for each step"}
+        raise TypeError(text(f"LearningRateScheduler calls schedule(epoch, lr), and this one takes '{first}' first.", **cures))
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
