@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -68,6 +69,7 @@ class Loop:
         randomness: Randomness | None = None,
         positions: Callable[[Randomness], Positions] = PlainPositions,
         after_load: Callable[[Run], None] | None = None,
+        may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
         stepper: Stepper | None = None,
         floats: Floats = floats_one_by_one,
         prepare: Callable[[Any], Any] | None = None,
@@ -100,6 +102,7 @@ class Loop:
         self.randomness = HostRandomness() if randomness is None else randomness
         self._make_positions = positions
         self.after_load = after_load
+        self.may_wait = may_wait
         self._stepper = stepper
         self._floats = floats
         self.prepare = prepare

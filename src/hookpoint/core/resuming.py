@@ -119,11 +119,12 @@ class Resuming:
         assert self._found is not None
         loop, state, batches = self._loop, self._found.state, self.place["batches"]
         loop.saving.passes_done = [dict(one) for one in self.place["passes"]]
-        self._load(state, in_pass=batches is not None)
         source = None
-        if batches is not None:
-            source = loop.positions.resume(loader, loop.clocks.epoch, batches, state["data"])
-        self._finish(state)
+        with loop.may_wait():
+            self._load(state, in_pass=batches is not None)
+            if batches is not None:
+                source = loop.positions.resume(loader, loop.clocks.epoch, batches, state["data"])
+            self._finish(state)
         return (loop.positions.begin(loader, loop.clocks.epoch) if source is None else source), batches or 0
 
     def refuse_if_lost(self) -> None:
@@ -150,12 +151,12 @@ class Resuming:
         assert self._found is not None
         path, self.place, self._found = self._found.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._loop.logbook.is_muted = self._run.monitors.is_muted = False
+        self._loop.clocks.load_state_dict(state["clocks"])  # now: the way back is no training time
         self._run.put_event("resume", path=str(path))
         self._loop.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False) -> None:
         loop, run, parts = self._loop, self._run, state["parts"]
-        loop.clocks.load_state_dict(state["clocks"])
         for name, part in self._parts.items():
             if name in parts:
                 try:

@@ -196,26 +196,29 @@ class Saving:
             logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
             return
         request.rules = self._rules
-        run, clocks = self._run, self._loop.clocks
-        run.monitors.settle()
-        state = self.state()
-        self.keep_at()
-        if self.resumable is None:
-            assert self.store is not None
-            self._tell(
-                Saved(self.store.save(state, step=clocks.step, tags=list(request.tags)), clocks.step, list(request.tags))
-            )
-            return
+        self._run.monitors.settle()
         try:
-            saved = self.resumable.write(state, step=clocks.step, elapsed=clocks.elapsed(), request=request)
+            with self._loop.may_wait():
+                saved = self._put(self.state(), request)
         except Exception as error:
+            if self.resumable is None:
+                raise
             self._not_saved(error)
         else:
+            self.keep_at()
             if saved is None:
                 self._in_flight += 1
                 self.is_due = True
             else:
                 self._tell(saved)
+
+    def _put(self, state: dict[str, Any], request: Request) -> Saved | None:
+        clocks = self._loop.clocks
+        if self.resumable is not None:
+            return self.resumable.write(state, step=clocks.step, elapsed=clocks.elapsed(), request=request)
+        assert self.store is not None
+        tags = list(request.tags)
+        return Saved(self.store.save(state, step=clocks.step, tags=tags), clocks.step, tags)
 
     def _collect(self, *, wait: bool = False) -> None:
         if self.resumable is not None and self._in_flight:

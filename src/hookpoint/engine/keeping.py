@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,29 @@ from hookpoint.storage.identity import collect
 
 def kept_in(workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
     """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
-    options: dict[str, Any] = {"randomness": TorchRandomness(), "positions": TorchPositions, "after_load": tell_schedulers}
+    options: dict[str, Any] = {
+        "randomness": TorchRandomness(),
+        "positions": TorchPositions,
+        "after_load": tell_schedulers,
+        "may_wait": waits_allowed,
+    }
     if workdir is not None and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         options["store"] = CheckpointStore(workdir)
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
+
+
+@contextmanager
+def waits_allowed() -> Iterator[None]:
+    """Let the device be waited for inside of the block, also where that is an error otherwise."""
+    mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    if mode:
+        torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        if mode:
+            torch.cuda.set_sync_debug_mode(mode)
 
 
 def tell_schedulers(run: Run) -> None:
