@@ -38,10 +38,11 @@ lint: $(VENV)/.stamp-dev ## check style, formatting and types
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
-bench: $(VENV)/.stamp-bench ## measure dispatch, a training step and memory
+bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory and saving
 	@$(PY) benchmarks/dispatch.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
+	@$(PY) benchmarks/saving.py
 
 bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers (installs them in .venv-peers)
 	@$(PEERS)/bin/python benchmarks/dispatch.py
@@ -49,6 +50,7 @@ bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers 
 
 docs: $(VENV)/.stamp-base ## write the pages that derive from the source
 	@$(PY) docs/make_points.py
+	@$(PY) docs/make_callbacks.py
 
 clean: ## remove the environments, caches and build outputs
 	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

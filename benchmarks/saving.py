@@ -169,18 +169,22 @@ def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
 
 def measure(parameters: int, rounds: int) -> Group:
     group = Group("time a save keeps the loop waiting for")
-    with TemporaryDirectory(dir=Path.cwd(), prefix=".saving-") as folder, open(os.devnull, "w") as nowhere:
-        with redirect_stderr(nowhere), candidates(parameters, Path(folder)) as saves:
-            group.timings = {name: Timing() for name in saves}
-            for number in range(rounds + 1):
-                for name, save in saves.items():
-                    target = Path(folder) / f"{number}"
-                    target.mkdir(exist_ok=True)
-                    taken = save(target)
-                    shutil.rmtree(target)
-                    os.sync()  # what one has left to be written does not slow the next one down
-                    if number:  # the first of each makes its memory
-                        group[name].rounds.append(taken)
+    with (
+        TemporaryDirectory(dir=Path.cwd(), prefix=".saving-") as folder,
+        open(os.devnull, "w") as nowhere,
+        redirect_stderr(nowhere),
+        candidates(parameters, Path(folder)) as saves,
+    ):
+        group.timings = {name: Timing() for name in saves}
+        for number in range(rounds + 1):
+            for name, save in saves.items():
+                target = Path(folder) / f"{number}"
+                target.mkdir(exist_ok=True)
+                taken = save(target)
+                shutil.rmtree(target)
+                os.sync()  # what one has left to be written does not slow the next one down
+                if number:  # the first of each makes its memory
+                    group[name].rounds.append(taken)
     return group
 
 

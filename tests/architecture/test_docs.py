@@ -80,6 +80,11 @@ def test_the_page_of_points_is_made_from_the_table():
     assert (ROOT / "docs" / "points.md").read_text() == page, "run `make docs`"
 
 
+def test_the_page_of_callbacks_is_made_from_their_docstrings():
+    page = runpy.run_path(str(ROOT / "docs" / "make_callbacks.py"))["page"]()
+    assert (ROOT / "docs" / "callbacks.md").read_text() == page, "run `make docs`"
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_block_of_a_page_runs_and_prints_what_it_says(path):
     wrong = run_page(path)

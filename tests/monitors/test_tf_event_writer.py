@@ -14,6 +14,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.summary.writer import event_file_writer
 from torch.utils.tensorboard import SummaryWriter
 
 from hookpoint.core.loop import Loop
@@ -370,3 +371,21 @@ def test_a_text_with_a_graph_is_a_graph_too(tmp_path):
     events = send(tmp_path, lambda run: run.put_text("model", Words("a small one")))
     assert [node.name for node in events.Graph().node] == ["conv"]
     assert events.Tensors("model/text_summary")[0].tensor_proto.string_val == [b"a small one"]
+
+
+def test_many_resumes_in_a_second_leave_every_value(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(7))
+    train(tmp_path, TFEventWriter(), 1, 0.0)
+    for step in range(1, 6):  # the numbers in the names of files have one digit, then two: 10 would come before 9
+        train(tmp_path, resumed_at(step), 1, float(step))
+    assert scalars(tmp_path / "tensorboard")["loss"] == [(step + 1, float(step)) for step in range(6)]
+
+
+def test_a_clock_that_was_set_back_costs_no_values(tmp_path, monkeypatch):
+    monkeypatch.setattr(tf_event_writer, "LONGEST_WAIT_SECONDS", 0.1)
+    train(tmp_path, TFEventWriter(), 2, 0.0)
+    (written,) = (tmp_path / "tensorboard").iterdir()
+    written.rename(written.with_name(written.name.replace(written.name.split(".")[3], "9999999999")))
+    train(tmp_path, resumed_at(2), 2, 1.0)
+    assert sorted(scalars(tmp_path / "tensorboard")["loss"]) == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2

@@ -97,7 +97,12 @@ def test_a_runner_is_made_and_fitted(trainings):
     ("what", "given", "error", "message"),
     [
         ("train", {"kill_at": [13]}, BadLoop, "kill_at=[13].\n  give      steps of the run: from 1 to 12"),
-        ("saves_nothing", {}, BadLoop, "make_runner saves no checkpoints.\n  add       a saver, such as callbacks.ModelSaver()"),
+        (
+            "saves_nothing",
+            {},
+            BadLoop,
+            "make_runner saves no checkpoints.\n  add       a saver, such as callbacks.ModelSaver()",
+        ),
         (
             "fails",
             {},

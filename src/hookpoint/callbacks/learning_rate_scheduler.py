@@ -73,7 +73,7 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _refuse_rate_first(function: Callable[..., Any]) -> None:
-    """Refuse MindSpore's form: a function of the rate and the step would take the epoch for the rate, and nobody would see it."""
+    """Refuse MindSpore's form: a function of the rate and the step would take the epoch for the rate, unseen."""
     try:
         first = next(iter(inspect.signature(function).parameters), "")
     except (TypeError, ValueError):

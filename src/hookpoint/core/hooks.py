@@ -99,7 +99,7 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Run | None) -> None:
-        """Tell callbacks what run they are in: methods in the way of tensorpack and Keras ask `self.trainer` and `self.model`."""
+        """Tell callbacks what run they are in: methods of tensorpack's and Keras's kind ask `self.trainer` and `self.model`."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 entry.subject._run = run

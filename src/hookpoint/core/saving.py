@@ -169,7 +169,7 @@ class Saving:
         return place
 
     def pass_is_done(self, results: Mapping[str, Any], batches: int) -> None:
-        """Remember a pass of this epoch: who goes on in a later one does not repeat it, and draws the numbers that follow it."""
+        """Remember a pass of this epoch: who goes on in a later one leaves it out, and draws the numbers that follow it."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def body_begins(self) -> None:

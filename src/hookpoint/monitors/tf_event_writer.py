@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
@@ -25,6 +26,7 @@ logger = logging.getLogger("hookpoint")
 
 NEEDED = ("tensorboard", "torch")  # which are also the names of our extras
 FILES = "events.out.tfevents.*"
+LONGEST_WAIT_SECONDS = 1.5  # for a name that comes after those of other files
 _said: set[str] = set()
 _written: set[Path] = set()  # by this process
 
@@ -149,13 +151,28 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
+    """Return a writer with a new file, which tells TensorBoard to forget what it has read from `purge_step` on.
+
+    TensorBoard reads files by name, a second and two numbers of any length, and a file that came before older ones would make
+    it forget those. Where the next second does not help, as the clock was set back, nothing is said of the step.
+    """
     from torch.utils.tensorboard import SummaryWriter
 
     os.makedirs(folder.parent, mode=0o700, exist_ok=True)
     before = set(folder.glob(FILES))
-    writer = SummaryWriter(str(folder), purge_step=purge_step)
-    _written.update(set(folder.glob(FILES)) - before)
-    return writer
+    deadline = monotonic() + LONGEST_WAIT_SECONDS
+    while True:
+        writer = SummaryWriter(str(folder), purge_step=purge_step)
+        new = set(folder.glob(FILES)) - before
+        if purge_step is None or not before or max(before) < min(new, default=folder):
+            _written.update(new)
+            return writer
+        writer.close()
+        for path in new:
+            path.unlink()
+        if monotonic() > deadline:
+            purge_step = None
+        sleep(0.05)
 
 
 def _write(writer: SummaryWriter, record: Record) -> None:
