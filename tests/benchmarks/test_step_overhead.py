@@ -18,6 +18,7 @@ ROWS = (
     "Runner, default callbacks",
     "Runner, default callbacks, long passes",
     "Runner, default callbacks, bar in a terminal",
+    "Runner, tensorpack's list, long passes",
     "own loop in a core Loop",
     "own loop in a Loop with defaults",
     "the same with run.log(loss=loss)",
@@ -28,6 +29,7 @@ PROMISED = {
     "Runner, default callbacks": "1.05",
     "Runner, default callbacks, long passes": "1.05",
     "Runner, default callbacks, bar in a terminal": "1.05",
+    "Runner, tensorpack's list, long passes": "1.1",
 }
 
 

@@ -100,3 +100,21 @@ def test_an_unknown_name_lists_those_there_are():
         args.zeta = 1
         with pytest.raises(AttributeError, match=r"no 'nothing' in the run's arguments; there are batch_num, .*, zeta"):
             args.nothing  # noqa: B018
+
+
+def test_net_outputs_have_no_graph_behind_them():
+    class Tensor:
+        def __init__(self, requires_grad):
+            self.requires_grad = requires_grad
+
+        def detach(self):
+            return Tensor(requires_grad=False)
+
+    loss, plain = Tensor(requires_grad=True), Tensor(requires_grad=False)
+    with Loop() as run:
+        for _ in run.batches("a"):
+            run.loss = (loss, plain)
+            first, second = run.original_args().net_outputs
+            assert not first.requires_grad
+            assert second is plain
+            assert run.loss == (loss, plain)

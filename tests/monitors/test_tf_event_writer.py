@@ -381,11 +381,11 @@ def test_many_resumes_in_a_second_leave_every_value(tmp_path, monkeypatch):
     assert scalars(tmp_path / "tensorboard")["loss"] == [(step + 1, float(step)) for step in range(6)]
 
 
-def test_a_clock_that_was_set_back_costs_no_values(tmp_path, monkeypatch):
+def test_a_clock_that_was_set_back_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tf_event_writer, "LONGEST_WAIT_SECONDS", 0.1)
     train(tmp_path, TFEventWriter(), 2, 0.0)
     (written,) = (tmp_path / "tensorboard").iterdir()
     written.rename(written.with_name(written.name.replace(written.name.split(".")[3], "9999999999")))
     train(tmp_path, resumed_at(2), 2, 1.0)
     assert sorted(scalars(tmp_path / "tensorboard")["loss"]) == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)]
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+    assert len(files(tmp_path)) == 2

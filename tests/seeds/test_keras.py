@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
 
-from hookpoint import Callback, LambdaCallback, errors
+from hookpoint import Callback, LambdaCallback, Runner, errors
+from hookpoint.callbacks import ReduceLROnPlateau
 from hookpoint.core.loop import Loop
 
 
@@ -198,6 +202,46 @@ def test_reduce_lr_on_plateau_in_a_few_lines():
             for _ in run.batches([1.0], mode="val"):
                 run.log(loss=1.0)
     assert rates == [1.0, 1.0, 0.2, 0.2, 0.1, 0.1]
+
+
+def digits():
+    """Pictures of 8 by 8 pixels and their labels, few of them: a network soon knows them by heart."""
+    pictures, labels = load_digits(return_X_y=True)
+    return torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
+
+
+def network(callbacks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, monitors=[], device="cpu")
+
+
+def test_reduce_lr_on_plateau_in_a_fit():
+    inputs, targets = digits()
+    reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
+    model = network(callbacks=[reduce_lr])
+    run = model.fit((inputs[:150], targets[:150]), (inputs[1000:], targets[1000:]), epochs=60, batch_size=50)
+
+    rate, best, waited, expected = 0.1, float("inf"), 0, []
+    for step, loss in run.monitors.get_history("val_loss"):
+        expected.append((step, rate))
+        waited = waited + 1 if loss >= best - 1e-4 else 0
+        best = min(best, loss) if waited == 0 else best
+        if waited >= 5 and rate > 0.001:
+            rate, waited = max(rate * 0.2, 0.001), 0
+    assert run.monitors.get_history("learning_rate") == expected
+    assert sorted({rate for _, rate in expected}, reverse=True) == pytest.approx([0.1, 0.02, 0.004, 0.001])
+    assert run.optimizer.param_groups[0]["lr"] == 0.001
+
+
+def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing():
+    """Keras warns in each epoch; here the metric that never came is an error."""
+    inputs, targets = digits()
+    reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
+    model = network(callbacks=[reduce_lr])
+    with pytest.raises(errors.MissingMetric, match=r"val_loss[^\n]*\n(.*\n)*.*learning_rate, loss"):
+        model.fit((inputs[:150], targets[:150]), epochs=2, batch_size=50)
 
 
 def test_both_spellings_of_the_batch_in_one_class_are_refused():

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 def _net_outputs(run: Run) -> Any:
     if run._now is NO_ITERATION and "loss" in run.metrics:
         return run.metrics["loss"]  # there the last step's stays; here it is gone, and the logged one stands for it
-    return run.loss if run.loss is not None else run.outputs
+    return _read_only(run.loss if run.loss is not None else run.outputs)
+
+
+def _read_only(value: Any) -> Any:
+    """Return a tensor, or several, without the graph behind it: there nothing has one, and reading a number from it warns."""
+    if type(value) in (tuple, list):
+        return type(value)(_read_only(one) for one in value)
+    return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 LIVE: dict[str, Callable[[Run], Any]] = {

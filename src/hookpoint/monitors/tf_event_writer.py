@@ -153,8 +153,8 @@ def _is_installed() -> bool:
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
     """Return a writer with a new file, which tells TensorBoard to forget what it has read from `purge_step` on.
 
-    TensorBoard reads files by name, a second and two numbers of any length, and a file that came before older ones would make
-    it forget those. Where the next second does not help, as the clock was set back, nothing is said of the step.
+    TensorBoard reads files by name: a second, and numbers of any length. A file whose name came before an older one's would be
+    read first, and forgotten with what the older one purges: then the next second is waited for, off the training thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 
@@ -164,14 +164,12 @@ def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
     while True:
         writer = SummaryWriter(str(folder), purge_step=purge_step)
         new = set(folder.glob(FILES)) - before
-        if purge_step is None or not before or max(before) < min(new, default=folder):
+        if not before or not new or max(before) < min(new) or monotonic() > deadline:  # the clock may have been set back
             _written.update(new)
             return writer
         writer.close()
         for path in new:
             path.unlink()
-        if monotonic() > deadline:
-            purge_step = None
         sleep(0.05)
 
 
