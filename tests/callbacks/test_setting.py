@@ -59,7 +59,7 @@ def run_with():
         return run, setting
 
     yield make
-    for loop in loops:
+    for loop in reversed(loops):
         loop.__exit__(None, None, None)
 
 

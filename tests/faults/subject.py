@@ -2,8 +2,8 @@
 
 All that a real run draws and keeps is in it. The model has dropout and batch norm. The data is shuffled, and the data set draws
 from Python's, NumPy's and torch's generators when a sample is read. Adam has a rate that changes with each step, an epoch ends
-with a validation, checkpoints are made every other step and old ones deleted, and the default monitors write. 32 steps in four
-epochs of 8; a step is one batch, or two.
+with a validation, checkpoints are made every other step and when the validation was the best so far, old ones are deleted, and
+the default monitors write. 32 steps in four epochs of 8; a step is one batch, or two.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hookpoint import Callback, Every, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.engine.seeded_samples import SeededSamples
 from hookpoint.monitors.json_writer import read_scalars
+from hookpoint.storage.load_weights import load_weights
 
 EPOCHS, STEPS_PER_EPOCH, BATCH = 4, 8, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
@@ -36,8 +37,8 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 class Variant:
     """How the run is written. For the Runner alone: `fp16`, with its scaler, and `plateau`, a rate that waits for one.
 
-    With a plateau scheduler the validation is in every other epoch. The order of the data comes from torch's global generator,
-    or from the loader's `own_generator`.
+    With a plateau scheduler the validation is in every other epoch, with `val_steps` in the middle of epochs, after so many
+    steps. The order of the data comes from torch's global generator, or from the loader's `own_generator`.
     """
 
     kind: str = "runner"  # or "loop"
@@ -47,6 +48,7 @@ class Variant:
     fp16: bool = False
     plateau: bool = False
     own_generator: bool = False
+    val_steps: int = 0
     save_every: int = 2
 
     def __str__(self) -> str:
@@ -59,6 +61,7 @@ class Variant:
                 *(["fp16"] if self.fp16 else []),
                 *(["plateau"] if self.plateau else []),
                 *(["own_generator"] if self.own_generator else []),
+                *([f"val_steps{self.val_steps}"] if self.val_steps else []),
                 *([f"every{self.save_every}"] if self.save_every != 2 else []),
             ]
         )
@@ -134,7 +137,9 @@ def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Pa
     val = DataLoader(TensorDataset(held_out.features, held_out.labels), batch_size=BATCH)
     ledger = Ledger(trace, optimizer)
     saver = cb.ModelSaver(2, None, async_save=variant.in_background).when(Every(steps=variant.save_every))
-    return Parts(model, optimizer, rates, train, val, [*more, saver, ledger], ledger)
+    best = cb.MinSaver("val_loss")
+    best = best.when(Every(steps=variant.val_steps)) if variant.val_steps else best
+    return Parts(model, optimizer, rates, train, val, [*more, saver, best, ledger], ledger)
 
 
 def seed() -> None:
@@ -178,11 +183,20 @@ def _with_runner(workdir: Any, variant: Variant, parts: Parts, reached: Any, opt
         log_every=3,
         **options,
     )
-    runner.fit(parts.train, parts.val, epochs=EPOCHS, validate_every=Every(epochs=2) if variant.plateau else None)
+    every = Every(steps=variant.val_steps) if variant.val_steps else Every(epochs=2 if variant.plateau else 1)
+    runner.fit(parts.train, parts.val, epochs=EPOCHS, validate_every=every)
 
 
 def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, options: dict[str, Any]) -> None:
     model, optimizer, criterion = parts.model, parts.optimizer, nn.CrossEntropyLoss()
+
+    def validate(run: Any) -> None:
+        model.eval()
+        with torch.no_grad():
+            for inputs, targets in run.batches(parts.val, mode="val"):
+                run.log(loss=criterion(model(inputs), targets))
+        model.train()
+
     loop = Loop(
         parts.callbacks,
         model=model,
@@ -195,7 +209,6 @@ def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, optio
     )
     with loop as run:
         for _ in run.epochs(EPOCHS):
-            model.train()
             for inputs, targets in run.batches(parts.train):
                 loss = criterion(model(inputs), targets)
                 (loss / variant.accumulate).backward()
@@ -205,10 +218,10 @@ def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, optio
                     parts.rates.step()
                     optimizer.zero_grad()
                 run.log(loss=loss)
-            model.eval()
-            with torch.no_grad():
-                for inputs, targets in run.batches(parts.val, mode="val"):
-                    run.log(loss=criterion(model(inputs), targets))
+                if variant.val_steps and run.step % variant.val_steps == 0:
+                    validate(run)
+            if not variant.val_steps:
+                validate(run)
 
 
 # What came out
@@ -222,6 +235,7 @@ def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
         "rates": digest(parts.rates.state_dict()),
         "generators": digest([random.getstate(), numpy.random.get_state(), torch.get_rng_state()]),
         "batches": parts.ledger.chain,
+        "best": digest(load_weights(Path(workdir, "checkpoints", "best-val_loss"))),
         **records(workdir),
     }
 

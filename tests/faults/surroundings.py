@@ -6,9 +6,12 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +46,28 @@ def with_limited_files(workdir: str, trace: str, variant: dict[str, Any], limit:
     """Train with a limit on the size of files from one step on, until another one begins."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        return subject.train(workdir, trace, subject.Variant(**variant), more=[Limit(limit, begin, end)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with _written_by_another():
+        try:
+            return subject.train(workdir, trace, subject.Variant(**variant), more=[Limit(limit, begin, end)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def _written_by_another() -> Iterator[None]:
+    """Have what goes to stdout and stderr written by a process that no limit holds for."""
+    kept = [os.dup(1), os.dup(2)]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+        assert cat.stdin is not None
+        for number in (1, 2):
+            os.dup2(cat.stdin.fileno(), number)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, descriptor in enumerate(kept, 1):
+                os.dup2(descriptor, number)
 
 
 class Limit(Callback):

@@ -7,7 +7,7 @@ import signal
 from time import sleep
 
 import pytest
-from harm import SITES
+from harm import SITES, STORAGE
 from scale import FULL, times
 from subject import STEPS, Variant
 
@@ -21,12 +21,16 @@ RANDOMLY = [
     Variant(kind="loop", workers=2),
     Variant(kind="loop", in_background=True),
     Variant(fp16=True),
+    Variant(val_steps=3),
+    Variant(kind="loop", val_steps=3),
 ]
 MOST_KILLS = 5
 
 # Every site of every step: in the Runner, in a loop of one's own, and with two batches to a step. Each step has its save.
 STEPWISE = (Variant(save_every=1), Variant(kind="loop", save_every=1), Variant(accumulate=2, save_every=1))
+LATE = Variant(in_background=True, save_every=1)
 EVERYWHERE = [(variant, site, step) for variant in STEPWISE for step in range(1, STEPS + 1) for site in SITES]
+EVERYWHERE += [(LATE, site, step) for step in range(1, STEPS + 1) for site in STORAGE]
 SOMEWHERE = [(STEPWISE[number % 5 % 3], SITES[number % len(SITES)], 1 + 7 * number % STEPS) for number in range(12)]
 RUNS = times(full=8, sample=1)
 
@@ -36,7 +40,7 @@ RUNS = times(full=8, sample=1)
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, tally):
     chance, run, kills = random.Random(f"{variant} {number}"), trial(variant), 0
     for _ in range(MOST_KILLS):
-        if chance.random() < 0.5:
+        if not kills or chance.random() < 0.4:
             child = run.start(operation=chance.randint(1, run.whole.changes // 2), after=chance.random() < 0.5)
             child.wait()
         else:

@@ -51,7 +51,7 @@ LIMITS = [(limit, begin) for limit in (700, 2000, 8000, 20000) for begin in (0, 
 @pytest.mark.parametrize(("limit", "begin"), chosen(LIMITS, 2), ids=str)
 def test_a_limit_on_the_size_of_files_ends_the_run_and_it_goes_on_when_that_is_lifted(limit, begin, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[limit % 3 % 2]))
-    child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=STEPS + 1)
+    child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=STEPS + 1, trace=os.devnull)
     assert child.wait() == 1, child.log
     assert child.raised[0] == "CannotSave", child.log
     assert "File too large" in child.log
@@ -65,7 +65,7 @@ def test_a_limit_on_the_size_of_files_ends_the_run_and_it_goes_on_when_that_is_l
 @pytest.mark.parametrize(("limit", "begin"), chosen(LIMITS, 2), ids=str)
 def test_a_limit_for_the_time_of_one_save_costs_that_save(limit, begin, trial, tally):
     run = trial()
-    child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=begin + 2)
+    child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=begin + 2, trace=os.devnull)
     differences = differences_in_training(run, child)
     assert "the last good checkpoint is" in child.log, child.log
     assert run.is_sound

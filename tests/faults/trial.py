@@ -45,9 +45,8 @@ class Trial:
 
     def start(self, task: str = "harm.train", **more: Any) -> Child:
         """Start the run, or go on with it."""
-        child = self.children.start(
-            task, workdir=str(self.workdir), trace=str(self.trace), variant=asdict(self.variant), **more
-        )
+        given = {"workdir": str(self.workdir), "trace": str(self.trace), "variant": asdict(self.variant)}
+        child = self.children.start(task, **{**given, **more})
         self.started.append(child)
         return child
 

@@ -275,7 +275,7 @@ class Runner:
 
     def _make_loop(self, inside: Sequence[Any] = (), **given: Any) -> Loop:
         mains = [self._main] if self._main is not None else []
-        callbacks = [*self._internal, *mains, *self._callbacks, *inside]
+        callbacks = [*self._internal, *mains, *inside, *self._callbacks]
         options = {
             "model": self.model,
             "optimizer": self.optimizer,
