@@ -653,6 +653,17 @@ def test_validation_is_due_when_its_schedule_says(runner, batches, when, steps):
     assert validations(runner, batches, when) == steps
 
 
+def test_who_is_triggered_at_the_step_of_a_validation_sees_what_it_found(runner, batches):
+    seen = []
+
+    class Looks(Callback):
+        def on_trigger(self, run):
+            seen.append((run.step, run.monitors.get_history("val_loss")[-1][0]))
+
+    runner(Looks().when(Every(steps=2))).fit(batches, batches[:1], epochs=1, validate_every=Every(steps=2))
+    assert seen == [(2, 2), (4, 4)]
+
+
 def test_a_schedule_without_data_validates_nothing(runner, batches):
     assert "val_loss" not in runner().fit(batches, epochs=1, validate_every=Every(steps=1)).metrics
 

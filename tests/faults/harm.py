@@ -42,7 +42,7 @@ def train(
     With `pause`, the disk takes so many seconds to write a file from the save of a step on. `sends` is another signal to send
     at a point.
     """
-    here = Here(site, step, sends)
+    here = KillsAtPoint(site, step, sends)
     with ExitStack() as stack:
         if pause:
             stack.enter_context(intercepted(partial(_slowly, slow_from, pause)))
@@ -54,7 +54,7 @@ def train(
         return subject.train(workdir, trace, subject.Variant(**variant), more=more, reached=here.reached)
 
 
-class Here(Callback):
+class KillsAtPoint(Callback):
     """Kill the process, once, at a point of a step: before it, after its backward, or after it, when nothing of it is saved."""
 
     def __init__(self, site: str | None, step: int, sends: int = signal.SIGKILL) -> None:

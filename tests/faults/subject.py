@@ -229,13 +229,14 @@ def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, optio
 
 def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
     """Return a digest of everything that a run ends with, times left out."""
+    best = Path(workdir, "checkpoints", "best-val_loss")
     return {
         "weights": digest(parts.model.state_dict()),
         "optimizer": digest(parts.optimizer.state_dict()),
         "rates": digest(parts.rates.state_dict()),
         "generators": digest([random.getstate(), numpy.random.get_state(), torch.get_rng_state()]),
         "batches": parts.ledger.chain,
-        "best": digest(load_weights(Path(workdir, "checkpoints", "best-val_loss"))),
+        "best": digest(load_weights(best) if best.exists() else None),
         **records(workdir),
     }
 

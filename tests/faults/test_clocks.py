@@ -10,7 +10,7 @@ import pytest
 from scale import times
 from subject import Variant
 
-LAST = ["step-00000030", "step-00000032", "step-00000032-2"]  # the two newest, and that of the end
+LAST = ["step-00000030", "step-00000032", "step-00000032-2"]  # the two newest of one saver, and the best one of the other
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
@@ -19,7 +19,7 @@ def test_a_clock_that_jumps_changes_nothing(number, trial, tally):
     assert run.start("surroundings.with_jumping_clock", seed=number, step=9 + 2 * number).wait() == -signal.SIGKILL
     newest = run.newest()["clocks"]["step"]
     assert newest == 8 + 2 * number
-    assert run.checkpoints == [f"step-{newest - 2:08d}", f"step-{newest:08d}"]
+    assert [name for name in run.checkpoints if not name.endswith("-2")] == [f"step-{newest - 2:08d}", f"step-{newest:08d}"]
     last = run.start("surroundings.with_jumping_clock", seed=number + 1)
     differences = run.differences(last)
     assert run.checkpoints == LAST
@@ -31,7 +31,7 @@ def test_a_clock_that_jumps_changes_nothing(number, trial, tally):
 def test_the_order_of_checkpoints_is_not_that_of_their_files_times(number, trial, tally):
     chance, run = random.Random(number), trial()
     assert run.start(site="on_iter_begin", step=13).wait() == -signal.SIGKILL
-    assert run.checkpoints == ["step-00000010", "step-00000012"]
+    assert run.checkpoints == ["step-00000008-2", "step-00000010", "step-00000012"]
     for name, days in (("step-00000010", chance.randint(-9, 9)), ("step-00000012", chance.randint(-99, -10))):
         folder = run.workdir / "checkpoints" / name
         for path in (*folder.iterdir(), folder):

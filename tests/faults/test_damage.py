@@ -22,7 +22,7 @@ def killed(trial):
     """The workdir of a run that was killed."""
     run = trial()
     assert run.start(site="on_iter_begin", step=KILLED_AT).wait() == -signal.SIGKILL
-    assert run.checkpoints == [BEFORE, NEWEST]
+    assert run.checkpoints[-2:] == [BEFORE, NEWEST]
     return run
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_longer_a_whole_checkpoint_is_passed_over(change, killed):
 @pytest.mark.parametrize("number", range(times(full=10, sample=2)))
 def test_where_all_are_damaged_nothing_is_started_anew(number, killed, tally):
     chance = random.Random(number)
-    for folder in (NEWEST, BEFORE):
+    for folder in killed.checkpoints:
         damage(killed.workdir / "checkpoints" / folder, chance.choice((truncate, flip)), chance, chance.randrange(3))
     before = {path: path.read_bytes() for path in killed.workdir.rglob("*") if path.is_file() and path.name != ".lock"}
     trained = killed.trace.read_text()

@@ -275,6 +275,7 @@ class Runner:
 
     def _make_loop(self, inside: Sequence[Any] = (), **given: Any) -> Loop:
         mains = [self._main] if self._main is not None else []
+        # What is inside is a validation in the middle of epochs: whoever is triggered at the same step looks at what it found.
         callbacks = [*self._internal, *mains, *inside, *self._callbacks]
         options = {
             "model": self.model,
