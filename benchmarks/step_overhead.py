@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import pty
+import socket
 import subprocess
 import sys
 import warnings
@@ -25,6 +26,7 @@ from rounds import Group
 from steps import QUIET, Job, NoOp, Took, measure
 from torch import nn
 
+from hookpoint import Every
 from hookpoint import callbacks as cb
 from hookpoint.core.loop import Loop as CoreLoop
 from hookpoint.engine.stepper import clear_gradients
@@ -36,6 +38,7 @@ CLEARS = "bare loop that sets .grad = None, as Runner does"
 LONG = "Runner, default callbacks, long passes"
 TERMINAL = "Runner, default callbacks, bar in a terminal"
 LIST = "Runner, tensorpack's list, long passes"
+HANGING = "Runner, default callbacks, notifiers that hang"
 LIMITS = {
     "Runner, quiet": 1.02,
     "Runner, ten no-op callbacks": 1.03,
@@ -43,6 +46,7 @@ LIMITS = {
     LONG: 1.05,
     TERMINAL: 1.05,
     LIST: 1.10,
+    HANGING: 1.05,
 }
 
 
@@ -158,6 +162,17 @@ def with_list(job: Job, workdir: str) -> Took:
         return job.under_runner(callbacks, workdir=own_place)
 
 
+def with_hanging_notifiers(job: Job, workdir: str) -> Took:
+    """Train beside a command that sleeps for half a minute, and a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        callbacks = [
+            cb.SendStat(["sleep", "30"], "loss").when(Every(steps=50)),
+            cb.RemoteMonitor(address, timeout_seconds=1),
+        ]
+        return job.under_runner(callbacks, workdir=workdir)
+
+
 def figures_of(cpu: Group, wall: Group, against: dict[str, float]) -> list[Figure]:
     return [
         Figure(f"{clock}: {name}", "x", group[name].over(group[BARE]), against.get(name), "low", 3)
@@ -213,6 +228,7 @@ def main() -> None:
                 LONG: lambda: long_job.under_runner(workdir=workdir),
                 TERMINAL: lambda: in_a_terminal(long_job, workdir),
                 LIST: lambda: with_list(long_job, workdir),
+                HANGING: lambda: with_hanging_notifiers(long_job, workdir),
             }
             in_long = measure("long passes", candidates, rounds=long_rounds, steps=long_steps)
         print_group(f"a training step, {rounds} rounds of {steps} steps", cpu, wall)

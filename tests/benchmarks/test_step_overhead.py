@@ -19,6 +19,7 @@ ROWS = (
     "Runner, default callbacks, long passes",
     "Runner, default callbacks, bar in a terminal",
     "Runner, tensorpack's list, long passes",
+    "Runner, default callbacks, notifiers that hang",
     "own loop in a core Loop",
     "own loop in a Loop with defaults",
     "the same with run.log(loss=loss)",
@@ -30,6 +31,7 @@ PROMISED = {
     "Runner, default callbacks, long passes": "1.05",
     "Runner, default callbacks, bar in a terminal": "1.05",
     "Runner, tensorpack's list, long passes": "1.1",
+    "Runner, default callbacks, notifiers that hang": "1.05",
 }
 
 

@@ -107,8 +107,8 @@ def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, tria
 @pytest.mark.parametrize("variant", VARIANTS[:3] if FULL else VARIANTS[:1], ids=str)
 def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, tally):
     chance, run = random.Random(f"usr1 {variant} {number}"), trial(variant)
-    child = run.start()
-    run.wait_for(chance.uniform(0.0, 0.8))
+    child = run.start(slow_from=1, pause=0.005)  # so that it is not over when the signal comes
+    run.wait_for(chance.uniform(0.0, 0.7))
     sleep(chance.uniform(0.0, 0.02))
     child.kill(signal.SIGUSR1)
     assert child.wait() == 0, child.log

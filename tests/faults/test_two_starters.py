@@ -33,7 +33,7 @@ def frozen(child):
 @pytest.mark.parametrize("number", range(times(full=20, sample=2)))
 def test_the_second_one_touches_nothing(number, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[number % 2]))
-    first = run.start()
+    first = run.start(slow_from=1, pause=0.005)  # so that it is not over when it is stopped
     run.wait_for(number / 25)
     first.kill(signal.SIGSTOP)  # so that nothing changes but what the second one does
     run.wait_until(lambda: frozen(first))

@@ -1,0 +1,118 @@
+"""What holds for every callback in a training with torch: it changes nothing but what it is there to change, and cleans up."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from hookpoint import Callback, Runner, callbacks
+
+# What each class is made with where a training of a Runner is not enough for it; whoever changes the training does not here.
+ARGUMENTS = {
+    "CheckNumerics": {"gradients": True, "loss": True},
+    "EarlyStopping": {"patience": 9, "restore_best_weights": False},
+    "HumanHyperParamSetter": {"param": "learning_rate"},
+    "HyperParamSetterWithFunc": {"param": "learning_rate", "func": lambda epochs_done, rate: rate},
+    "InjectShell": {"shell": "python"},
+    "LearningRateScheduler": {"schedule": lambda epoch, rate: rate},
+    "MaxSaver": {"monitor_stat": "val_loss"},
+    "MaxSteps": {"n": 99},
+    "MinSaver": {"monitor_stat": "val_loss"},
+    "ModelCheckpoint": {"monitor": "val_loss"},
+    "ReduceLROnPlateau": {"patience": 9},
+    "RemoteMonitor": {"root": "http://127.0.0.1:1"},
+    "RunOp": {"op": lambda: None},
+    "ScheduledHyperParamSetter": {"param": "learning_rate", "schedule": [(0, 0.1)]},
+    "SendMonitorData": {"command": ["true", "{loss}"], "names": ["loss"]},
+    "SendStat": {"command": ["true", "{loss}"], "names": "loss"},
+    "StatMonitorParamSetter": {
+        "param": "learning_rate",
+        "stat_name": "val_loss",
+        "value_func": lambda rate: rate,
+        "threshold": 9.0,
+        "last_k": 4,
+    },
+    "StopAtThreshold": {"monitor": "val_loss", "threshold": -1.0, "mode": "min"},
+    "StopAtTime": {"hours": 9},
+    "SummaryCollector": {"collect_freq": 2},
+    "TimeMonitor": {"data_size": 2, "data_time": True},
+    "TopKSaver": {"monitor_stat": "val_loss"},
+}
+SECONDS = 10.0  # until threads that were told to end must have
+
+CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}
+CLASSES = {name: one for name, one in CLASSES.items() if isinstance(one, type) and issubclass(one, Callback)}
+every_class = pytest.mark.parametrize("name", CLASSES)
+
+
+def make(name):
+    if name == "InferenceRunner":
+        data = [(torch.ones(4, 3), torch.zeros(4, dtype=torch.long))]
+        return callbacks.InferenceRunner(data, [callbacks.ClassificationError()])
+    return CLASSES[name](**ARGUMENTS.get(name, {}))
+
+
+class Fails(Callback):
+    def on_train_iter_end(self, run):
+        if run.step == 5:
+            raise ValueError("in the middle")
+
+
+def train(workdir, *list_of_callbacks):
+    torch.manual_seed(0)
+    random.seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs, targets = torch.randn(24, 3), torch.randint(0, 2, (24,))
+    options = {"workdir": workdir, "extra_callbacks": [], "monitors": []}
+    runner = Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=list_of_callbacks, **options)
+    error = None
+    try:
+        runner.fit((inputs, targets), (inputs[:8], targets[:8]), epochs=3, batch_size=4)
+    except ValueError as raised:
+        error = raised
+    gradients = [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
+    return model, gradients, (torch.get_rng_state(), random.getstate()), error
+
+
+def assert_equal(one, other):
+    for mine, its in zip(one, other, strict=True):
+        assert (mine is None) == (its is None)
+        assert mine is None or torch.equal(mine, its)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    return {fails: train(tmp_path_factory.mktemp("bare"), *([Fails()] if fails else [])) for fails in (False, True)}
+
+
+@every_class
+@pytest.mark.parametrize("fails", [False, True], ids=["to the end", "with an exception"])
+def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fails, bare, tmp_path):
+    threads = set(threading.enumerate())
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    model, gradients, numbers, error = train(tmp_path, make(name), *([Fails()] if fails else []))
+    expected_model, expected_gradients, expected_numbers, expected_error = bare[fails]
+
+    assert type(error) is type(expected_error)
+    assert_equal(model.state_dict().values(), expected_model.state_dict().values())
+    assert_equal(gradients, expected_gradients)
+    assert torch.equal(numbers[0], expected_numbers[0])
+    assert numbers[1] == expected_numbers[1]
+    assert [module.training for module in model.modules()] == [module.training for module in expected_model.modules()]
+
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not module._backward_hooks
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers
+    deadline = time.monotonic() + SECONDS
+    while (left := set(threading.enumerate()) - threads) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
