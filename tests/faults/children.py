@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,20 +33,23 @@ class Child:
     folder: Path
     ended: int | None = None
 
-    def wait(self, seconds: float = SECONDS) -> int:
-        """Wait for its end, and return the exit code; one that does not end is killed, which fails the test."""
+    def wait(self, seconds: float = SECONDS, *, alone: bool = False) -> int:
+        """Wait for its end, and return the exit code; one that does not end is killed, which fails the test.
+
+        Processes that it has started and left behind, such as a loader's workers, end with it, unless it ends `alone`.
+        """
         if self.ended is None:
-            self.ended = self.server.ask(wait=self.pid, seconds=seconds)
+            self.ended = self.server.ask(wait=self.pid, seconds=seconds, alone=alone)
             if self.ended is None:
                 self.kill()
                 raise AssertionError(f"process {self.pid} did not end within {seconds:g} s:\n{self.log}")
         return self.ended
 
-    def kill(self, number: int = signal.SIGKILL) -> int:
+    def kill(self, number: int = signal.SIGKILL, *, alone: bool = False) -> int:
         """Send a signal. To a child that has ended it does nothing: its number is taken until it is waited for."""
         assert self.ended is None
         os.kill(self.pid, number)
-        return self.wait() if number == signal.SIGKILL else 0
+        return self.wait(alone=alone) if number == signal.SIGKILL else 0
 
     @property
     def log(self) -> str:
@@ -112,39 +116,56 @@ def serve() -> None:
         importlib.import_module(module)
     sys.modules["torch"].set_num_threads(1)
     print(json.dumps("ready"), flush=True)
-    living = set()
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "task" in request:
-            pid = os.fork()
-            if pid == 0:
-                _do(request)
-            living.add(pid)
-            answer: Any = pid
-        else:
-            answer = _waited(request["wait"], request["seconds"])
-            if answer is not None:
-                living.discard(request["wait"])
-        print(json.dumps(answer), flush=True)
-    for pid in living:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    living: set[int] = set()
+    try:
+        for line in sys.stdin:
+            print(json.dumps(_answer(json.loads(line), living)), flush=True)
+    finally:
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
+            _waited(pid, SECONDS, alone=False)
 
 
-def _waited(pid: int, seconds: float) -> int | None:
+def _answer(request: dict[str, Any], living: set[int]) -> Any:
+    if "task" in request:
+        pid = os.fork()
+        if pid == 0:
+            _do(request)
+        os.setpgid(pid, pid)  # here too: it may be killed before it gets there
+        living.add(pid)
+        return pid
+    ended = _waited(request["wait"], request["seconds"], request["alone"])
+    if ended is not None:
+        living.discard(request["wait"])
+    return ended
+
+
+def _waited(pid: int, seconds: float, alone: bool) -> int | None:
+    """Wait for a child. Before its number is free again, whatever is left of its group is killed."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
+    while not _has_ended(pid):
+        if time.monotonic() > deadline:
+            return None
         time.sleep(0.001)
-    return None
+    if not alone:
+        with suppress(ProcessLookupError, PermissionError):  # where nobody is left
+            os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _has_ended(pid: int) -> bool:
+    """Say whether a child has ended; its number stays taken."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)  # macOS before Python 3.13
+    return shown.stdout.startswith("Z")
 
 
 def _do(request: dict[str, Any]) -> None:
     """Be a child: do the task and end, as a script would."""
     code, folder = 1, Path(request["folder"])
     try:
+        os.setpgid(0, 0)
         _redirect(folder / "log")
         module, _, function = request["task"].partition(".")
         returned = getattr(importlib.import_module(module), function)(**request["arguments"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from scale import FULL, chosen
 from subject import Variant
 
 KILLED_AT = 13  # in the middle of the second epoch; the checkpoint is that of step 12
@@ -33,9 +34,21 @@ PIECES = {
     "clocks": (RUNNER, ["clocks"]),
     "clocks, own loop": (LOOP, ["clocks"]),
 }
+SAMPLE = [
+    "generators",
+    "place in the data",
+    "optimizer",
+    "scheduler, own loop",
+    "scaler",
+    "stepper",
+    "callbacks",
+    "logbook",
+    "clocks, own loop",
+]
+VARIANTS = sorted({variant for variant, _ in PIECES.values()}, key=str)
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", PIECES if FULL else SAMPLE)
 def test_a_piece_that_is_forgotten_is_missed(name, trial, tally):
     variant, piece = PIECES[name]
     run = trial(variant)
@@ -49,7 +62,7 @@ def test_a_piece_that_is_forgotten_is_missed(name, trial, tally):
     assert differs or refused
 
 
-@pytest.mark.parametrize("variant", sorted({variant for variant, _ in PIECES.values()}, key=str), ids=str)
+@pytest.mark.parametrize("variant", chosen(VARIANTS, 2), ids=str)
 def test_with_nothing_forgotten_all_is_the_same(variant, trial):
     run = trial(variant)
     step = 3 * 8 - 5 if variant.plateau else KILLED_AT
@@ -61,13 +74,16 @@ def test_with_nothing_forgotten_all_is_the_same(variant, trial):
 
 @pytest.mark.parametrize(
     ("kind", "piece"),
-    [
-        ("runner", ["parts", "gradients"]),
-        ("runner", ["parts", "stepper"]),
-        ("runner", []),
-        ("loop", ["parts", "gradients"]),
-        ("loop", []),
-    ],
+    chosen(
+        [
+            ("runner", ["parts", "gradients"]),
+            ("runner", ["parts", "stepper"]),
+            ("runner", []),
+            ("loop", ["parts", "gradients"]),
+            ("loop", []),
+        ],
+        3,
+    ),
     ids=lambda value: value if isinstance(value, str) else "/".join(value) or "nothing",
 )
 def test_gradients_that_wait_for_their_step_count_too(kind, piece, trial, tally):

@@ -74,7 +74,7 @@ def test_who_finds_a_dead_one_takes_over_at_once(workers, number, trial, tally):
     for worker in left:
         os.kill(worker, signal.SIGSTOP)  # it would notice, and end
     try:
-        first.kill()
+        first.kill(alone=True)
         assert all(Path(f"/proc/{worker}").exists() for worker in left)
         second = run.start()
         differences = run.differences(second)
