@@ -1,8 +1,16 @@
-"""What the fault tests counted, printed under the results."""
+"""What every test runs under, and what the fault tests counted, printed under the results."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+
+from hypothesis import settings
+
+# The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_terminal_summary(terminalreporter):
