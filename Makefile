@@ -19,13 +19,13 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults lint bench bench-peers docs clean
+.PHONY: help demo test faults lint bench bench-peers docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.stamp-base ## run the smallest example, a hand-written loop
-	@$(PY) examples/own_loop.py
+demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
+	@$(VENV)/bin/hookpoint demo
 
 test: lint ## lint, then run every test
 	@$(PY) -m pytest -n auto
@@ -52,6 +52,9 @@ docs: $(VENV)/.stamp-base ## write the pages that derive from the source
 	@$(PY) docs/make_points.py
 	@$(PY) docs/make_callbacks.py
 
+pictures: $(VENV)/.stamp-dev ## train an example and draw it for the README (minutes)
+	@$(PY) docs/make_pictures.py
+
 clean: ## remove the environments, caches and build outputs
 	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
@@ -61,6 +64,11 @@ $(VENV)/.stamp-base: $(VENV)/.stamp-venv $(PINNED)
 	@echo "setting up $(VENV) ..."
 	@$(PY) $(PIP_INSTALL) hatchling
 	@$(PY) $(PIP_INSTALL) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.stamp-demo: $(VENV)/.stamp-base
+	@echo "setting up $(VENV) for the demo ..."
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[demo]'
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-base

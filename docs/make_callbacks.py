@@ -34,6 +34,7 @@ GROUPS = {
         "BackupAndRestore",
     ],
     "Validation": ["InferenceRunner", "ScalarStats", "ClassificationError", "BinaryClassificationStats", "Inferencer"],
+    "Averages of weights": ["SwapEMAWeights", "StochasticWeightAveraging"],
     "Hyper-parameters": [
         "ScheduledHyperParamSetter",
         "HumanHyperParamSetter",
@@ -51,6 +52,8 @@ GROUPS = {
         "TerminateOnNaN",
         "CheckNumerics",
         "OnRequestExit",
+        "StepTimeout",
+        "StepTooSlow",
     ],
     "Seeing": [
         "TimeMonitor",
@@ -60,9 +63,13 @@ GROUPS = {
         "GPUMemoryTracker",
         "HostMemoryTracker",
         "SummaryCollector",
+        "HookTrace",
+        "ProfilerTrace",
     ],
-    "Acting": ["SendStat", "SendMonitorData", "InjectShell", "RunOp"],
-    "Monitors": ["TFEventWriter", "JSONWriter", "ScalarPrinter", "CSVLogger", "History", "RemoteMonitor"],
+    "Inside of a model": ["ModuleHooks", "ParameterHooks", "ActivationStats", "GradientStats", "FeatureTap"],
+    "Tensors": ["ProcessTensors", "TensorPrinter", "DumpTensors", "DumpTensorAsImage", "SimpleMovingAverage"],
+    "Acting": ["SendStat", "SendMonitorData", "Notify", "InjectShell", "RunOp", "StartProcOrThread", "GarbageCollector"],
+    "Monitors": ["TFEventWriter", "JSONWriter", "ScalarPrinter", "CSVLogger", "History", "RemoteMonitor", "MLflowMonitor", "WandbMonitor"],
 }
 
 

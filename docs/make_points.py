@@ -32,7 +32,7 @@ on_epoch_begin ('run', 'epoch', 'logs')
 ```
 
 - [In the order they fire](#in-the-order-they-fire)
-- [Modes](#modes), [begin and end](#begin-and-end), [arguments](#arguments)
+- [Modes](#modes), [begin and end](#begin-and-end), [in the data](#in-the-data), [arguments](#arguments)
 - Coming from [Orca](#orca), [Keras](#keras), [MindSpore](#mindspore), [tensorpack](#tensorpack), [cinnamon](#cinnamon),
   or [another trainer](#other-trainers)
 """
@@ -57,6 +57,12 @@ In a loop of one's own, `on_step_begin` and `on_step_end` fire where the optimiz
 points of the MainCallback fire when the loop's body says so: `run.fire("on_train_forward")`.
 """
 
+IN_THE_DATA = """\
+## In the data
+
+These are called where data is made, in worker processes for one, and know of no run: [points in the data](data-points.md).
+"""
+
 ARGUMENTS = {
     "run": f"the run; also as {', '.join(f'`{name}`' for name in RUN_NAMES[1:])}",
     "epoch": "`run.epoch`, the epoch now running, from 1; 0 before the first",
@@ -69,6 +75,12 @@ ARGUMENTS = {
     "path": "where the checkpoint is",
     "tags": "what it was asked for by",
     "records": "a list of `Record`, what was logged since the last call",
+    "sample": "what the data set gave for an index",
+    "index": "that index; of a stream, the number of the sample in its pass and worker, from 0",
+    "indices": "the indices that a batch is made of, as the sampler gave them; None for a stream",
+    "mode": '`"train"`, `"val"`, `"pred"`, or None outside of a pass of a run',
+    "settings": "the settings of the loader when the pass began; see [data-points.md](data-points.md)",
+    "worker": "the number of the worker process, from 0; None in the main process",
 }
 
 SYSTEMS = {
@@ -104,6 +116,7 @@ Handlers with `run_context` run as they are; `run_context` is the run. `on_train
 - `run_context.request_stop()` is `run.stop()`. In evaluation it stops the run too; `run.stop_epoch()` ends that pass only.
 - The bare names (`begin`, `step_end`, ...) count only where `run_context` is the sole parameter, and in training only.
 - `on_eval_begin` and `on_eval_epoch_begin` are one moment here, as are `on_eval_epoch_end` and `on_eval_end`; both are called.
+- The names of `DSCallback` and `WaitedDSCallback` are refused; a `HookedLoader` does [what they are for](data-points.md).
 """,
     "tensorpack": """\
 Underscore methods count where they take no parameters. They find the run in `self.trainer`, and its clocks in `self.epoch_num`,
@@ -142,13 +155,14 @@ arguments differ, so calling them as they are would only fail later.
 
 def page() -> str:
     """Return the text of points.md."""
-    parts = [INTRODUCTION, f"## In the order they fire\n\n{points_table()}", RULES, f"## Arguments\n\n{arguments_table()}"]
+    parts = [INTRODUCTION, f"## In the order they fire\n\n{points_table(in_data=False)}", RULES]
+    parts += [f"{IN_THE_DATA}\n{points_table(in_data=True)}", f"## Arguments\n\n{arguments_table()}"]
     parts += [f"## {system}\n\n{words}\n{spellings_table(system)}" for system, words in SYSTEMS.items()]
     parts += [CINNAMON, f"{FOREIGN_NAMES}\n{table(('there', 'here'), ((code(a), code(b)) for a, b in FOREIGN.items()))}"]
     return "\n".join(parts)
 
 
-def points_table() -> str:
+def points_table(*, in_data: bool) -> str:
     rows = (
         (
             code(point.name),
@@ -158,6 +172,7 @@ def points_table() -> str:
             "MainCallback" if point.main_only else "",
         )
         for point in hookpoint.points()
+        if point.in_data is in_data
     )
     return table(("point", "fires", "offers", "mode", "only in"), rows)
 

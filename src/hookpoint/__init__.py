@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from hookpoint.core.run import Run
     from hookpoint.core.store import Store
     from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
+    from hookpoint.engine.hooked_loader import HookedLoader
     from hookpoint.engine.seeded_samples import SeededSamples
     from hookpoint.presets.loop import Loop
+    from hookpoint.presets.plot import plot
     from hookpoint.presets.prove import prove
     from hookpoint.presets.runner import Runner
     from hookpoint.storage.load_weights import load_weights
@@ -49,6 +51,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "CallbackPipeline": "pipeline",
     "EnableCallbackIf": "periodic",
     "Every": "when",
+    "HookedLoader": "engine.hooked_loader",
     "HookpointError": "errors",
     "HookpointWarning": "errors",
     "Hooks": "hooks",
@@ -81,6 +84,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "load_weights": "storage.load_weights",
     "log": "current",
     "on": "on",
+    "plot": "presets.plot",
     "points": "points",
     "prove": "presets.prove",
     "run_each": "routine",
@@ -97,6 +101,7 @@ __all__ = [
     "CallbackPipeline",
     "EnableCallbackIf",
     "Every",
+    "HookedLoader",
     "HookpointError",
     "HookpointWarning",
     "Hooks",
@@ -130,6 +135,7 @@ __all__ = [
     "load_weights",
     "log",
     "on",
+    "plot",
     "points",
     "prove",
     "run_each",

@@ -15,17 +15,19 @@ import hookpoint
 
 SOURCE = Path(hookpoint.__file__).parent
 
-EVERYTHING = frozenset({"core", "callbacks", "monitors", "storage", "parallel", "engine", "cli", "presets"})
+EVERYTHING = frozenset({"core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "cli", "presets"})
 MAY_IMPORT = {
     "core": {"core"},
     "callbacks": {"callbacks", "core", "monitors", "storage"},  # users find monitors among the callbacks
     "monitors": {"monitors", "core", "storage"},
     "storage": {"storage", "core"},
     "parallel": {"parallel", "core"},
+    "plots": {"plots", "core"},
     "engine": {"engine", "core", "storage", "parallel"},
     "cli": EVERYTHING,
     "presets": EVERYTHING,
     "__init__": EVERYTHING,
+    "__main__": EVERYTHING,
     "_version": set(),
 }
 FOR_EVERYONE = {"_version"}

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.late_array import LateArray
+from hookpoint.callbacks.late_array import LateArray, as_of_now
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
@@ -59,3 +59,25 @@ def test_nobody_waits_for_a_gpu_until_it_is_read():
         assert (numpy.asarray(flipped) == before.T).all()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_what_numpy_does_not_know_becomes_float32(dtype):
+    array = numpy.asarray(LateArray(torch.tensor([0.5, 2.0]).to(dtype)))
+    assert array.dtype == "float32"
+    assert array.tolist() == [0.5, 2.0]
+
+
+def test_a_conjugated_tensor_has_its_own_numbers():
+    assert numpy.asarray(LateArray(torch.tensor([1 + 2j]).conj())).tolist() == [1 - 2j]
+
+
+def test_on_the_host_it_is_there():
+    assert LateArray(torch.ones(2)).is_there
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2), [1.0, 1.0]])
+def test_anything_can_be_kept_as_of_now(value):
+    late = as_of_now(value)
+    value[0] = 5
+    assert numpy.asarray(late).tolist() == [1, 1]

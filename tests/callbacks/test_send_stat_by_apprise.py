@@ -11,9 +11,6 @@ import pytest
 
 from hookpoint.callbacks import SendStat, stat_sender
 
-pytest.importorskip("apprise")
-pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # which Apprise imports
-
 
 @pytest.fixture
 def server():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import pickle
 import re
+import shutil
+import tempfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from types import SimpleNamespace
 
+import numpy
 import pytest
+from torch import nn
+from torch.optim import SGD
 
 from hookpoint import Callback, Every, Hooks, Loop, ObjAttrParam, callbacks
 from hookpoint.core.handlers import find_handlers
@@ -37,19 +44,41 @@ def a_loss(run):
     return run.metrics["loss"]
 
 
+def a_picture(run):
+    return numpy.full((2, 3), run.step / 12)
+
+
+def first_of(value, *others):
+    return value
+
+
+def look(*given):
+    pass
+
+
 DROPOUT = ObjAttrParam(SimpleNamespace(dropout=0.5), "dropout")
 
 
+STORE = tempfile.mkdtemp(prefix="hookpoint-")  # a database for all of MLflow's runs here, as each takes a while to be made
+atexit.register(shutil.rmtree, STORE, ignore_errors=True)
+
 # What each class is made with here. A class that comes with hookpoint and is missing from this table fails the suite.
 ARGUMENTS = {
+    "ActivationStats": {"pattern": "layer"},
     "BackupAndRestore": {},
     "CSVLogger": {},
     "CheckNumerics": {"parameters": False, "tensors": {"a loss": a_loss}},
+    "DumpTensorAsImage": {"tensor_name": a_picture, "prefix": "picture"},
+    "DumpTensors": {"names": ["batch", "loss"]},
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
     "EstimatedTimeLeft": {},
+    "FeatureTap": {"pattern": "layer"},
     "GPUMemoryTracker": {},
     "GPUUtilizationTracker": {},
+    "GarbageCollector": {"every": 2},
+    "GradientStats": {"every": 2, "updates": True},
     "History": {},
+    "HookTrace": {"steps": 5},
     "HostMemoryTracker": {},
     "HumanHyperParamSetter": {"param": DROPOUT},
     "HyperParamSetterWithFunc": {"param": DROPOUT, "func": rate},
@@ -58,14 +87,20 @@ ARGUMENTS = {
     "JSONWriter": {},
     "LearningRateScheduler": {"schedule": rate, "param": DROPOUT},
     "LossMonitor": {"per_print_times": 2},
+    "MLflowMonitor": {"tracking_uri": f"sqlite:///{STORE}/mlflow.db"},
     "MaxSaver": {"monitor_stat": "score"},
     "MaxSteps": {"n": 99},
     "MergeAllSummaries": {},
     "MinSaver": {"monitor_stat": "score"},
     "ModelCheckpoint": {"monitor": "score"},
     "ModelSaver": {},
+    "ModuleHooks": {"pattern": "*", "forward": look},
     "MovingAverageSummary": {},
+    "Notify": {"url": "json://127.0.0.1:1/", "best": "score", "mode": "max"},
     "OnRequestExit": {},
+    "ParameterHooks": {"pattern": "*.weight", "grad": look},
+    "ProcessTensors": {"names": ["batch", "loss"], "fn": first_of},
+    "ProfilerTrace": {"at": 2, "steps": 2},
     "ProgressBar": {},
     "ReduceLROnPlateau": {"monitor": "score", "mode": "min", "patience": 2, "param": DROPOUT},
     "RemoteMonitor": {"root": "http://127.0.0.1:1"},
@@ -75,16 +110,24 @@ ARGUMENTS = {
     "ScheduledHyperParamSetter": {"param": DROPOUT, "schedule": [(0, 0.5), (3, 0.0)], "interp": "linear"},
     "SendMonitorData": {"command": ["true", "{score}"], "names": ["loss", "score"]},
     "SendStat": {"command": ["true", "{score}"], "names": "score"},
+    "SimpleMovingAverage": {"tensors": ["loss"], "window_size": 5},
+    "StartProcOrThread": {"startable": ["sleep", "60"]},
     "StatMonitorParamSetter": {"param": DROPOUT, "stat_name": "score", "value_func": low, "threshold": 9.0, "last_k": 4},
+    "StepTimeout": {"seconds": 60},
+    "StochasticWeightAveraging": {"start": 2, "model": nn.Linear(1, 1)},
     "StopAtThreshold": {"monitor": "score", "threshold": 99.0, "mode": "max"},
     "StopAtTime": {"hours": 9},
     "SummaryCollector": {"collect_freq": 2},
+    "SwapEMAWeights": {"model": nn.Linear(1, 1)},
     "TFEventWriter": {},
+    "TensorPrinter": {"names": ["batch", "loss"]},
     "TerminateOnNaN": {},
     "ThroughputTracker": {},
     "TimeMonitor": {"data_size": 2, "data_time": True},
     "TopKSaver": {"monitor_stat": "score", "k": 2},
+    "WandbMonitor": {"project": "tests", "mode": "offline"},
 }
+HOOKED = ("ActivationStats", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks")
 EPOCHS, BATCHES = 3, 4
 
 CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}
@@ -105,6 +148,14 @@ class Asks(Callback):
         run.save("asked")
 
 
+def parts(callback):
+    """Return what a loop is given for a callback that hooks into a model: these refuse a run without one."""
+    if type(callback).__name__ not in HOOKED:
+        return {}
+    model = nn.Sequential(OrderedDict(layer=nn.Linear(1, 1)))
+    return {"model": model, "optimizer": SGD(model.parameters())}
+
+
 class Cut(Exception):
     """The run is cut off."""
 
@@ -112,7 +163,8 @@ class Cut(Exception):
 def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="auto"):
     """Bring the run in this workdir to its end, or to where it is cut off."""
     asks = Asks().when(Every(steps=3) | Every(epochs=1))
-    with Loop([callback, asks], workdir=workdir, log_every=2, extra_callbacks=[], monitors=[], resume=resume) as run:
+    options = {"log_every": 2, "extra_callbacks": [], "monitors": [], **parts(callback)}
+    with Loop([callback, asks], workdir=workdir, resume=resume, **options) as run:
         run.summary("summary", lambda: run.step / 8)
         run.update_op(lambda: None)
         for epoch in run.epochs(EPOCHS):
@@ -120,6 +172,8 @@ def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="a
                 run.log(loss=(batch + 1) / (3 * epoch))
                 if run.current_iteration == cut_at:
                     raise Cut
+                if run.optimizer is not None:
+                    run.optimizer.step()
             run.log(score=scores[epoch - 1])
     return run
 
@@ -137,8 +191,13 @@ def kept(workdir, callback):
 
 def comparable(state):
     """Return a state without what differs from run to run: names of event files have the time in them, lines of JSON too."""
-    differs = {"sizes": bool, "seconds": shape}
-    return {key: differs.get(key, lambda same: same)(value) for key, value in state.items()}
+    differs = {"run_id": bool, "sizes": bool, "seconds": shape}
+    return {key: differs.get(key, lambda same: same)(value) for key, value in listed(state).items()}
+
+
+def listed(state):
+    """Return a state with lists of numbers for tensors and arrays."""
+    return copied(state, lambda value, where: value.tolist())
 
 
 def shape(value):
@@ -164,8 +223,8 @@ def test_its_state_is_plain_and_comes_back_as_it_was(name, tmp_path):
     assert copied(state) == state
     fresh = make(name)
     fresh.load_state_dict(state)
-    assert fresh.state_dict() == state
-    assert json.loads(json.dumps(state)) == state  # none has tensors so far
+    assert listed(fresh.state_dict()) == listed(state)
+    assert json.loads(json.dumps(listed(state))) == listed(state)
 
 
 @every_class
@@ -206,7 +265,7 @@ def test_a_run_that_failed_leaves_it_as_good_as_new(name, tmp_path):
 @every_class
 def test_the_begin_of_a_resumed_run_forgets_nothing(name, tmp_path):
     callback = make(name)
-    with Loop([callback], workdir=tmp_path, log_every=2, extra_callbacks=[], monitors=[]) as run:
+    with Loop([callback], workdir=tmp_path, log_every=2, extra_callbacks=[], monitors=[], **parts(callback)) as run:
         for epoch in run.epochs(2):
             for batch in run.batches(range(BATCHES)):
                 run.log(loss=batch)

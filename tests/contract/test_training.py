@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import random
+import shutil
 import signal
+import tempfile
 import threading
 import time
 
@@ -13,24 +16,42 @@ from torch import nn
 
 from hookpoint import Callback, Runner, callbacks
 
+STORE = tempfile.mkdtemp(prefix="hookpoint-")  # a database for all of MLflow's runs here, as each takes a while to be made
+atexit.register(shutil.rmtree, STORE, ignore_errors=True)
+
 # What each class is made with where a training of a Runner is not enough for it; whoever changes the training does not here.
 ARGUMENTS = {
+    "ActivationStats": {"pattern": "*", "every": 2},
     "CheckNumerics": {"gradients": True, "loss": True},
+    "DumpTensorAsImage": {"tensor_name": "3.weight"},
+    "DumpTensors": {"names": ["loss", "outputs", "batch/0", "0.weight", "1.running_mean", "3.weight.grad"]},
     "EarlyStopping": {"patience": 9, "restore_best_weights": False},
+    "FeatureTap": {"pattern": "*", "modes": ["pred", "val"]},
+    "GarbageCollector": {"every": 2, "freeze": True},
+    "GradientStats": {"every": 2, "per_parameter": True, "updates": True},
+    "HookTrace": {"steps": 5},
     "HumanHyperParamSetter": {"param": "learning_rate"},
     "HyperParamSetterWithFunc": {"param": "learning_rate", "func": lambda epochs_done, rate: rate},
     "InjectShell": {"shell": "python"},
     "LearningRateScheduler": {"schedule": lambda epoch, rate: rate},
+    "MLflowMonitor": {"tracking_uri": f"sqlite:///{STORE}/mlflow.db"},
     "MaxSaver": {"monitor_stat": "val_loss"},
     "MaxSteps": {"n": 99},
     "MinSaver": {"monitor_stat": "val_loss"},
     "ModelCheckpoint": {"monitor": "val_loss"},
+    "ModuleHooks": {"pattern": "[1-3]", "forward": lambda *given: None, "backward": lambda *given: None},
+    "ParameterHooks": {"pattern": "*", "grad": lambda gradient: None, "post_accumulate_grad": lambda parameter: None},
+    "ProcessTensors": {"names": ["loss", "3.weight.grad"], "fn": lambda loss, gradient: None},
+    "ProfilerTrace": {"at": 2, "steps": 2},
     "ReduceLROnPlateau": {"patience": 9},
+    "Notify": {"url": "json://127.0.0.1:1/", "best": "val_loss"},
     "RemoteMonitor": {"root": "http://127.0.0.1:1"},
     "RunOp": {"op": lambda: None},
     "ScheduledHyperParamSetter": {"param": "learning_rate", "schedule": [(0, 0.1)]},
     "SendMonitorData": {"command": ["true", "{loss}"], "names": ["loss"]},
     "SendStat": {"command": ["true", "{loss}"], "names": "loss"},
+    "SimpleMovingAverage": {"tensors": ["loss"], "window_size": 2},
+    "StartProcOrThread": {"startable": ["sleep", "60"]},
     "StatMonitorParamSetter": {
         "param": "learning_rate",
         "stat_name": "val_loss",
@@ -38,11 +59,15 @@ ARGUMENTS = {
         "threshold": 9.0,
         "last_k": 4,
     },
+    "StepTimeout": {"seconds": 60},
+    "StochasticWeightAveraging": {"start": 99, "lr": 0.01},
     "StopAtThreshold": {"monitor": "val_loss", "threshold": -1.0, "mode": "min"},
     "StopAtTime": {"hours": 9},
     "SummaryCollector": {"collect_freq": 2},
+    "TensorPrinter": {"names": ["loss", "outputs", "3.weight.grad"]},
     "TimeMonitor": {"data_size": 2, "data_time": True},
     "TopKSaver": {"monitor_stat": "val_loss"},
+    "WandbMonitor": {"project": "tests", "mode": "offline"},
 }
 SECONDS = 10.0  # until threads that were told to end must have
 
@@ -111,6 +136,10 @@ def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fail
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
         assert not module._backward_hooks
+        assert not module._backward_pre_hooks
+    for parameter in model.parameters():
+        assert not parameter._backward_hooks
+        assert not parameter._post_accumulate_grad_hooks
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers
     deadline = time.monotonic() + SECONDS
     while (left := set(threading.enumerate()) - threads) and time.monotonic() < deadline:

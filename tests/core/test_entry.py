@@ -199,7 +199,7 @@ def test_disable_gives_up_at_once(train, caplog):
     assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; it is disabled for the rest of the run"]
 
 
-def test_a_disabled_callback_is_silent_at_all_its_points(train, caplog):
+def test_a_disabled_callback_is_silent_until_the_end_where_it_may_clean_up(train, caplog):
     said = []
 
     class Bad(Fails):
@@ -210,7 +210,17 @@ def test_a_disabled_callback_is_silent_at_all_its_points(train, caplog):
             said.append("end")
 
     train([Bad(1, on_error="disable")], epochs=3)
-    assert said == [1]
+    assert said == [1, "end"]
+
+
+def test_a_save_between_failures_is_no_success(train, caplog):
+    class Bad(Fails):
+        def state_dict(self):
+            return {"calls": self.calls}
+
+    bad = Bad(1, 2, 3, 4, 5, on_error="warn")
+    train([bad, LambdaCallback(on_epoch_end=lambda run: run.hooks.state_dict())], epochs=5)
+    assert bad.calls == 3
 
 
 def test_the_next_run_of_a_loop_begins_with_everyone_enabled(caplog):

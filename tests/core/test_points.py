@@ -10,6 +10,7 @@ from hookpoint.core.points import FOREIGN
 NAMES = [point.name for point in points()]
 SPELLED = [(point, spelling) for point in points() for spelling in point.spellings]
 ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "records", "tags"}
+ARGUMENTS_IN_DATA = {"sample", "index", "batch", "indices", "epoch", "mode", "batch_idx", "settings", "worker"}
 
 
 def written_as(name, parameters, seen):
@@ -41,8 +42,8 @@ class TestEachPoint:
         assert getattr(Callback(), point.name)(1, 2, anything=3) is None
 
     def test_offers_the_run_and_nothing_unheard_of(self, point):
-        assert "run" in point.offers
-        assert set(point.offers) <= ARGUMENTS
+        assert ("run" in point.offers) is not point.in_data
+        assert set(point.offers) <= (ARGUMENTS_IN_DATA if point.in_data else ARGUMENTS)
 
     def test_has_modes_that_a_loop_knows(self, point):
         assert set(point.modes) <= {"train", "val", "pred"}

@@ -101,6 +101,7 @@ def test_nothing_is_written_outside_of_the_workdir(variant, trial, place, tmp_pa
     assert {path.name for path in run.workdir.iterdir()} == {
         ".lock",
         "checkpoints",
+        "run.json",
         "events.jsonl",
         "scalars.jsonl",
         "tensorboard",

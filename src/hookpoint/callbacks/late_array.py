@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+KNOWN_TO_NUMPY = ("torch.float16", "torch.float32", "torch.float64")  # bfloat16 and 8-bit floats are not
+
 
 class LateArray:
     """A copy of a tensor that is on its way to the host; `numpy.asarray` and `float` wait until it is there.
@@ -31,13 +33,35 @@ class LateArray:
         self._copied.record(torch.cuda.current_stream(tensor.device))
         return host
 
+    @property
+    def is_there(self) -> bool:
+        """Whether reading it waits for nothing."""
+        return bool(self._copied.query()) if self._copied is not None else bool(self._copy.is_cpu)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if self._copied is not None:
             self._copied.synchronize()
         values = self._copy.cpu()
-        if str(values.dtype) == "torch.bfloat16":  # which numpy does not know
+        if values.is_floating_point() and str(values.dtype) not in KNOWN_TO_NUMPY:
             values = values.float()
-        return values.numpy() if dtype is None else values.numpy().astype(dtype)
+        array = values.numpy(force=True)  # which a complex one needs where it is conjugated
+        return array if dtype is None else array.astype(dtype)
+
+    def tensor(self) -> Any:
+        """Return the copy as a tensor on the host, in memory that is not pinned."""
+        if self._copied is None:
+            return self._copy.cpu()
+        self._copied.synchronize()
+        return self._copy.clone()
 
     def __float__(self) -> float:
         return float(self.__array__().mean())
+
+
+def as_of_now(value: Any) -> Any:
+    """Return a tensor as a LateArray, and anything else as a numpy array of its own: what `numpy.asarray` takes later."""
+    if hasattr(value, "detach"):
+        return LateArray(value)
+    import numpy
+
+    return numpy.array(value)

@@ -40,8 +40,11 @@ class Setting:
         self._has_warned = False
         self._kept: Any = None
 
-    def begin(self, run: Run, by: str) -> None:
-        """Find the setting of this run, or say that there is none; forget the run before, unless this one is resumed."""
+    def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
+        """Find the setting of this run, or say that there is none; forget the run before, unless this one is resumed.
+
+        Whoever takes over from a scheduler sets the value before each step, and need not warn of it.
+        """
         self._by = by
         if self._param is None:
             self._own = run.hyper._registered.get(self.name)
@@ -51,7 +54,7 @@ class Setting:
         self._has_warned = False
         if not run.resuming:
             self.has_written, self._kept = False, None
-        if run.lr_scheduler is not None and self._own is None and self._key[0] == "lr":
+        if run.lr_scheduler is not None and self._own is None and self._key[0] == "lr" and not takes_over:
             self._warn_of(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from hookpoint.callbacks.collected_data import CollectedData, Selection
 from hookpoint.callbacks.input_images import images_in
 from hookpoint.callbacks.late_array import LateArray
 from hookpoint.callbacks.model_graph import ModelGraph, as_positional
+from hookpoint.callbacks.step_gradients import step_gradients
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import named_parameters
@@ -119,12 +120,8 @@ class SummaryCollector(Callback):
     def _take_gradients(self, run: Run) -> None:
         step = run.step + 1  # the one that is about to be made
         if step == 1 or step % self.collect_freq == 0:
-            scale = getattr(run.optimizer, "grad_scale", None)  # set where the step itself, and not the scaler, divides by it
-            self._gradients = {
-                name: LateArray(parameter.grad if scale is None else parameter.grad / scale)
-                for name, parameter in named_parameters(run.model)
-                if name in self._selected["gradients"] and parameter.grad is not None
-            }
+            selected = ((name, one) for name, one in named_parameters(run.model) if name in self._selected["gradients"])
+            self._gradients = {name: LateArray(gradient) for name, gradient in step_gradients(run.optimizer, selected)}
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()

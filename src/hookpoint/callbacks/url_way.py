@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,17 +37,17 @@ class UrlWay:
             raise ImportError(
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
-        self._services()
+        with warnings.catch_warnings():  # here, and not when something is sent: they are those of the whole process
+            warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # which Apprise imports
+            self._services()
 
     def send(self, message: Mapping[str, Value]) -> None:
-        result: Any = self._services().notify(
-            title=_short(message["run"]),
-            body="\n".join(
-                [f"epoch {message['epoch']}, step {message['step']}", *(_line(name, message[name]) for name in self._names)]
-            ),
-            body_format="text",
-            timeout=self._timeout_seconds,
-        )
+        lines = [f"epoch {message['epoch']}, step {message['step']}", *(_line(name, message[name]) for name in self._names)]
+        self.tell(_short(message["run"]), "\n".join(lines))
+
+    def tell(self, title: str, body: str, **more: str) -> None:
+        """Send a text; `more` is for Apprise."""
+        result: Any = self._services().notify(title=title, body=body, body_format="text", timeout=self._timeout_seconds, **more)
         if not result:  # it is no bool
             status = getattr(getattr(result, "status", None), "name", "FAILURE")
             raise SendFailed(status, f"Apprise did not deliver a message: {status}")

@@ -21,6 +21,7 @@ from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
+    from hookpoint.core.watcher import Watcher
     from hookpoint.core.when import When
 
 logger = logging.getLogger("hookpoint")
@@ -47,6 +48,7 @@ class Entry:
     disabled: bool = False
     has_run: bool = False
     failures: int = 0
+    watchers: tuple[Watcher, ...] = ()
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads or writes."""
@@ -66,12 +68,14 @@ class Entry:
         return armed
 
     def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
-        """Return the function with failures handled by this callback's policy."""
+        """Return the function with failures handled by this callback's policy, and seen by those who watch."""
+        for watcher in self.watchers:
+            function = watcher.around_call(self.name, point, function)
         if self.on_error == "raise":
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.disabled:
+            if self.disabled and point != "on_run_end":  # there it puts back what it changed
                 return None
             try:
                 result = function(*args, **kwargs)
@@ -80,7 +84,8 @@ class Entry:
             except Exception as error:
                 self.fail(point, error)
                 return None
-            self.failures = 0
+            if point != "state_dict":  # a save between two failures makes them no less failures in a row
+                self.failures = 0
             return result
 
         return call
@@ -227,7 +232,8 @@ def _handlers(subject: Any) -> list[Handler]:
         return find_handlers(subject)
     owner = type(subject).__name__  # it overrides run: every point goes through that
     taken = (Parameter("run", "run", required=True, keyword_only=False),)
-    points = [point.name for point in POINTS if not point.main_only and point.name not in ("on_trigger", "on_records")]
+    others = ("on_trigger", "on_records")
+    points = [point.name for point in POINTS if not (point.main_only or point.in_data or point.name in others)]
     return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
 
 

@@ -20,7 +20,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── BadRetention (ValueError)             a rule of which checkpoints stay that can never be meant
     ├── MissingMetric (KeyError)              a metric that was to be read is not there
     ├── MissingOutput (KeyError)              an output that was to be measured is not there
-    ├── UnknownSetting (KeyError)             run.hyper has no such name
+    ├── UnknownSetting (KeyError)             run.hyper, or a loader's settings, has no such name
     ├── NotShared (KeyError)                  run.store has no such key
     ├── OutsideIteration (AttributeError)     run.batch and the like, read when there is no iteration
     ├── NotAssignable (AttributeError)        run.stop = True
@@ -289,16 +289,11 @@ class MissingOutput(HookpointError, KeyError):
 
 
 class UnknownSetting(HookpointError, KeyError):
-    """run.hyper has no setting of that name."""
+    """run.hyper, or a loader, has no setting of that name."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(
-            text(
-                f"there is no setting '{name}'.",
-                known=listed(known),
-                register=f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))',
-            )
-        )
+    def __init__(self, name: str, known: Iterable[str], **cures: str) -> None:
+        cures = cures or {"register": f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'}
+        super().__init__(text(f"there is no setting '{name}'.", known=listed(known), **cures))
         self.name = name
 
 

@@ -25,7 +25,8 @@ def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> st
         if point in BY_NAME and point != "on_trigger":
             label = point
             for call in in_order:
-                when = call.when or ("complete epochs" if call.complete_only else "always")
+                usually = "in a HookedLoader" if BY_NAME[point].in_data else "always"
+                when = call.when or ("complete epochs" if call.complete_only else usually)
                 gated = " (gated)" if call.gates else ""
                 entry = call.entry
                 method = call.handler.spelling if call.handler.spelling != point else ""

@@ -147,7 +147,7 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
         for point, spelling in _once_per_point(SPELLINGS[name]):
             if spelling.only_with is None or tuple(inspect.signature(function).parameters) == spelling.only_with:
                 yield _handler(owner, point.name, name, function, spelling)
-    elif name.startswith(("on_", "before_", "after_")):
+    elif name.startswith(("on_", "before_", "after_")) or name in FOREIGN:
         if name not in own:
             _refuse_misspelt(owner, name)
         if name.startswith("on_"):

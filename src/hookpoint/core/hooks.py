@@ -20,6 +20,7 @@ from hookpoint.core.order import Order
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.replace import Replace
 from hookpoint.core.ticks import Armed
+from hookpoint.core.watcher import Watcher
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
@@ -42,13 +43,17 @@ class Hooks:
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0) -> None:
         self.entries = entries_of(callbacks, rank=rank, local_rank=local_rank)
         refuse_misspelt_metrics(self.entries)
+        # The first of them is to be around the others, and is asked last.
+        self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
+        for entry in self.entries:
+            entry.watchers = self._watchers
         self._moves_said: set[str] = set()
         self._calls = self._ordered(calls_of(self.entries))
         self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
             name: partial(self._first, name)
-            for name, calls in self._calls.items()
-            if name in BY_NAME and not all(call.train_only for call in calls)
+            for name in BY_NAME
+            if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
         self._for_later: dict[str, Any] = {}
         self._own: dict[str, list[tuple[Entry, Handler, tuple[Armed, ...]]]] = {}
@@ -63,9 +68,7 @@ class Hooks:
 
     def _first(self, point: str, run: Run) -> None:
         """Compile a point when it is fired for the first time; hooks of a guard never need most of them."""
-        dispatch = self.dispatch(point, timed=True)
-        assert dispatch is not None
-        self._by_point[point] = dispatch
+        self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _nothing
         dispatch(run)
 
     def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
@@ -74,6 +77,8 @@ class Hooks:
         if key not in self._tables:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
             self._tables[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
+            for watcher in self._watchers:
+                self._tables[key] = watcher.around_points(points, self._tables[key])
         return self._tables[key]
 
     def contain(self, point: str, run: Run, *, monitors: bool | None = None) -> list[Exception]:
@@ -103,6 +108,8 @@ class Hooks:
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 entry.subject._run = run
+        for watcher in self._watchers if run is None else ():
+            watcher.leave()
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Let every schedule count from where the clocks stand."""
@@ -209,6 +216,10 @@ class Hooks:
             if in_order:
                 ordered[point] = tuple(in_order)
         return ordered
+
+
+def _nothing(run: Run) -> None:
+    """Nobody but a watcher would have listened, and it does not want to either."""
 
 
 def _answers(entry: Entry, point: str) -> bool:

@@ -18,13 +18,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from hookpoint.core.account import Account, config_of
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
 from hookpoint.core.current import CURRENT
+from hookpoint.core.data_points import check_pass
 from hookpoint.core.epochs import Epochs
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.leaving import Leaving
 from hookpoint.core.logbook import Logbook
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.monitors import Monitors
@@ -62,6 +65,7 @@ class Loop:
         name: str = "run",
         log_every: int = 50,
         max_retries: int = 3,
+        config: Any = None,
         store: Store | None = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
@@ -87,6 +91,7 @@ class Loop:
             "lr_scheduler": lr_scheduler,
             "device": device,
             "workdir": workdir,
+            "config": config_of(config),
             "rank": rank,
             "local_rank": local_rank,
             "world_size": int(os.environ.get("WORLD_SIZE", "1")),
@@ -128,6 +133,7 @@ class Loop:
         try:
             if self._begin is not None:
                 self._begin(run)
+            self.account.begin(self.resuming.identity)
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)
             self.hooks.attach(run)
@@ -167,12 +173,14 @@ class Loop:
             run._stepper = self._stepper
         self.passes: list[Pass] = []
         self.passes_opened = 0
+        self.leaving = Leaving()
         self.epoch_is_open = self.cut_short = self.abandoned = self.epochs_abandoned = False
         self.share = StepShare()
         self.positions = self._make_positions(self.randomness)
         self.positions.remembers = self._store is not None
         self.saving = Saving(self, run, self._store, self._state)
         self.resuming = Resuming(self, run, self._state)
+        self.account = Account(run, self.saving.resumable)
         self.signals = Signals(run._verdicts.ask_stop, self.saving.ask_by_signal if self.saving.store is not None else None)
         self.step_hooks = StepHooks(run)
         self._outer = CURRENT.get()
@@ -183,8 +191,9 @@ class Loop:
         failure = self._close_levels(error)
         try:
             problems = self._end(failure)
+            self.account.end(failure or next(iter(problems), None))
         finally:
-            run = self._clean_up()
+            self._clean_up()
         if failure is not None:
             for problem in problems:
                 failure.add_note(f"on_run_end failed too: {type(problem).__name__}: {problem}")
@@ -196,8 +205,6 @@ class Loop:
             for problem in problems:
                 ending.add_note(f"on_run_end failed: {type(problem).__name__}: {problem}")
             raise ending
-        missing = None if run._verdicts.stop or not self._run_points else self.hooks.never_came(run)
-        problems += [missing] if missing is not None else []
         if problems:
             raise problems[0] if len(problems) == 1 else ExceptionGroup("callbacks failed at on_run_end", problems)
         return isinstance(error, StopRun)
@@ -239,14 +246,17 @@ class Loop:
         problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
         try:
             self.saving.at_end(failure)
+            self.leaving.leave(None)
         except Exception as error:
             problems.append(error)
         self.logbook.flush()
         run.monitors.drain()
         problems += run.monitors.take_errors()
-        return problems + (self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else [])
+        problems += self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else []
+        missing = self.hooks.never_came(run) if self._run_points and failure is None and not run._verdicts.stop else None
+        return problems if missing is None else [*problems, missing]
 
-    def _clean_up(self) -> Run:
+    def _clean_up(self) -> None:
         run = self.running()
         self.step_hooks.remove()
         self.signals.restore()
@@ -255,7 +265,6 @@ class Loop:
         self.saving.close()
         CURRENT.set(self._outer)
         self._run = None
-        return run
 
     # What the run asks of its loop
 
@@ -270,6 +279,7 @@ class Loop:
             raise BadLoop(text("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number)))
         self.settle()
         self.running().max_epochs = number
+        self.account.plan(number)
         self.resuming.say_finished(number)
         return Epochs(self)
 
@@ -281,6 +291,7 @@ class Loop:
             raise BadLoop(text(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list"))
         self.settle()
         self.running()
+        check_pass(self, loader, trains=mode == "train")
         return Batches(Pass(self, loader, mode, aside=aside))
 
     def stop_epoch(self) -> None:
@@ -345,7 +356,10 @@ class Loop:
         self.epoch_is_open = self.epochs_abandoned = False
         run.epoch_complete = not self.cut_short
         self.clocks.epochs_done = self.clocks.epoch
-        self.hooks.fire("on_epoch_end", run)
+        try:
+            self.hooks.fire("on_epoch_end", run)
+        finally:
+            self.leaving.leave(None)
         self.logbook.flush()
         run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
         run.monitors.raise_errors()

@@ -171,6 +171,7 @@ class Pass:
                 loop.saving.pass_is_done(self.results, self._batches_seen)
             run.mode = self._outer_mode
             set_now(run, self._outer_now)
+            loop.leaving.leave(self)
         if self._opened_epoch:
             loop.close_epoch()
             loop.saving.body_begins()
@@ -187,6 +188,7 @@ class Pass:
         """Forget the pass without its end points: an exception has cut it off."""
         self.is_open, self._is_done, self._in_iteration = False, True, False
         self.now.clear()
+        self._loop.leaving.leave(self, has_failed=True)
 
     def abort(self) -> None:
         """Drop the pass, and leave the run as it was before it: an exception came out of it, and someone may catch it."""
@@ -394,3 +396,4 @@ class Batches:
         if self._pass.is_open:
             self._pass.abandoned = True
             self._pass._loop.abandoned = True
+            self._pass._loop.leaving.leave(self._pass, has_failed=True)

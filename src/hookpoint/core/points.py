@@ -11,6 +11,7 @@ RUN_NAMES = ("run", "runner", "run_context", "trainer")
 ALWAYS = ("run", "epoch", "logs")
 BATCH = (*ALWAYS, "batch", "batch_idx")
 STEP = (*BATCH, "outputs", "loss")
+DATA = ("epoch", "mode", "batch_idx", "settings", "worker")
 
 TRAIN = ("train",)
 VAL = ("val",)
@@ -37,13 +38,14 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A named moment of a run."""
+    """A named moment of a run, or, `in_data`, of the making of its data, in whatever process that happens."""
 
     name: str
     fires: str
     offers: tuple[str, ...] = ALWAYS
     modes: tuple[str, ...] = ()
     main_only: bool = False
+    in_data: bool = False
     spellings: tuple[Spelling, ...] = field(default=())
 
 
@@ -269,6 +271,20 @@ POINTS: tuple[Point, ...] = (
         "off the training thread, with what was logged: this makes a callback a monitor",
         ("run", "records"),
     ),
+    Point(
+        "on_sample",
+        "by a `HookedLoader`, in the process that made it, with each sample; `return Replace(value)` gives another",
+        ("sample", "index", *DATA),
+        EVERY_MODE,
+        in_data=True,
+    ),
+    Point(
+        "on_batch_made",
+        "by a `HookedLoader`, in the process that made it, with each batch; `return Replace(value)` gives another",
+        ("batch", "indices", *DATA),
+        EVERY_MODE,
+        in_data=True,
+    ),
 )
 
 BY_NAME: dict[str, Point] = {point.name: point for point in POINTS}
@@ -313,6 +329,13 @@ FOREIGN: dict[str, str] = {
     "on_predict_batch_start": "on_pred_iter_begin",
     "on_save_checkpoint": "on_save",
     "on_load_checkpoint": "on_load",
+    "ds_begin": "on_run_begin",
+    "ds_epoch_begin": "on_train_epoch_begin",
+    "ds_epoch_end": "on_train_epoch_end",
+    "ds_step_begin": "on_sample",
+    "ds_step_end": "on_batch_made",
+    "sync_epoch_begin": "on_epoch_begin",
+    "sync_step_begin": "on_batch_fetch_begin",
 }
 
 _declared: set[str] = set()

@@ -31,6 +31,7 @@ class Resuming:
 
     def __init__(self, loop: Loop, run: Run, parts: Mapping[str, Any]) -> None:
         self.place: Mapping[str, Any] = BETWEEN_EPOCHS
+        self.identity: Mapping[str, Any] = {}
         self.has_resumed = False
         self._loop = loop
         self._run = run
@@ -42,7 +43,9 @@ class Resuming:
         """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
         loop, run = self._loop, self._run
         store = loop.saving.resumable
-        self._found = store.open(resume, identity()) if store is not None else None
+        if store is not None:
+            self.identity = identity()
+            self._found = store.open(resume, self.identity)
         if self._found is not None:
             loop.clocks.load_state_dict(self._found.state["clocks"])
             self.place = self._found.state["place"]

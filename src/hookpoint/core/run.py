@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["train", "val", "pred"]
 
-GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader")
+GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
 CALLS = {
     "stop": 'run.stop("why")',
@@ -80,6 +80,7 @@ class Run(OtherNames):
     workdir: Any
     train_loader: Any
     val_loader: Any
+    config: dict[str, Any]
     rank: int
     local_rank: int
     world_size: int
@@ -289,6 +290,10 @@ class Run(OtherNames):
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function of the values a log step sends; what it returns is sent with them, and may be floats later."""
         self._logbook.at_log_step.append(function)
+
+    def at_leave(self, function: Callable[[], object]) -> None:
+        """Have a function called once, when the pass now running ends, breaks off or fails; outside of one, see `Leaving`."""
+        self._loop.leaving.add(self._loop.passes[-1] if self._loop.passes else None, function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
         """Register a function whose value is logged whenever summaries are merged."""

@@ -78,5 +78,8 @@ class ResumableStore(Store, Protocol):
     def collect(self, *, wait: bool = False) -> list[Saved]:
         """Return what the background has finished, once, or raise what it failed with."""
 
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Write down what is known of the run now, of plain types, beside what was known before."""
+
     def close(self) -> None:
         """Let go of the place."""

@@ -22,6 +22,7 @@ class Behind:
 
     def __init__(self, sampler: Any, batches: int, begin: PutBack, had_iterator: bool) -> None:
         self.was_asked = False
+        self.passed_over = batches
         self._sampler = sampler
         self._left = batches
         self._begin: PutBack | None = begin
@@ -93,7 +94,10 @@ def iterator_behind(
     if behind.was_asked:
         behind.start()
         if (made := twin.__dict__["_iterator"]) is not None:
-            made._index_sampler = sampler
+            if made._index_sampler is behind:
+                made._index_sampler = sampler
+            else:  # that of a HookedLoader, which stands around it
+                made._index_sampler.sampler = sampler
             loader._iterator = made
     elif batches and hold is not None:
         behind.be_aside(loader.num_workers * (loader.prefetch_factor or 0), hold)

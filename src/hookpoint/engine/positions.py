@@ -27,6 +27,7 @@ from hookpoint.core.positions import read_over
 from hookpoint.core.randomness import Randomness
 from hookpoint.engine import loader_state, own_state
 from hookpoint.engine.behind import iterator_behind
+from hookpoint.engine.hooked_loader import HookedLoader
 from hookpoint.engine.known_loader import (
     KnownLoader,
     batches_ahead,
@@ -82,6 +83,8 @@ class TorchPositions:
         self.load_state_dict(state)
         record = None if state["last"] is None else self._waiting.pop(state["last"])
         _tell_epoch(loader, epoch)
+        if isinstance(loader, HookedLoader):
+            loader.settings.go_on(waits=True)
         self._last, _ = self._meet(loader, trains=True, adopts=False)
         if self._last is not None and record is not None:
             self._last.go_on(loader, record)

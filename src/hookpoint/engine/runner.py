@@ -27,6 +27,7 @@ from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.function_main import FunctionMain
+from hookpoint.engine.hooked_loader import HookedLoader
 from hookpoint.engine.keeping import kept_in
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
@@ -71,6 +72,7 @@ class Runner:
         log_every: int = 50,
         max_retries: int = 3,
         strict_sync: bool = False,
+        config: Any = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
     ) -> None:
@@ -103,6 +105,7 @@ class Runner:
             "name": name or (type(model).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
+            "config": config,
             "resume": resume,
             **kept_in(workdir, model, optimizer, seed=seed, precision=precision, accumulate=accumulate),
         }
@@ -162,7 +165,7 @@ class Runner:
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(run._clocks)
 
-        state = {**self._state, "fit/validation": schedule}
+        state = {**self._state, "fit/validation": schedule, **_settings_of(train, val)}
         with (
             self._running(inside, begin, state=state) as run,
             training(self.model),
@@ -334,6 +337,12 @@ class Runner:
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation
+
+
+def _settings_of(train: Any, val: Any) -> dict[str, Any]:
+    """Return the settings of loaders that have any, for the checkpoint."""
+    loaders = {"fit/data": train, "fit/validation data": val}
+    return {name: one.settings for name, one in loaders.items() if isinstance(one, HookedLoader) and one.settings}
 
 
 def _asks_in_epochs(schedule: When | None, val: Any) -> bool:

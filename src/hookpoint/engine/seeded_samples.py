@@ -7,6 +7,7 @@ import operator
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +51,12 @@ class SeededSamples(Dataset[Any]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __getitem__(self, index: Any) -> Any:
+        with self.seeding(index):
+            return self.dataset[index]
+
+    @contextmanager
+    def seeding(self, index: Any) -> Iterator[None]:
+        """Seed the generators from an index, or from words, for the time of a block; then put them back."""
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
         host = torch.default_generator  # seeding through torch.manual_seed would reach for CUDA, which a worker must not
         found = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
@@ -59,7 +66,7 @@ class SeededSamples(Dataset[Any]):
             host.manual_seed(number)
             if numpy is not None:
                 numpy.seed(number % 2**32)
-            return self.dataset[index]
+            yield
         finally:
             random.setstate(found[0])
             host.set_state(found[1])

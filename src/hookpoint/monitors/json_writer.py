@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookpoint.core.callback import Callback
+from hookpoint.core.plain_values import plain
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -185,7 +186,7 @@ def _step_of(line: bytes) -> int:
 
 
 def _scalars_row(record: Record) -> dict[str, Any]:
-    values = {_key(name): _plain(value) for name, value in record.scalars().items()}
+    values = {_key(name): plain(value) for name, value in record.scalars().items()}
     return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "at": record.at, **values}
 
 
@@ -195,25 +196,12 @@ def _is_event(record: Record) -> bool:
 
 def _event_row(record: Record) -> dict[str, Any]:
     ((event, fields),) = record.values.items()
-    values = {_key(name): _plain(value) for name, value in fields.items()}
+    values = {_key(name): plain(value) for name, value in fields.items()}
     return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "event": event, **values}
 
 
 def _key(name: str) -> str:
     return f"values/{name}" if name in OWN_KEYS else name
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it; what it does not know becomes a string."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
-    return str(value)
 
 
 def _read(value: Any) -> Any:

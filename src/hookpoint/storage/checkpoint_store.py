@@ -23,6 +23,7 @@ from hookpoint.storage.checkpoint_folder import cannot_save, discard, verified, 
 from hookpoint.storage.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.lock import WorkdirLock
 from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.snapshot import Snapshots
 
 logger = logging.getLogger("hookpoint")
@@ -56,6 +57,7 @@ class CheckpointStore:
         self._rules: dict[str, Keep] = {}
         self._background = Background()
         self._snapshots = Snapshots()
+        self._run_file = RunFile(self.workdir)
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Take the workdir, put in order what a kill left there, and return what to go on from, or None for a fresh run.
@@ -76,6 +78,7 @@ class CheckpointStore:
         except OSError as error:
             raise cannot_save(self.workdir, error) from error
         self._is_open = True
+        self._run_file = RunFile(self.workdir)
         return found
 
     def check(self, state: Mapping[str, Any]) -> None:
@@ -109,6 +112,11 @@ class CheckpointStore:
         saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
         assert saved is not None
         return Path(saved.path)
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Add to run.json what is known of the run now."""
+        self._refuse_if_closed()
+        self._run_file.update(facts)
 
     def close(self) -> None:
         """Wait for the background and let go of the workdir. Nothing happens the second time."""

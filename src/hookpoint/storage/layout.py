@@ -5,6 +5,7 @@
     checkpoints/last               a symbolic link to the newest checkpoint, for people; nothing here reads it
     checkpoints/damaged-step-…/    what was found damaged, kept for whoever wants to look into it
     checkpoints/.staging-…         what is being made, checkpoints/.deleting-… what is being deleted: leftovers are removed
+    tensor-dumps/                  tensors and images that callbacks were asked to write
     previous/001/                  an earlier run that was moved aside
 
 The newest checkpoint is that of the highest step and number. Clocks of machines and file systems have no say in it.
@@ -23,7 +24,8 @@ PREVIOUS = "previous"
 BEST = "best-"
 DAMAGED = "damaged-"
 MANIFEST = "manifest.json"
-OF_A_RUN = ("checkpoints", "run.json", "scalars.jsonl", "events.jsonl", "tensorboard")  # in the order they are moved aside
+TENSOR_DUMPS = "tensor-dumps"
+OF_A_RUN = ("checkpoints", "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS)  # as they are moved aside
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 HASH_LETTERS = 12

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.storage import disk
+from hookpoint.storage.averaged_weights import averaged_weights
 from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_checkpoint, read_manifest, verified, verify_file
 from hookpoint.storage.layout import CHECKPOINTS, MANIFEST
@@ -15,12 +16,13 @@ from hookpoint.storage.layout import CHECKPOINTS, MANIFEST
 WEIGHTS = "model.safetensors"
 
 
-def load_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
     They are a mapping of names to tensors on the host, ready for `model.load_state_dict`; of several models, one mapping for
     each. Of a workdir it is its newest good checkpoint. What has a manifest is verified first, and DamagedCheckpoint raised if
-    it is not what was written.
+    it is not what was written. With `averaged`, weights that a callback has averaged are in the place of the trained ones;
+    where several have, it is the callback's name.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -33,7 +35,10 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     given = Path(os.path.realpath(path))
     if disk.is_folder(given):
-        return _of_checkpoint(given if is_like_a_checkpoint(given) else _newest_good(given))
+        folder = given if is_like_a_checkpoint(given) else _newest_good(given)
+        return averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)
+    if disk.is_file(given) and averaged:
+        raise CannotResume(text(f"{path} is a file of weights, and has no averages.", give="the checkpoint's folder"))
     if disk.is_file(given):
         return _of_file(given)
     raise CannotResume(text(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file"))

@@ -146,6 +146,19 @@ class WorkdirLock:
         )
 
 
+def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
+    """Return who writes to a workdir now, as far as that can be known from here; None where nobody does."""
+    if (Path(workdir).resolve(), os.getpid()) in _held:  # whose lock would end with the closing of the file
+        return Holder.here()
+    try:
+        path = Path(workdir) / NAME
+        holder = Holder.parsed(path.read_bytes()[:MOST_BYTES]) if path.is_file() else None
+    except OSError:
+        return None
+    is_elsewhere = holder is not None and holder.host != socket.gethostname()
+    return holder if holder is not None and (is_elsewhere or holder.runs()) else None
+
+
 def _lock(descriptor: int) -> bool | None:
     """Lock the file; return False if another process has it, and None where files cannot be locked."""
     if fcntl is None:

@@ -1,0 +1,121 @@
+"""Train a small residual network on handwritten digits, with everything else as callbacks. `hookpoint demo` runs this.
+
+Interrupt it and start it again: it goes on where it was, and ends with the same weights as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hookpoint
+from hookpoint import Callback, Run, Runner
+from hookpoint import callbacks as cb
+
+Data = tuple[Tensor, Tensor]
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, width_in: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        self.straight = nn.Sequential(
+            nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.around = nn.Identity() if stride == 1 else nn.Conv2d(width_in, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.straight(x) + self.around(x))
+
+
+def residual_network(width: int = 32) -> nn.Module:
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+        Block(width, width),
+        Block(width, 2 * width, stride=2),
+        Block(2 * width, 4 * width, stride=2),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10)),
+    )
+
+
+class Distort(Callback):
+    """Turn, scale and shift each picture a little before it is trained on, differently in every epoch."""
+
+    def on_train_iter_begin(self, run: Run) -> None:
+        pictures, labels = run.batch
+        number = len(pictures)
+        angle, scale = 0.4 * (torch.rand(number) - 0.5), 1 + 0.2 * (torch.rand(number) - 0.5)
+        turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).view(number, 2, 2) * scale.view(
+            -1, 1, 1
+        )
+        shift = 0.25 * (torch.rand(number, 2, 1) - 0.5)
+        grid = F.affine_grid(torch.cat([turn, shift], dim=2), list(pictures.shape), align_corners=False)
+        run.batch = F.grid_sample(pictures, grid, align_corners=False), labels
+
+
+def digits() -> tuple[Data, Data, Data]:
+    """Return 1,797 pictures of 8 by 8 pixels as data to train on, to choose the best by, and to test with at the end."""
+    pictures, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
+    inputs, targets = torch.tensor(pictures).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
+    train, val, test = zip(inputs.split([1197, 240, 360]), targets.split([1197, 240, 360]), strict=True)
+    return train, val, test
+
+
+def everything_else(val: Data, epochs: int) -> list[Callback]:
+    return [
+        cb.InferenceRunner(  # measure the error on data it is not trained on, each epoch
+            val,
+            [cb.ClassificationError("wrong-top1", "val-error-top1"), cb.ClassificationError("wrong-top5", "val-error-top5")],
+            batch_size=240,
+        ),
+        cb.ModelSaver(max_to_keep=3),  # save everything, each epoch
+        cb.MinSaver("val-error-top1"),  # and keep the best
+        cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.05), (epochs * 6 // 10, 0.005), (epochs * 9 // 10, 0.0005)]),
+        cb.HumanHyperParamSetter("learning_rate"),  # write "learning_rate: 0.01" into hyper.txt in the run's folder
+        cb.SendStat(["echo", "validation error is {val-error-top1}"], "val-error-top1"),  # any command, or url="tgram://..."
+        cb.GPUUtilizationTracker(),
+        cb.InjectShell(shell="python"),  # `touch INJECT_SHELL.tmp` in the run's folder opens a shell in the training
+        cb.ThroughputTracker(),
+        cb.SummaryCollector(collect_freq=100),  # histograms of weights and gradients for TensorBoard
+        cb.ScalarPrinter(whitelist=["loss", "rate", "top1"]),  # instead of all values, which the other monitors write
+    ]
+
+
+def train(workdir: str = "runs/digits", epochs: int = 40, resume: str = "auto") -> None:
+    train_data, val, test = digits()
+    torch.manual_seed(0)
+    model = residual_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    runner = Runner(
+        model,
+        optimizer,
+        nn.CrossEntropyLoss(),
+        callbacks=[Distort(), *everything_else(val, epochs)],
+        workdir=workdir,
+        name="digits",
+        resume=resume,
+        seed=0,
+    )
+    runner.fit(train_data, epochs=epochs, batch_size=32)
+
+    model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
+    right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).sum()
+    print(f"of 360 digits it has never seen, the best of {epochs} epochs reads {right / 360:.1%} rightly")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", default="runs/digits")
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--resume", default="auto", help="auto, never, must, or the path of a checkpoint")
+    train(**vars(parser.parse_args()))

@@ -1,0 +1,28 @@
+"""MeasuredSteps: which steps are worth a measurement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookpoint.callbacks.arguments import whole
+from hookpoint.core.errors import BadLoop, text
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+
+class MeasuredSteps:
+    """Say whether the step that is under way is measured: every n-th, or without `every` those at which values are sent."""
+
+    def __init__(self, owner: str, every: int | None) -> None:
+        self.every = None if every is None else whole(owner, "every", every, least=1)
+
+    def check(self, owner: str, run: Run) -> None:
+        """Refuse to go by log steps where there are none."""
+        if self.every is None and not run._loop.log_every:
+            raise BadLoop(text(f"{owner} measures at log steps, and log_every=0 leaves none.", give=f"{owner}(every=100)"))
+
+    def has_next(self, run: Run) -> bool:
+        """Say whether the step that comes next is measured, with accumulation for each batch of it."""
+        step = run._clocks.step + 1
+        return step >= run._logbook.next_log_step if self.every is None else step % self.every == 0

@@ -1,0 +1,215 @@
+"""StochasticWeightAveraging: the average of the weights at the ends of the last epochs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks.averaged_weights import AveragedWeights
+from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
+from hookpoint.callbacks.setting import Setting
+from hookpoint.callbacks.swa_schedule import SWASchedule
+from hookpoint.core.errors import BadLoop, text
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback import Options
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+
+class StochasticWeightAveraging(AveragedWeights):
+    """Average the weights at the ends of the last epochs, all alike; the model ends with the averages.
+
+    `start` is the first epoch that counts, from 1, or the part of all epochs that comes before it. From then on the learning
+    rate is `lr`, to which it gets in `anneal_epochs` epochs, by "cos" or "linear", whatever a scheduler of the run says;
+    without `lr` it is left to others. Where the model has batch norm, its statistics are measured anew for the averages, with
+    torch's update_bn, over `data` or one epoch of the training data; `forward` is a function of a batch that calls the model,
+    where it is not called as in validation. `model` is what is averaged, where it is not all of the run's model.
+
+    When the last epoch is trained, its validation is that of the averages. After the last checkpoint, which has the training
+    weights as the model's, so that a longer run can go on, the averages are put into the model. Of what a checkpoint keeps here
+    `load_weights(path, averaged=True)` makes weights for a model, `weights()` does so from this object. A run that is stopped
+    early ends with the averages so far; after an exception or a signal the model has its training weights. Epochs that are cut
+    short do not count.
+
+    Listens to on_epoch_begin, on_train_iter_begin, on_train_epoch_end, on_val_epoch_begin, on_epoch_end and on_run_end. Sends
+    the event "setting". Keeps the averages, the statistics for them and the rates of before in the checkpoint. Runs on all
+    ranks. A step pays for setting the rate, where the run has a scheduler, and nothing otherwise; an epoch for one pass over
+    the weights, the last one for a pass over the data where there is batch norm.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    >>> swa = StochasticWeightAveraging(start=2, lr=0.5, anneal_epochs=1)
+    >>> with Loop([swa], model=model, optimizer=optimizer) as run:
+    ...     model.weight.data.zero_()
+    ...     for epoch in run.epochs(3):
+    ...         for batch in run.batches([torch.ones(1, 1)]):
+    ...             optimizer.zero_grad()
+    ...             model(batch).sum().backward()
+    ...             optimizer.step()
+    ...         print(model.weight.item())
+    tensor([[0.]])
+    -1.0
+    -1.5
+    -2.0
+    >>> model.weight.item()
+    -1.75
+    """
+
+    keeps_at_end = True
+
+    _first: int | None
+    _rates: list[float]
+    _statistics: dict[str, Any]
+    _taken: int
+
+    def __init__(
+        self,
+        start: float = 0.75,
+        lr: float | None = None,
+        *,
+        anneal_epochs: int = 10,
+        anneal: Literal["cos", "linear"] = "cos",
+        data: Any = None,
+        forward: Callable[[Any], object] | None = None,
+        model: Any = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(model, buffers=False, **options)
+        self.lr = None if lr is None else number("StochasticWeightAveraging", "lr", lr, least=0.0)
+        self._schedule = SWASchedule(start, anneal_epochs, anneal)
+        if forward is not None and not callable(forward):
+            raise TypeError(f"StochasticWeightAveraging(forward=...) takes a function of the batch; got {forward!r}")
+        self.data, self._forward = data, forward
+        self.setting = None if lr is None else Setting("learning_rate")
+        self.reset()
+
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        for entry in run.hooks.entries:
+            other = entry.subject
+            if other is not self and isinstance(other, AveragedWeights) and other.model_of(run) is self.model_of(run):
+                cures = {"drop": "one of the two"}
+                raise BadLoop(text(f"{self.name} and {entry.name} both average this model, and put that into it.", **cures))
+        if self.lr is not None and not getattr(run.optimizer, "param_groups", None):
+            raise BadLoop(text(f"{self.name} finds no optimizer whose rate it could set.", give="optimizer=..., or no lr"))
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        if self.setting is not None:
+            self.setting.begin(run, self.name or "", takes_over=True)
+
+    def on_epoch_begin(self, run: Run) -> None:
+        self._is_trained = False
+        if not self.updates and not self._rates:  # once it has begun, a run that gets longer does not put it off
+            self._first = self._schedule.first_epoch(run.max_epochs)
+        if self._is_on(run) and self.setting is not None and not run.resuming:
+            groups = run.optimizer.param_groups
+            self._rates += [float(group["lr"]) for group in groups[len(self._rates) :]]
+            goals = dict(zip((float(group["lr"]) for group in groups), self._goals(run), strict=False))
+            self.setting.adjust(run, goals.get)
+
+    def on_train_iter_begin(self, run: Run) -> None:
+        if run.lr_scheduler is not None and self._rates:  # it writes too, between epochs or after each step
+            for position, rate in enumerate(self._goals(run)):
+                run.hyper[f"lr@{position}"] = rate
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        super().on_train_epoch_end(run)
+        self._is_trained = not run._loop.cut_short
+
+    def on_val_epoch_begin(self, run: Run) -> None:
+        if self._is_running and self._is_trained and run.epoch == run.max_epochs and self._is_on(run):
+            self._take(run)
+            self.swap_in(run)
+
+    def on_pred_epoch_begin(self, run: Run) -> None:
+        self.on_val_epoch_begin(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch_complete and self._is_on(run):
+            self._take(run)
+
+    def on_run_end(self, run: Run) -> None:
+        self._has_failed |= run._loop.signals.received is not None
+        if not self._has_failed and self.average.averages:
+            self._measure(run)
+        elif not self._has_failed:
+            first = self._first or self._schedule.start
+            logger.warning("%s: the run has no complete epoch from %s on, and ends without averages", self.name, first)
+        super().on_run_end(run)
+
+    def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
+        tensors, values = super().exchanged(model)
+        buffers = batch_norm_buffers(model) if self._statistics else {}
+        names = [name for name in self._statistics if name in buffers]
+        return [*tensors, *(buffers[name] for name in names)], [*values, *(self._statistics[name] for name in names)]
+
+    def _is_on(self, run: Run) -> bool:
+        return self._first is not None and run.epoch >= self._first
+
+    def _goals(self, run: Run) -> list[float]:
+        assert self.lr is not None
+        assert self._first is not None
+        return [self._schedule.rate(old, self.lr, epoch=run.epoch, first=self._first) for old in self._rates]
+
+    def _take(self, run: Run) -> None:
+        """Count the weights of this epoch, once; in the last epoch, measure the statistics for the averages."""
+        if self._taken < run.epoch:
+            if self.updates:
+                self.average.update(self.model_of(run), 1 / (self.updates + 1))
+            else:
+                self.average.follow(self.model_of(run))
+            self.updates += 1
+            self._taken, self._statistics, self._is_measured = run.epoch, {}, False
+        if run.epoch == run.max_epochs:
+            self._measure(run)
+
+    def _measure(self, run: Run) -> None:
+        model, data = self.model_of(run), run.train_loader if self.data is None else self.data
+        if self._is_measured or not batch_norm_buffers(model):
+            return
+        self._is_measured = True
+        if data is not None:
+            self._put_in(model)
+            try:
+                self._statistics = measured_statistics(run, model, data, self._forward)
+            finally:
+                self._swap.put_back()
+        if not self._statistics:
+            logger.warning(
+                "%s: no data is left to measure batch norm with, and the averages have the statistics of other weights;"
+                " give it data=...",
+                self.name,
+            )
+
+    def reset(self) -> None:
+        super().reset()
+        self._first, self._taken = None, 0
+        self._rates, self._statistics = [], {}
+        self._is_measured = self._is_trained = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "first": self._first,
+            "rates": list(self._rates),
+            "taken": self._taken,
+            "statistics": dict(self._statistics),
+            "is_measured": self._is_measured,
+            "setting": None if self.setting is None else self.setting.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._first, self._rates, self._taken = state["first"], list(state["rates"]), state["taken"]
+        self._is_measured = state["is_measured"]
+        self._statistics = {name: tensor.clone() for name, tensor in state["statistics"].items()}
+        if self.setting is not None and state["setting"] is not None:
+            self.setting.load_state_dict(state["setting"])

@@ -1,0 +1,87 @@
+"""Which value of a metric was the best, where the run itself kept none: a guess by the metric's name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookpoint.callbacks.best import mode_of
+from hookpoint.cli.plain_file import open_plain, whole_lines
+from hookpoint.cli.scalars_file import number_of, record_of
+
+FIRST = ("val_loss", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class BestValue:
+    """The best value of a metric, the step it is of, and where it is known from: "run", "events" or "guess"."""
+
+    metric: str
+    value: float
+    step: int | None
+    mode: str | None
+    source: str
+
+    @classmethod
+    def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
+        """Return what a file says, or None where that makes no sense."""
+        if not isinstance(facts, dict):
+            return None
+        value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")
+        if value is None or math.isnan(value):
+            return None
+        return cls(metric, value, step if type(step) is int else None, mode if mode in ("min", "max") else None, source)
+
+
+def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
+    """Return the metric that says most of how good a run is, and its mode; None where no name says anything.
+
+    >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
+    (('val_loss', 'min'), ('val_acc', 'max'), None)
+    """
+    for name in (*(one for one in FIRST if one in names), *names):
+        try:
+            return name, mode_of(name, "auto")
+        except ValueError:
+            continue
+    return None
+
+
+def guessed(path: Path, names: Collection[str], most_bytes: int | None = None) -> BestValue | None:
+    """Return the best value of the metric that says most, the one of whole epochs where there are such.
+
+    Reads the file once; and a second time, for the best of all steps, where it is no longer than `most_bytes`.
+    """
+    watched = metric_to_watch(names)
+    try:
+        if watched is None:
+            return None
+        best = _best(path, *watched, "epoch")
+        if best is not None or (most_bytes is not None and os.path.getsize(path) > most_bytes):
+            return best
+        return _best(path, *watched, None)
+    except OSError:
+        return None
+
+
+def _best(path: Path, metric: str, mode: str, at: str | None) -> BestValue | None:
+    key = json.dumps(metric).encode()
+    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # as JSONWriter writes it
+    better: tuple[float, int] | None = None
+    sign = 1.0 if mode == "min" else -1.0
+    with open_plain(path) as file:
+        for line in whole_lines(file):
+            if key not in line or kind not in line:  # which most lines are, and are not worth parsing
+                continue
+            row = record_of(line)
+            if row is None or (at is not None and row["at"] != at):
+                continue
+            value = number_of(row.get(metric))
+            if value is not None and not math.isnan(value) and (better is None or sign * value < sign * better[0]):
+                better = value, row["step"]
+    return None if better is None else BestValue(metric, *better, mode, "guess")

@@ -1,0 +1,61 @@
+"""What is drawn of a run folder: its curves, and what to write above them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from hookpoint.callbacks.best import Mode, mode_of
+from hookpoint.cli.refusal import Refusal
+from hookpoint.cli.run_folder import RUNNING, SCALARS, RunFolder
+from hookpoint.cli.scalars_file import read_series
+from hookpoint.cli.words import duration, moment, shown
+from hookpoint.plots.choice import UnknownCurve
+from hookpoint.plots.curves import Subject, Wish, sheet_of
+from hookpoint.plots.sheet import Sheet
+
+
+def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> Sheet:
+    """Return what to draw of some run folders. Only the metrics that are wished for are read, where each is named in full."""
+    names = None if not wish.metrics or any(set(name) & set("*?[") for name in wish.metrics) else wish.metrics
+    try:
+        return sheet_of([_subject(run, label, names) for run, label in _labelled(runs)], wish, columns=columns)
+    except UnknownCurve:
+        if names is None:
+            raise
+        return sheet_of(
+            [_subject(run, label, None) for run, label in _labelled(runs)], wish, columns=columns
+        )  # says what there is
+
+
+def _subject(run: RunFolder, label: str, names: Collection[str] | None) -> Subject:
+    try:
+        series = read_series(run.path / SCALARS, names)
+    except FileNotFoundError:
+        raise Refusal(f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes") from None
+    kept = {name: best.mode for name, best in run.all_best.items()}
+    modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
+    return Subject(label, series, _about(run), tuple(kept), modes)
+
+
+def _mode(name: str, kept: str | None) -> Mode | None:
+    try:
+        return mode_of(name, kept or "auto")
+    except ValueError:
+        return None
+
+
+def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
+    """Return each run with what to call it: several are told apart by their folders, as many have the name of a model."""
+    folders = [run.path.resolve().name for run in runs]
+    if len(runs) == 1:
+        return [(runs[0], runs[0].name if runs[0].name == folders[0] else f"{runs[0].name} ({folders[0]})")]
+    labels = folders if len(set(folders)) == len(folders) else [str(run.path) for run in runs]
+    return list(zip(runs, labels, strict=True))
+
+
+def _about(run: RunFolder) -> str:
+    """Return how a run stands, and since when."""
+    since = moment(run.started, "%Y-%m-%d %H:%M")
+    if run.status == RUNNING:
+        return f"running since {since}" if since else "running"
+    return ", ".join(part for part in (run.status, since, duration(run.seconds)) if part)

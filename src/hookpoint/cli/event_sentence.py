@@ -1,0 +1,69 @@
+"""Events of events.jsonl as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookpoint.cli.scalars_file import number_of
+from hookpoint.cli.words import number, shown
+
+OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """Return what happened, in words. Events of one's own, and those that lack what they should have, are listed.
+
+    >>> sentence({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
+    'best loss so far: 0.5 (before: 0.75)'
+    >>> sentence({"event": "lunch", "dish": "soup"})
+    'lunch: dish soup'
+    """
+    try:
+        words = _SENTENCES[event["event"]](event)
+    except (KeyError, TypeError):
+        words = _listed(event)
+    return shown(words)
+
+
+def _listed(event: Mapping[str, Any]) -> str:
+    fields = ", ".join(f"{name} {_value(value)}" for name, value in event.items() if name not in OWN_KEYS)
+    return f"{event.get('event')}: {fields}" if fields else str(event.get("event"))
+
+
+def _value(value: Any) -> str:
+    as_number = number_of(value)
+    if as_number is not None and not isinstance(value, int):
+        return number(as_number)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _saved(event: Mapping[str, Any]) -> str:
+    took = f" in {_value(event['seconds'])} s" if "seconds" in event else ""
+    folder = str(event["path"]).replace("\\", "/").rpartition("/")[2]
+    return f"saved {folder} ({_value(event['tags'])}){took}"
+
+
+def _best(event: Mapping[str, Any]) -> str:
+    before = f" (before: {_value(event['previous'])})" if event.get("previous") is not None else ""
+    return f"best {event['metric']} so far: {_value(event['value'])}{before}"
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "best": _best,
+    "exception": lambda event: f"failed with {event['type']}: {event['text']}",
+    "restore": lambda event: (
+        f"put back the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
+    ),
+    "resume": lambda event: f"resumed from {event['path']}",
+    "save": _saved,
+    "save_failed": lambda event: f"could not save, {event['in_a_row']} in a row: {event['reason']}",
+    "save_refused": lambda event: f"did not save: {event['reason']}",
+    "setting": lambda event: (
+        f"{event['param']} set to {_value(event['value'])}, from {_value(event['previous'])}, by {event['by']}"
+    ),
+    "setting_refused": lambda event: f"refused line {event['line']} of {event['file']}: {event['reason']}",
+    "signal": lambda event: f"{event['received']} was received",
+    "stop": lambda event: f"asked to stop: {event['reason']}",
+    "top": lambda event: f"{event['metric']} {_value(event['value'])} is number {event['place']} of the best",
+}

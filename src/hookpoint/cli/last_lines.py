@@ -1,0 +1,80 @@
+"""Last: what the end of scalars.jsonl says, however long the file is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hookpoint.cli.plain_file import lines_backwards, open_plain, whole_lines
+from hookpoint.cli.scalars_file import number_of, record_of
+
+LINES_LOOKED_AT = 2_000
+OF_STEPS_LOOKED_AT = 50  # of the many records of log steps: behind them only others are worth parsing
+OF_A_STEP = b'"at": "step"'
+OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value of a metric, and the record it is of."""
+
+    value: float
+    step: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The step, epoch and time of the newest record, the time of the first, and the newest value of each metric."""
+
+    is_there: bool = False
+    step: int | None = None
+    epoch: int | None = None
+    time: float | None = None
+    first_time: float | None = None
+    points: dict[str, Point] = field(default_factory=dict)
+
+
+def last_of(path: Path) -> Last:
+    """Read the end of a file that JSONWriter wrote, and its first line. Lines that are no records are passed over."""
+    try:
+        with open_plain(path) as file:
+            first = record_of(next(whole_lines(file), b""))
+    except OSError:
+        return Last()
+    rows = list(_newest(path))
+    if not rows:
+        return Last(is_there=True)
+    points: dict[str, Point] = {}
+    for row in rows:
+        for name, given in row.items():
+            if name not in OWN_KEYS and name not in points and (value := number_of(given)) is not None:
+                points[name] = Point(value, row["step"], row["at"])
+    newest = rows[0]
+    began = first["time"] if first is not None else rows[-1]["time"]
+    in_order = {name: points[name] for name in sorted(points, key=lambda name: (points[name].at != "epoch", name))}
+    return Last(True, newest["step"], newest["epoch"], float(newest["time"]), float(began), in_order)
+
+
+def _newest(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(islice(_lines(path), LINES_LOOKED_AT)):
+        if number < OF_STEPS_LOOKED_AT or OF_A_STEP not in line:
+            row = record_of(line)
+            if row is not None:
+                yield row
+
+
+def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, the newest first; nothing where there is no plain file that can be read."""
+    return (row for line in _lines(path) if (row := record_of(line)) is not None)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open_plain(path) as file:
+            yield from lines_backwards(file)
+    except OSError:
+        return

@@ -1,0 +1,162 @@
+"""The command `hookpoint`: a table of commands, each in a module of its own, imported when it is typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from hookpoint._version import __version__
+from hookpoint.cli.output import wants_colour
+
+COMMANDS = {  # the module in hookpoint.cli and the command in it are called like this
+    "demo": "Train a small network on handwritten digits: a first look.",
+    "runs": "List the runs in a folder.",
+    "show": "Show what a run is, how it stands and what it keeps.",
+    "tail": "Follow a run: what it logs and what happens.",
+    "plot": "Draw what was logged, as a picture or in the terminal.",
+    "export": "Write what was logged as a table: CSV, JSON or JSON lines.",
+    "verify": "Check that checkpoints are what was written.",
+    "clean": "Delete old checkpoints, logs and earlier runs.",
+    "explain": "Say which callback runs when, and why there.",
+    "points": "List the points of a run.",
+    "prove": "Show that a training can be killed and resumed exactly.",
+}
+
+EPILOG = """\
+\b
+Examples:
+  hookpoint runs                    the runs in runs/, or here
+  hookpoint show mine               all about runs/mine
+  hookpoint tail mine               follow it
+  hookpoint export mine -o mine.csv
+
+\b
+Exit codes:
+  0   fine
+  1   what was asked says no: damage found, not exact, a mistake in callbacks
+  2   wrong usage
+  65  what is there is damaged or cannot be read
+  69  a process is writing to the run
+  70  a mistake of hookpoint's own
+  73  cannot write
+  130 Ctrl-C
+
+\b
+Completion, of run names too, for bash (zsh, fish: the same with their names):
+  eval "$(_HOOKPOINT_COMPLETE=bash_source hookpoint)"
+"""
+
+DEBUG = "--debug"
+
+
+class Commands(click.Group):
+    """The commands of the table. Nothing but what is typed is imported; errors are one line each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"hookpoint.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        from difflib import get_close_matches
+
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            raise click.UsageError(f"there is no command {args[0]}" + (f"; did you mean {near[0]}?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.color = wants_colour()
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+            return answer
+        except BrokenPipeError:
+            return _without_reader()
+
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **options: Any) -> NoReturn:
+        """Run a command and exit with its code."""
+        given = list(sys.argv[1:] if args is None else args)
+        debug = DEBUG in given
+        options["standalone_mode"] = False
+        _never_fail_to_encode()
+        sys.exit(self._guarded([one for one in given if one != DEBUG], debug, positional, options))
+
+    def _guarded(self, args: list[str], debug: bool, positional: tuple[Any, ...], options: dict[str, Any]) -> int:
+        try:
+            answer = super().main(args, *positional, **options)
+            return answer if isinstance(answer, int) else 0
+        except SystemExit as end:  # click's way out where a pipe is closed
+            return end.code if isinstance(end.code, int) else 1
+        except (click.Abort, KeyboardInterrupt):
+            return _ended("", 130)
+        except click.UsageError as error:
+            return _wrong_usage(error)
+        except click.ClickException as error:
+            return _ended(error.format_message(), error.exit_code)
+        except BrokenPipeError:
+            return _without_reader()
+        except Exception as error:
+            if debug:
+                raise
+            from hookpoint.cli.refusal import one_line, refusal_of
+
+            refusal = refusal_of(error)
+            return _ended(one_line(str(refusal)), refusal.code)
+
+
+@click.group("hookpoint", cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hookpoint", message="%(prog)s %(version)s")
+def main() -> None:
+    """Look at training runs, follow them, check and clean them, and explain callbacks.
+
+    RUN is the folder of a run, or its name under runs/.
+    """
+
+
+def _wrong_usage(error: click.UsageError) -> int:
+    from hookpoint.cli.refusal import one_line
+
+    help_of = error.ctx.command_path if error.ctx is not None else "hookpoint"
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2 and later
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    return _ended(one_line(f"{error.format_message().rstrip('.')} ({help_of} --help)"), error.exit_code)
+
+
+def _ended(message: str, code: int) -> int:
+    try:
+        if message:
+            click.echo(f"hookpoint: {message}", err=True)
+        sys.stdout.flush()
+    except OSError:
+        _without_reader()
+    return code
+
+
+def _without_reader() -> int:
+    """Say nothing more: whoever read our output, such as head, has had enough."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _never_fail_to_encode() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

@@ -1,0 +1,73 @@
+"""`hookpoint points`: the table of points."""
+
+from __future__ import annotations
+
+import click
+
+from hookpoint.cli.output import put, put_json, width
+from hookpoint.cli.refusal import USAGE, Refusal
+from hookpoint.cli.table import Column, table
+from hookpoint.cli.words import shown
+from hookpoint.core.points import POINTS, Point
+from hookpoint.core.spelling import near_miss
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def points(name: str | None, as_json: bool) -> None:
+    """List the points of a run, in the order in which they fire, or tell all about the point NAME.
+
+    NAME may be the name that Keras, tensorpack, MindSpore or BigDL Orca has for it.
+
+    \b
+    Examples:
+      hookpoint points
+      hookpoint points on_epoch_end
+      hookpoint points on_train_batch_end
+    """
+    chosen = POINTS if name is None else _called(name)
+    if as_json:
+        put_json([_facts(point) for point in chosen])
+    elif name is None:
+        rows = [(point.name, ", ".join(point.modes), point.fires.replace("`", "")) for point in chosen]
+        put(table([Column("point"), Column("mode", goes=1), Column("fires", flows=True)], rows, width()))
+    else:
+        for number, point in enumerate(chosen):
+            put([*([""] if number else []), point.name])
+            put(f"  {line}" for line in _told(point, width()))
+
+
+def _called(name: str) -> list[Point]:
+    found = [point for point in POINTS if point.name == name]
+    found = found or [point for point in POINTS if any(spelling.name == name for spelling in point.spellings)]
+    if not found:
+        known = [point.name for point in POINTS]
+        meant = near_miss(name, known)
+        hint = f"did you mean {meant}?" if meant else "hookpoint points lists them"
+        raise Refusal(f"there is no point {shown(name)}; {hint}", USAGE)
+    return found
+
+
+def _told(point: Point, limit: int | None) -> list[str]:
+    rows = [
+        ("fires", point.fires.replace("`", "")),
+        ("offers", ", ".join(point.offers)),
+        ("mode", ", ".join(point.modes)),
+        ("only in", "the MainCallback" if point.main_only else "callbacks of a HookedLoader" if point.in_data else ""),
+        *((one.system, f"{one.name}{f': {one.differs}' if one.differs else ''}".replace("`", "")) for one in point.spellings),
+    ]
+    columns = [Column(""), Column("", flows=True)]
+    return table(columns, [row for row in rows if row[1]], None if limit is None else limit - 2, head=False)
+
+
+def _facts(point: Point) -> dict[str, object]:
+    return {
+        "name": point.name,
+        "fires": point.fires,
+        "offers": point.offers,
+        "modes": point.modes,
+        "main_only": point.main_only,
+        "in_data": point.in_data,
+        "spellings": [{"system": one.system, "name": one.name, "differs": one.differs} for one in point.spellings],
+    }

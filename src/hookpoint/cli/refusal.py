@@ -1,0 +1,46 @@
+"""Refusal: why a command does not do what it was asked, in one line, and the exit code that says so to programs."""
+
+from __future__ import annotations
+
+from hookpoint.core.errors import CannotSave, HookpointError, WorkdirInUse
+from hookpoint.core.terminal import printable
+
+FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
+
+
+class Refusal(Exception):
+    """End the command with one line on stderr and an exit code."""
+
+    def __init__(self, message: str, code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """Return what any error means to whoever typed the command."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, WorkdirInUse):
+        return Refusal(one_line(str(error)), IN_USE)
+    if isinstance(error, CannotSave):
+        return Refusal(one_line(str(error)), NOT_WRITTEN)
+    if isinstance(error, HookpointError):
+        return Refusal(one_line(str(error)))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Refusal(f"{where}{error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return Refusal("there is not enough memory for this")
+    what = one_line(f"{type(error).__name__}: {error}")
+    return Refusal(f"{what} (a mistake of hookpoint's; the same command with --debug shows where)", OURS)
+
+
+def one_line(message: str) -> str:
+    """Return an error's headline and its cures in one line of plain text.
+
+    >>> one_line("mine is in use.\\n  wait      until it ends\\n  choose    another")
+    'mine is in use. Wait until it ends; choose another'
+    """
+    headline, *cures = [" ".join(line.split()) for line in message.splitlines() if line.strip()] or [""]
+    rest = "; ".join(cures)
+    return printable(f"{headline} {rest[0].upper()}{rest[1:]}" if rest else headline)

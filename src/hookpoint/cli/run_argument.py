@@ -1,0 +1,31 @@
+"""The argument RUN of commands: a path or a name under runs/, completed by shells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from hookpoint.cli.finding import run_names, the_run
+
+if TYPE_CHECKING:
+    Type = click.ParamType[Any]
+else:
+    Type = click.ParamType  # which is generic since click 8.3 only
+
+
+class RunType(Type):
+    """The folder of a run. Shells complete the names of runs, and paths where no name fits."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return the_run(value) if isinstance(value, str) else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in run_names() if name.startswith(incomplete) and name.isprintable()]
+        return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="dir")]
+
+
+run_argument = click.argument("run", type=RunType(), metavar="RUN")

@@ -1,0 +1,204 @@
+"""RunFolder: what the folder of a run says of it, read as it is needed, and believed only where it makes sense."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hookpoint.cli.best_value import BestValue, guessed
+from hookpoint.cli.checkpoint_list import Listed, checkpoints_of, newest_step
+from hookpoint.cli.last_lines import Last, last_of, rows_backwards
+from hookpoint.cli.plain_file import open_plain
+from hookpoint.storage.layout import CHECKPOINTS
+from hookpoint.storage.lock import Holder, holder_of
+from hookpoint.storage.run_file import MOST_BYTES, NAME
+
+RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
+SAID = (RUNNING, FINISHED, STOPPED, FAILED)  # what run.json may say
+SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
+EVENTS_LOOKED_AT = 2_000
+
+
+class RunFolder:
+    """What a folder says of the run in it. Nothing is written, and nothing is read before it is asked for.
+
+    Files may be anybody's, torn, or just being written: what makes no sense is left out. Values are kept once read; for what
+    is true now make another RunFolder. `scalars_bytes` bounds how long a file is read for a best value that nobody kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, scalars_bytes: int | None = None) -> None:
+        self.path = Path(path)
+        self._scalars_bytes = scalars_bytes
+
+    # What it is
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says; nothing where there is none of ours."""
+        return facts_of(self.path)
+
+    @cached_property
+    def is_run(self) -> bool:
+        """Whether there is a run at all: run.json, scalars or checkpoints of ours."""
+        return bool(self.facts) or self.last.is_there or newest_step(self.path) is not None
+
+    @property
+    def name(self) -> str:
+        name = self.facts.get("name")
+        return name if isinstance(name, str) and name else self.path.resolve().name
+
+    @cached_property
+    def holder(self) -> Holder | None:
+        """The process that writes to it now."""
+        return holder_of(self.path)
+
+    @cached_property
+    def status(self) -> str:
+        """How it stands: what run.json says, and "killed" where that says "running" and nobody writes to the folder."""
+        said = self.facts.get("status")
+        if said == RUNNING and self.holder is None:
+            said = facts_of(self.path).get("status")  # it may have ended between one look and the other
+            if said == RUNNING:
+                return KILLED
+            del self.facts
+        if said in SAID:
+            return str(said)
+        return RUNNING if self.holder is not None else UNKNOWN
+
+    @property
+    def reason(self) -> str:
+        reason = self.facts.get("reason")
+        return reason if isinstance(reason, str) else ""
+
+    # Where it is
+
+    @cached_property
+    def last(self) -> Last:
+        """The newest record, and the newest value of each metric, from the end of scalars.jsonl."""
+        return last_of(self.path / SCALARS)
+
+    @property
+    def epoch(self) -> int | None:
+        known = [one for one in (self._integer("epoch"), self.last.epoch) if one is not None]
+        return max(known, default=None)
+
+    @property
+    def epochs(self) -> int | None:
+        """How many epochs it is to have, if that is known."""
+        return self._integer("epochs")
+
+    @property
+    def step(self) -> int | None:
+        known = [one for one in (self._integer("step"), self.last.step, newest_step(self.path)) if one is not None]
+        if self.status in (FINISHED, STOPPED, FAILED) and known:
+            return known[0]
+        return max(known, default=None)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The newest value of each metric."""
+        return {name: point.value for name, point in self.last.points.items()}
+
+    @cached_property
+    def best(self) -> BestValue | None:
+        """The best value: as run.json has it, or as events say, or a guess. What the run kept is newest when it has ended."""
+        kept = self._best_kept()
+        told = self._best_told() if kept is None or self.status in (RUNNING, KILLED) else None
+        return told or kept or guessed(self.path / SCALARS, self.values, self._scalars_bytes)
+
+    @property
+    def all_best(self) -> dict[str, BestValue]:
+        """Every best value that the run kept, by metric."""
+        kept = self.facts.get("best")
+        pairs = kept.items() if isinstance(kept, dict) else ()
+        return {name: best for name, one in pairs if (best := BestValue.of(name, one, "run")) is not None}
+
+    # When it was
+
+    @property
+    def started(self) -> datetime | None:
+        """When it was started for the first time; without run.json, when its folder's oldest record was written."""
+        return _time(self.facts.get("started")) or _moment(self.last.first_time)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has trained, all its starts together; of one without run.json, from the first to the last record."""
+        kept = self.facts.get("elapsed_seconds")
+        elapsed = float(kept) if isinstance(kept, int | float) else 0.0
+        if self.status in (RUNNING, KILLED) and self.facts:
+            resumed = self.facts.get("resumed")
+            began = _time(resumed[-1]) if isinstance(resumed, list) and resumed else _time(self.facts.get("started"))
+            until = time.time() if self.status == RUNNING else self.last.time
+            return elapsed if began is None or until is None else elapsed + max(until - began.timestamp(), 0.0)
+        if not self.facts:
+            first, last = self.last.first_time, self.last.time
+            return None if first is None or last is None else last - first
+        return elapsed if kept is not None else None
+
+    # What else is there
+
+    @cached_property
+    def checkpoints(self) -> list[Listed]:
+        return checkpoints_of(self.path)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield what happened, the newest first."""
+        return (row for row in rows_backwards(self.path / EVENTS) if isinstance(row.get("event"), str))
+
+    def _best_kept(self) -> BestValue | None:
+        best = self.all_best
+        preferred = [name for name in best if name.startswith("val")] or list(best)
+        return best[preferred[0]] if preferred else None
+
+    def _best_told(self) -> BestValue | None:
+        for number, event in enumerate(self.events()):
+            if number == EVENTS_LOOKED_AT:
+                return None
+            if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
+                return BestValue.of(event["metric"], event, "events")
+        return None
+
+    def _integer(self, name: str) -> int | None:
+        value = self.facts.get(name)
+        return value if type(value) is int else None
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return what run.json in a folder says, or nothing where it is not one of ours."""
+    try:
+        with open_plain(folder / NAME) as file:
+            facts = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    is_ours = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in SAID
+    return facts if is_ours else {}
+
+
+def looks_like_a_run(folder: str, names: set[str]) -> bool:
+    """Say whether a folder in which these names are is one of a run, reading as little as that takes."""
+    if NAME in names and facts_of(Path(folder)):
+        return True
+    if SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)):
+        return True
+    return CHECKPOINTS in names and newest_step(Path(folder)) is not None
+
+
+def _time(given: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo is not None else found.astimezone()
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return None

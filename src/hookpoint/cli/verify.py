@@ -1,0 +1,67 @@
+"""`hookpoint verify`: whether checkpoints are what was written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from hookpoint.cli.finding import the_run
+from hookpoint.cli.output import note, put, put_json, width
+from hookpoint.cli.refusal import FINE, NO
+from hookpoint.cli.run_argument import RunType
+from hookpoint.cli.table import Column, table
+from hookpoint.cli.words import counted, shown
+from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint
+from hookpoint.storage.layout import CHECKPOINTS
+from hookpoint.storage.verify import Verification
+from hookpoint.storage.verify import verify as verified
+
+
+class _CheckpointType(RunType):
+    """A run, or the folder of one checkpoint."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(str(value))
+        is_one = os.path.isdir(path) and (is_like_a_checkpoint(path.resolve()) or path.resolve().name == CHECKPOINTS)
+        return path if is_one else the_run(str(value)).path
+
+
+@click.command()
+@click.argument("path", type=_CheckpointType(), metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def verify(path: Path, as_json: bool) -> int:
+    """Read every checkpoint of RUN, or the one whose folder is given, and compare it with its manifest.
+
+    Nothing is changed. The exit code is 1 if something is damaged. It takes as long as reading all files.
+
+    \b
+    Examples:
+      hookpoint verify mine
+      hookpoint verify runs/mine/checkpoints/step-00001200
+    """
+    found = _still_there(path, verified(path))
+    if as_json:
+        put_json({"ok": found.ok, "checkpoints": [row._asdict() for row in found.rows]})
+    elif not found.rows:
+        note(f"no checkpoints in {shown(path)}")
+    else:
+        rows = [
+            (shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.problem) or "good")
+            for row in found.rows
+        ]
+        put(table([Column("", least=16), Column("", goes=1), Column("", flows=True)], rows, width(), head=False))
+        bad = sum(not row.ok for row in found.rows)
+        note(f"{counted(len(found.rows), 'checkpoint')}, {bad or 'none'} damaged")
+    return FINE if found.ok else NO
+
+
+def _still_there(path: Path, found: Verification) -> Verification:
+    """Leave out what is gone by now: a run that trains deletes checkpoints that nobody wants any more."""
+    folders = {path.resolve().name: path, **{row.name: path / CHECKPOINTS / row.name for row in found.rows}}
+    if path.resolve().name == CHECKPOINTS:
+        folders = {row.name: path / row.name for row in found.rows}
+    elif is_like_a_checkpoint(path.resolve()):
+        return found
+    return Verification(tuple(row for row in found.rows if row.ok or os.path.lexists(folders[row.name])))

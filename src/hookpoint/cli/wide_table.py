@@ -1,0 +1,74 @@
+"""WideTable: what was logged as rows of one (step, epoch, at) each, read in two passes, never all at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hookpoint.cli.last_lines import OWN_KEYS
+from hookpoint.cli.plain_file import open_plain, whole_lines
+from hookpoint.cli.scalars_file import BadLines, number_of, record_of
+
+KEYS = ("step", "epoch", "at", "time")
+
+
+class WideTable:
+    """The rows of scalars.jsonl by step, epoch and `at`. The first pass finds the columns, the second yields the rows.
+
+    Records of one step that have the same epoch and `at` are one row; of a value that was logged twice the last one stands, and
+    the time is that of the last record. What a run appends between the passes is left out. Raises BadLines where a line is no
+    record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size_bytes = 0
+        self.columns: tuple[str, ...] = ()
+        self._find_columns()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, in the order of the file: those columns only that have a value."""
+        step: int | None = None
+        open_rows: dict[tuple[int, str], dict[str, Any]] = {}  # of the step that is being read
+        for record in self._records():
+            if record["step"] != step:
+                yield from open_rows.values()
+                open_rows, step = {}, record["step"]
+            row = open_rows.setdefault((record["epoch"], record["at"]), {key: record[key] for key in KEYS})
+            row["time"] = record["time"]
+            for name, given in record.items():
+                if name not in OWN_KEYS and (value := number_of(given)) is not None:
+                    row[name] = value
+        yield from open_rows.values()
+
+    def _find_columns(self) -> None:
+        names: dict[str, None] = {}
+        bad: list[int] = []
+        with open_plain(self._path) as file:
+            self._size_bytes = os.fstat(file.fileno()).st_size
+            for number, line in enumerate(whole_lines(file), 1):
+                record = record_of(line)
+                if record is None:
+                    bad.append(number)
+                    continue
+                for name, given in record.items():
+                    if name not in names and name not in OWN_KEYS and number_of(given) is not None:
+                        names[name] = None
+        if bad:
+            raise BadLines(self._path, bad)
+        self.columns = (*KEYS, *names)
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        with open_plain(self._path) as file:
+            yield from self._until_the_end(file)
+
+    def _until_the_end(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
+        position = 0
+        for line in whole_lines(file):
+            position += len(line) + 1
+            record = record_of(line)
+            if position > self._size_bytes or record is None:
+                return
+            yield record

@@ -1,0 +1,121 @@
+"""Account: what a run is and how it stands, in plain values, for the store to keep where people and programs look."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.plain_values import plain
+from hookpoint.core.secrets import masked
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+    from hookpoint.core.store import ResumableStore
+
+logger = logging.getLogger("hookpoint")
+
+
+class Account:
+    """Tell the store what runs, how many epochs it is to have, and how it ended. A store that cannot be told ends no run.
+
+    Secrets in the settings that a user gave, and in the command, are masked.
+    """
+
+    def __init__(self, run: Run, store: ResumableStore | None) -> None:
+        self._run = run
+        self._describe = getattr(store, "describe", None)
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        run = self._run
+        self._tell(
+            name=run.name,
+            status="running",
+            reason="",
+            started=_now(),
+            ended=None,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            folder=os.getcwd(),
+            command=shlex.join(masked(_command())),
+            config=masked(run.config),
+            hyper=masked({name: run.hyper[name] for name in run.hyper}),
+            objects={name: type(kept).__name__ for name in _OBJECTS if (kept := getattr(run, name)) is not None},
+            callbacks=[entry.name for entry in run.hooks.entries],
+            identity=identity,
+            **self._standing(),
+        )
+
+    def plan(self, epochs: int | None) -> None:
+        self._tell(epochs=epochs)
+
+    def end(self, failure: BaseException | None) -> None:
+        status, reason = self._outcome(failure)
+        self._tell(status=status, reason=reason, ended=_now(), **self._standing())
+
+    def _outcome(self, failure: BaseException | None) -> tuple[str, str]:
+        run = self._run
+        if isinstance(failure, Exception):
+            return "failed", f"{type(failure).__name__}: {failure}"
+        if run._verdicts.stop:
+            return "stopped", run._verdicts.reason
+        if failure is not None:
+            return "stopped", type(failure).__name__
+        if run.max_epochs is not None and run._clocks.epochs_done < run.max_epochs:
+            return "stopped", f"the loop was left after {run._clocks.epochs_done} of {run.max_epochs} epochs"
+        return "finished", ""
+
+    def _standing(self) -> dict[str, Any]:
+        run, clocks = self._run, self._run._clocks.state_dict()
+        return {
+            "epochs": run.max_epochs,
+            **{name: clocks[name] for name in ("epoch", "epochs_done", "step", "samples")},
+            "elapsed_seconds": round(clocks["elapsed"], 3),
+            "metrics": dict(run.metrics),
+            "best": {name: best for entry in run.hooks.entries for name, best in _best_of(entry.subject)},
+        }
+
+    def _tell(self, **facts: Any) -> None:
+        if self._describe is not None:
+            try:
+                self._describe(plain(facts))
+            except Exception as error:
+                logger.warning("what %s is and how it stands could not be written down: %s", self._run.name, error)
+
+
+_OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")
+
+
+def config_of(config: Any) -> dict[str, Any]:
+    """Return the settings that a user gave as a mapping, a dataclass or a namespace."""
+    if config is None:
+        return {}
+    if is_dataclass(config) and not isinstance(config, type):
+        return asdict(config)
+    if isinstance(config, Mapping):
+        return dict(config)
+    if hasattr(config, "__dict__") and not isinstance(config, type):
+        return dict(vars(config))
+    raise BadLoop(text(f"config is no {type(config).__name__}.", give="a dict, a dataclass, or what argparse returns"))
+
+
+def _best_of(subject: Any) -> list[tuple[str, dict[str, Any]]]:
+    best, reads = getattr(subject, "best", None), tuple(getattr(subject, "reads", None) or ())
+    if best is None or len(reads) != 1 or not all(hasattr(best, name) for name in ("value", "step", "mode")):
+        return []
+    return [(str(reads[0]), {"mode": best.mode, "value": best.value, "step": best.step})]
+
+
+def _command() -> list[str]:
+    return [os.path.basename(sys.executable or "python"), *(sys.orig_argv[1:] if len(sys.orig_argv) > 1 else sys.argv)]
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

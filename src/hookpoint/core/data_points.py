@@ -1,0 +1,186 @@
+"""Data points: on_sample and on_batch_made, called in the process that makes the data, which knows of no run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback import Callback
+from hookpoint.core.dispatch import Call
+from hookpoint.core.entry import Entry
+from hookpoint.core.errors import BadLoop, BadSchedule, BadValue, HookpointWarning, NotACallback, text
+from hookpoint.core.hooks import Hooks
+from hookpoint.core.points import BY_NAME
+from hookpoint.core.replace import Replace
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop import Loop
+
+SAMPLE, BATCH = "on_sample", "on_batch_made"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlace:
+    """Where a batch belongs: said when its pass begins, and sent along with it, so that no worker has to ask a clock."""
+
+    epoch: int
+    mode: str | None
+    batch_idx: int
+    settings: Mapping[str, Any]
+
+    def offered(self, worker: int | None) -> dict[str, Any]:
+        """Return what handlers may ask for besides the data."""
+        return {
+            "epoch": self.epoch,
+            "mode": self.mode,
+            "batch_idx": self.batch_idx,
+            "settings": MappingProxyType(self.settings),
+            "worker": worker,
+        }
+
+
+class DataPoints:
+    """The callbacks of a loader, compiled. Pickled, they are only listed, and compiled again where they arrive."""
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        self.callbacks = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable) else [*callbacks]
+        self._compile()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"callbacks": self.callbacks}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.callbacks = state["callbacks"]
+        self._compile()
+
+    def _compile(self) -> None:
+        rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        hooks = Hooks(self.callbacks, rank=rank, local_rank=local_rank)
+        ALIVE.add(self)
+        self.entries = hooks.entries
+        self._calls = {point: [_Call(call) for call in hooks.calls(point)] for point in (SAMPLE, BATCH)}
+        for entry in self.entries:
+            if not any(handler.point in self._calls for handler in entry.handlers):
+                raise NotACallback(
+                    text(
+                        f"{entry.name} has neither on_sample nor on_batch_made, the only points of a loader.",
+                        give="it to the Runner or the Loop",
+                    )
+                )
+
+    def listens(self, point: str | None = None) -> bool:
+        """Say whether anybody listens, to this point or to any."""
+        return bool(self._calls[point]) if point is not None else any(self._calls.values())
+
+    def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:
+        """Call the handlers of a point; return the sample or the batch, as replaced by them."""
+        name = "sample" if point == SAMPLE else "batch"
+        for call in self._calls[point]:
+            offered[name] = value
+            answer = call(offered)
+            if isinstance(answer, Replace):
+                value = answer.value
+        return value
+
+    def leave_run(self) -> None:
+        """Let go of the run that a fork has copied: what it says in a worker is not so, or no longer."""
+        for entry in self.entries:
+            if isinstance(entry.subject, Callback):
+                entry.subject._run = None
+
+
+class _Call:
+    """One handler, with what it names of what its point offers."""
+
+    def __init__(self, call: Call) -> None:
+        handler = call.handler
+        self._name, self._point, self._method = call.entry.name, call.point, f"{handler.owner}.{handler.spelling}"
+        if call.armed is not None or call.gates:
+            raise BadSchedule(
+                text(
+                    f"{self._method} has a schedule, and where data is made there is no clock that it could ask.",
+                    test="epoch or batch_idx in the method: they are arguments",
+                )
+            )
+        self._function = call.entry.contained(handler.function, call.point)
+        self._by_position, self._by_keyword = handler.bind(BY_NAME[call.point].offers)
+
+    def __call__(self, offered: Mapping[str, Any]) -> Any:
+        try:
+            answer = self._function(
+                *[offered[source] for source in self._by_position],
+                **{name: offered[source] for name, source in self._by_keyword.items()},
+            )
+            if answer is not None and not isinstance(answer, Replace):
+                got = type(answer).__name__
+                raise BadValue(text(f"{self._method} returned {got}, which changes nothing.", write="return Replace(value)"))
+            return answer
+        except BaseException as error:
+            where = f"in callback {self._name} at {self._point} ({_where(offered)})"
+            if isinstance(error, StopIteration):  # a loader would take it for the end of the data
+                raise RuntimeError(f"StopIteration was raised {where}") from error
+            error.add_note(where)
+            raise
+
+
+def _where(offered: Mapping[str, Any]) -> str:
+    index = f"index {offered['index']!r}, " if "index" in offered else ""
+    worker = f"worker {offered['worker']}" if offered["worker"] is not None else "in the main process"
+    return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
+
+
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those that some loader has
+
+
+def check_pass(loop: Loop, loader: Any, *, trains: bool) -> None:
+    """Say, when a pass begins, which handlers nobody will call; refuse settings that a checkpoint would not keep."""
+    points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
+    if not isinstance(points, DataPoints):
+        points = settings = None
+    if trains and loop.running().is_chief:
+        for line in _idle(loop.hooks.entries, points):
+            warnings.warn(line, HookpointWarning, stacklevel=2)
+    if settings and loop.saving.saves and not _holds(loop.saving.parts, settings):
+        raise BadLoop(
+            text(
+                f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
+                give='state={"data": loader.settings} to the Runner or the Loop',
+            )
+        )
+
+
+def _idle(entries: list[Entry], points: DataPoints | None) -> Iterator[str]:
+    for entry in entries:
+        for handler in entry.handlers:
+            if _is_in_data(handler.point) and not any(_has(one.entries, entry.subject) for one in ALIVE):
+                yield (
+                    f"{entry.name}.{handler.spelling} is never called: no loader has {entry.name} among its callbacks;"
+                    f" give it to a HookedLoader too"
+                )
+    for entry in points.entries if points is not None else ():
+        for handler in entry.handlers:
+            if handler.point in BY_NAME and not _is_in_data(handler.point) and not _has(entries, entry.subject):
+                yield (
+                    f"{entry.name}.{handler.spelling} is never called: the loader has {entry.name} among its callbacks, the run"
+                    f" has not; give it to the run too"
+                )
+
+
+def _is_in_data(point: str) -> bool:
+    return point in BY_NAME and BY_NAME[point].in_data
+
+
+def _has(entries: Iterable[Entry], subject: Any) -> bool:
+    return any(entry.subject is subject for entry in entries)
+
+
+def _holds(part: Any, settings: Any) -> bool:
+    if part is settings:
+        return True
+    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
+    return any(_holds(one, settings) for one in inside)

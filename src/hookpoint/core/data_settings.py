@@ -1,0 +1,113 @@
+"""Data settings: values that a training changes between its epochs, and that the handlers in a loader get."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, KeysView, Mapping
+from typing import Any
+
+from hookpoint.core.errors import BadValue, UnknownSetting, text
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by one, and not the whole
+    """Settings of a loader by name. What is set holds from the next pass on, in every process; a pass keeps what it began with.
+
+    They are plain values, alone or in lists, tuples and mappings: numbers, text, True, False and None.
+
+    >>> settings = DataSettings({"strength": 0.0})
+    >>> settings["strength"] = 0.5
+    >>> dict(settings)
+    {'strength': 0.5}
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = {}
+        for name, value in (values or {}).items():
+            self._values[name] = _plain(name, value)
+        self._of_pass: dict[str, Any] = {}
+        self._goes_on = False
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[self._known(name)]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._values[self._known(name)] = _plain(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def keys(self) -> KeysView[str]:
+        return self._values.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"DataSettings({self._values!r})"
+
+    def param(self, name: str) -> SettingParam:
+        """Return a setting for `run.hyper.register(...)`, so that whatever sets hyper-parameters sets it."""
+        return SettingParam(self, self._known(name))
+
+    def begin_pass(self, *, trains: bool) -> Mapping[str, Any]:
+        """Return what holds for the pass that begins: what is set now, or what the pass that is gone on with began with."""
+        values = copy.deepcopy(self._values)
+        if not trains:
+            return values
+        if not self._goes_on:
+            self._of_pass = values
+        return self._of_pass
+
+    def go_on(self, *, waits: bool) -> None:
+        """Let the next training pass have what the last one had: it is the same one, gone on with after a resume."""
+        self._goes_on = waits
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the settings as they are set, and as the last training pass has them."""
+        return {"values": copy.deepcopy(self._values), "of_pass": copy.deepcopy(self._of_pass)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned; a setting that it does not know keeps its value."""
+        kept = copy.deepcopy(dict(state))
+        self._values.update({name: value for name, value in kept["values"].items() if name in self._values})
+        self._of_pass = {**self._values, **kept["of_pass"]}
+
+    def _known(self, name: str) -> str:
+        if name not in self._values:
+            raise UnknownSetting(name, self._values, declare=f'HookedLoader(..., settings={{"{name}": ...}})')
+        return name
+
+
+class SettingParam:
+    """One of the settings, as a hyper-parameter."""
+
+    def __init__(self, settings: DataSettings, name: str) -> None:
+        self._settings, self.name = settings, name
+
+    def get_value(self) -> Any:
+        return self._settings[self.name]
+
+    def set_value(self, value: Any) -> None:
+        self._settings[self.name] = value
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a copy that nobody else holds, or refuse what could not be sent to a worker and kept in a checkpoint."""
+    if type(value) in PLAIN:
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_plain(name, one) for one in value)
+    if type(value) is dict:
+        return {key: _plain(name, one) for key, one in value.items()}
+    raise BadValue(
+        text(
+            f"the setting '{name}' takes numbers, text, True, False, None, or lists and mappings of them.",
+            got=f"{type(value).__name__} {value!r}"[:80],
+            write="float(value) or value.tolist()",
+        )
+    )

@@ -1,0 +1,33 @@
+"""Leaving: what is to be undone when a pass, an epoch or the run is left, however that comes about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+logger = logging.getLogger("hookpoint")
+
+
+class Leaving:
+    """Functions that wait for a level to be left, each called once, the last one first.
+
+    A level is a pass, or None for the end of an epoch or of the run. A pass that a `break` or an exception has left behind has
+    no end points, or has them later, when a step may have been made: what has to be undone before that waits here.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[object, Callable[[], object]]] = []
+
+    def add(self, level: object, function: Callable[[], object]) -> None:
+        self._waiting.append((level, function))
+
+    def leave(self, level: object, *, has_failed: bool = False) -> None:
+        """Call what waits for this level. An error is raised, or, where an exception is on its way already, logged."""
+        for one in [one for one in reversed(self._waiting) if one[0] is level]:
+            self._waiting.remove(one)
+            try:
+                one[1]()
+            except Exception as error:
+                if not has_failed:
+                    raise
+                logger.error("%s: %s", type(error).__name__, error)

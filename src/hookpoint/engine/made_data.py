@@ -1,0 +1,159 @@
+"""Made data: how a HookedLoader makes its samples and batches, with their points, in workers or in the main process.
+
+The index sampler of a loader runs in the main process, one item per batch, in order. There each item gets the place of its
+batch, and travels with it to whoever makes the batch: nobody asks a clock, or shared memory, at a time that depends on
+prefetching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from hookpoint.core.current import current_run
+from hookpoint.core.data_points import BATCH, SAMPLE, BatchPlace, DataPoints
+from hookpoint.core.data_settings import DataSettings
+from hookpoint.core.positions import END
+from hookpoint.engine.seeded_samples import seeded_samples_of
+
+
+class Task:
+    """What the sampler gave for one batch, and the place of the batch.
+
+    `Task.latest` is the one that came to this process last: a stream is asked for its next item, and never told for which
+    task. Both the loader of the main process and a worker get a task right before they work on it.
+    """
+
+    latest: Task | None = None
+
+    def __init__(self, place: BatchPlace, indices: Any) -> None:
+        self.place, self.indices = place, indices
+        Task.latest = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Task, (self.place, self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class TaskSampler:
+    """Give what another sampler gives, as tasks. A pass begins when it is asked for an iterator."""
+
+    def __init__(self, sampler: Any, settings: DataSettings, epoch_outside: list[int]) -> None:
+        self.sampler = sampler
+        self._settings = settings
+        self._epoch_outside = epoch_outside
+
+    def __iter__(self) -> Iterator[Task]:
+        run = current_run()
+        epoch, mode = (self._epoch_outside[0], None) if run is None else (run.epoch, run.mode)
+        settings = self._settings.begin_pass(trains=mode == "train")
+        return self._tasks(iter(self.sampler), getattr(self.sampler, "passed_over", 0), epoch, mode, settings)
+
+    def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
+        if mode == "train":  # not before: a loader with workers asks for two iterators, and uses the second
+            self._settings.go_on(waits=False)
+        numbers = count(first)
+        while (indices := next(source, END)) is not END:  # a `for` would ask the source for an iterator, which begins it anew
+            yield Task(BatchPlace(epoch, mode, next(numbers), settings), indices)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class MadeData:
+    """A data set for the fetchers of torch: given a task it makes a whole batch; as a stream it makes samples.
+
+    Whatever else is asked of it, or set on it, goes to the data set inside: a `worker_init_fn` finds it in
+    `get_worker_info().dataset`.
+    """
+
+    __slots__ = ("_collate", "_in_batches", "_points", "_seeded", "_worker", "dataset")
+
+    dataset: Any
+    _points: DataPoints
+    _collate: Callable[[Any], Any]
+    _in_batches: bool
+    _seeded: Any
+    _worker: tuple[int | None, ...]
+
+    def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:
+        self.__setstate__((dataset, points, collate, in_batches))
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.dataset, self._points, self._collate, self._in_batches
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        values = dict(zip(("dataset", "_points", "_collate", "_in_batches"), state, strict=True))
+        values |= {"_seeded": next(seeded_samples_of(values["dataset"]), None), "_worker": ()}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in MadeData.__slots__:
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, task: Task) -> Any:
+        data, indices, offered = self.dataset, task.indices, task.place.offered(self._worker_id())
+        made: Any
+        if not self._in_batches:
+            made = self._sample(data[indices], indices, offered)
+        else:
+            fetch = getattr(data, "__getitems__", None)
+            made = fetch(indices) if fetch else [data[index] for index in indices]
+            if self._points.listens(SAMPLE):
+                made = [self._sample(sample, index, offered) for sample, index in zip(made, indices, strict=True)]
+        return self._batch(self._collate(made), indices, task.place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._stream(iter(self.dataset))
+
+    def _stream(self, source: Iterator[Any]) -> Iterator[Any]:
+        for number, sample in enumerate(source):
+            assert Task.latest is not None
+            yield self._sample(sample, number, Task.latest.place.offered(self._worker_id()))
+
+    def collate_stream(self, samples: Any) -> Any:
+        """Make a batch of samples that came out of the stream."""
+        assert Task.latest is not None
+        return self._batch(self._collate(samples), None, Task.latest.place)
+
+    def _sample(self, sample: Any, index: Any, offered: dict[str, Any]) -> Any:
+        if not self._points.listens(SAMPLE):
+            return sample
+        offered["index"] = index
+        if self._seeded is None:
+            return self._points.fire(SAMPLE, sample, offered)
+        with self._seeded.seeding(f"{SAMPLE} {index}"):
+            return self._points.fire(SAMPLE, sample, offered)
+
+    def _batch(self, batch: Any, indices: Any, place: BatchPlace) -> Any:
+        if not self._points.listens(BATCH):
+            return batch
+        offered = {**place.offered(self._worker_id()), "indices": indices}
+        if self._seeded is None:
+            return self._points.fire(BATCH, batch, offered)
+        with self._seeded.seeding(f"{BATCH} {place.batch_idx}"):
+            return self._points.fire(BATCH, batch, offered)
+
+    def _worker_id(self) -> int | None:
+        if not self._worker:  # the first sample or batch that this process makes
+            info = get_worker_info()
+            object.__setattr__(self, "_worker", (None if info is None else info.id,))
+            if info is not None:
+                self._points.leave_run()
+        return self._worker[0]

@@ -1,0 +1,68 @@
+"""Along what curves are drawn: steps, epochs or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hookpoint.plots.curves import Series, X
+
+Axis = Callable[["Series"], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of time."""
+
+    label: str
+    seconds: float
+
+
+UNITS = (Unit("seconds", 1), Unit("minutes", 60), Unit("hours", 3600), Unit("days", 86400))
+
+
+def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
+    """Return the largest unit of which the longest run has three."""
+    longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
+    return next((unit for unit in reversed(UNITS) if longest >= 3 * unit.seconds), UNITS[0])
+
+
+def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit) -> Axis:
+    """Return what gives the places of a run's values: time counts from its first record, epochs go on between whole ones."""
+    if x == "step":
+        return lambda one: one.steps
+    if x == "time":
+        begin, _ = _span(series.values())
+        return lambda one: [(time - begin) / unit.seconds for time in one.times]
+    place = _Epochs(series.values())
+    return lambda one: [place(step, epoch) for step, epoch in zip(one.steps, one.epochs, strict=True)]
+
+
+def _span(run: Iterable[Series]) -> tuple[float, float]:
+    times = [time for series in run if len(series.times) for time in (series.times[0], series.times[-1])]
+    return min(times, default=0.0), max(times, default=0.0)
+
+
+class _Epochs:
+    """Where a step lies between the begin of its epoch and its end; one that is under way is as long as the one before."""
+
+    def __init__(self, run: Iterable[Series]) -> None:
+        series = list(run)
+        self._ends: dict[int, int] = {}
+        for one in series:
+            for step, epoch in zip(one.steps, one.epochs, strict=True):
+                if step > self._ends.get(epoch, 0):
+                    self._ends[epoch] = step
+        last = max(self._ends, default=0)
+        is_whole = any(epoch == last for one in series if one.at == "epoch" for epoch in one.epochs[-1:])
+        if last > 1 and not is_whole:
+            before = self._ends.get(last - 1, 0)
+            self._ends[last] = max(self._ends[last], 2 * before - self._ends.get(last - 2, 0))
+
+    def __call__(self, step: int, epoch: int) -> float:
+        if epoch < 1:
+            return 0.0
+        begin, end = self._ends.get(epoch - 1, 0), self._ends.get(epoch, 0)
+        return epoch - 1 + (step - begin) / (end - begin) if end > begin else float(epoch)

@@ -1,0 +1,199 @@
+"""Curves: what of some runs is drawn, and how it is laid out on a sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, isfinite, nan
+from typing import Literal, Protocol, get_args
+
+from hookpoint.core.terminal import printable
+from hookpoint.plots.axis import Axis, axis_along, time_unit
+from hookpoint.plots.choice import Group, chosen, is_learning_rate, is_validation
+from hookpoint.plots.points import smoothed, thinned
+from hookpoint.plots.sheet import LEAST, Best, Curve, Panel, Sheet
+
+X = Literal["step", "epoch", "time"]
+Mode = Literal["min", "max"]
+DECADE = 10.0
+_PREFERENCE = {"epoch": 2, "value": 1}  # among series of a metric that are equally long
+MOST = 1e300  # beyond it, differences are no numbers any more
+MARKS = 64  # so many places of values that are not finite are marked; more would hide the curve
+
+
+class Series(Protocol):
+    """The values of one metric. `at` is "step", "epoch" or "value", as in scalars.jsonl."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def steps(self) -> Sequence[int]: ...
+    @property
+    def epochs(self) -> Sequence[int]: ...
+    @property
+    def times(self) -> Sequence[float]: ...
+    @property
+    def values(self) -> Sequence[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A run to draw: its series by name and `at`, which metrics savers watch, and whose lower or higher values are better."""
+
+    name: str
+    series: Mapping[tuple[str, str], Series]
+    about: str = ""
+    watched: Collection[str] = ()
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What someone wants to see. No metrics: the most telling ones. `smooth` is the weight of the past, 0 for none of it."""
+
+    metrics: Sequence[str] = ()
+    smooth: float = 0.0
+    log: bool = False
+    x: X = "step"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smooth < 1:
+            raise ValueError(f"smooth is {self.smooth!r}; it is from 0 up to 1, 0.9 for example")
+        if self.x not in get_args(X):
+            raise ValueError(f"x is {self.x!r}; it is step, epoch or time")
+
+
+def sheet_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> Sheet:
+    """Return what to draw of some runs, each curve thinned out to what as many columns can show.
+
+    Raises UnknownCurve where no run has a metric that was asked for.
+    """
+    known = {name for subject in subjects for name, _ in subject.series}
+    groups, left = chosen(known, wish.metrics, {name for subject in subjects for name in subject.watched})
+    unit = time_unit(subject.series.values() for subject in subjects)
+    axes = [axis_along(wish.x, subject.series, unit) for subject in subjects]
+    notes = [f"not drawn: {_few(left)}; -m NAME draws them"] if left else []
+    panels = [_panel(group, subjects, axes, wish, columns, notes) for group in groups]
+    xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
+    label = {"step": "step", "epoch": "epoch", "time": unit.label}[wish.x]
+    return Sheet(_title(subjects), _distinct(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
+
+
+def _title(subjects: Sequence[Subject]) -> str:
+    if len(subjects) != 1:
+        return f"{len(subjects)} runs"
+    about = f": {printable(subjects[0].about)}" if subjects[0].about else ""
+    return f"{printable(subjects[0].name)}{about}"
+
+
+def _distinct(subjects: Sequence[Subject]) -> list[str]:
+    names = [printable(subject.name) for subject in subjects]
+    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A series of a run before it is thinned out. What cannot be drawn is NaN in `ys`; `broken` is where it was not finite."""
+
+    run: int
+    name: str
+    series: Series
+    ys: Sequence[float]
+    broken: tuple[int, ...]
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, run: int, name: str, series: Series) -> _Line:
+        values = series.values
+        if isfinite(sum(values)) and min(values) >= -MOST and max(values) <= MOST:  # as nearly all are
+            return cls(run, name, series, values, (), min(values), max(values))
+        broken = tuple(index for index, value in enumerate(values) if not -MOST <= value <= MOST)
+        numbers = [value for value in values if -MOST <= value <= MOST]
+        ys = [value if -MOST <= value <= MOST else nan for value in values]
+        return cls(run, name, series, ys, broken, min(numbers, default=inf), max(numbers, default=-inf))
+
+    def above_zero(self) -> _Line:
+        """Return what a log scale can show of it."""
+        if self.low > LEAST:
+            return self
+        ys = [y if y > LEAST else nan for y in self.ys]
+        low = min((y for y in ys if y > LEAST), default=inf)
+        return replace(self, ys=ys, low=low, high=self.high if self.high > LEAST else -inf)
+
+    def count(self) -> int:
+        """Return how many values it has that can be drawn."""
+        return sum(map(isfinite, self.ys))
+
+
+def _panel(
+    group: Group, subjects: Sequence[Subject], axes: Sequence[Axis], wish: Wish, columns: int, notes: list[str]
+) -> Panel:
+    lines = [
+        _Line.of(number, name, series)
+        for number, subject in enumerate(subjects)
+        for name in group.names
+        if (series := _longest(subject, name)) is not None
+    ]
+    low, high = min(line.low for line in lines), max(line.high for line in lines)
+    log = wish.log or (is_learning_rate(group.names[0]) and low > LEAST and low * DECADE <= high)
+    if log and low <= LEAST:
+        positive = [line.above_zero() for line in lines]
+        hidden = sum(line.count() for line in lines) - sum(line.count() for line in positive)
+        log = high > LEAST
+        said = f"{_values(hidden)} not above 0 cannot be on the log scale" if log else "no log scale, as no value is above 0"
+        notes.append(f"{printable(group.title)}: {said}")
+        lines = positive if log else lines
+        low = min(line.low for line in lines)
+    styles = _styles(group.names)
+    marked = {name for name in group.names if is_validation(name)} or set(group.names)
+    curves = []
+    for line in lines:
+        mode = subjects[line.run].modes.get(line.name) if line.name in marked else None
+        weight = 0.0 if is_learning_rate(line.name) else wish.smooth
+        curves.append(_curve(line, styles[line.name], axes[line.run], mode, weight, columns))
+    return Panel(printable(group.title), tuple(map(printable, group.names)), curves, log, low, high)
+
+
+def _curve(line: _Line, style: int, axis: Axis, mode: Mode | None, weight: float, columns: int) -> Curve:
+    xs = axis(line.series)
+    shown = thinned(xs, line.ys, columns)
+    raw = None
+    if weight and len(xs) > 1:
+        raw, shown = shown, thinned(xs, smoothed(line.ys, weight), columns)
+    broken = tuple(xs[index] for index in line.broken[:: ceil(len(line.broken) / MARKS) or 1])
+    return Curve(line.run, printable(line.name), style, *shown, raw, broken, _best(line, xs, mode))
+
+
+def _best(line: _Line, xs: Sequence[float], mode: Mode | None) -> Best | None:
+    if mode is None or len(line.ys) < 2 or line.low > line.high:
+        return None
+    value = line.low if mode == "min" else line.high
+    index = line.ys.index(value)
+    return Best(xs[index], value, line.series.steps[index])
+
+
+def _values(count: int) -> str:
+    return "1 value that is" if count == 1 else f"{count} values that are"
+
+
+def _longest(subject: Subject, name: str) -> Series | None:
+    """Return the series of a metric with the most values: single steps say more than whole epochs, if there are any."""
+    own = [series for (one, _), series in subject.series.items() if one == name and len(series.values)]
+    return max(own, key=lambda series: (len(series.values), _PREFERENCE.get(series.at, 0)), default=None)
+
+
+def _styles(names: Collection[str]) -> dict[str, int]:
+    styles: dict[str, int] = {}
+    for name in names:
+        first = 1 if is_validation(name) else 0
+        others = sum(style > 1 for style in styles.values())
+        styles[name] = first if first not in styles.values() else 2 + others % 2
+    return styles
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(printable, names[:8])) + more

@@ -1,0 +1,76 @@
+"""Numbers and names in little room."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import floor, isfinite, log10
+
+
+def number_text(value: float) -> str:
+    """Return a value with four digits that tell something.
+
+    >>> [number_text(value) for value in (0.0123456, 1234567.0, 1e-9, 3.0, 0.0)]
+    ['0.01235', '1.235e6', '1e-9', '3', '0']
+    """
+    return _short_exponent(f"{value:.4g}")
+
+
+def compact(value: float) -> str:
+    """Return a count as people say it.
+
+    >>> [compact(value) for value in (0, 0.5, 950, 1500, 20_000, 2_500_000, 3e9)]
+    ['0', '0.5', '950', '1500', '20k', '2.5M', '3G']
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 10 * size or (abs(value) >= size and letter != "k"):
+            return f"{value / size:.6g}{letter}"
+    return f"{value:.6g}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text with its middle left out where it is too long: names differ at either end.
+
+    >>> shortened("a-very-long-name-of-a-run", 11)
+    'a-ver…a-run'
+    """
+    most = max(3, most)
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most so many round numbers between two values, evenly spaced.
+
+    >>> ticks(0.0, 1.0, 5), ticks(3, 487, 6)
+    ([0.0, 0.25, 0.5, 0.75, 1.0], [100.0, 200.0, 300.0, 400.0])
+    """
+    spread = high - low
+    if not (isfinite(spread) and spread > 0) or most < 1:
+        return [low] if most else []
+    power = 10.0 ** floor(log10(spread / most))
+    for stride in (power * factor for factor in (1, 2, 2.5, 5, 10, 20, 25, 50)):
+        first = -floor(-low / stride + 1e-9)
+        found = [number * stride for number in range(first, floor(high / stride + 1e-9) + 1)]
+        if len(found) <= most:
+            return [float(f"{value:.12g}") for value in found]
+    return [low]
+
+
+def tick_texts(values: list[float]) -> list[str]:
+    """Return numbers of an axis with as few digits as tell them apart and are near enough.
+
+    >>> tick_texts([0.9998, 0.9999, 1.0]), tick_texts([0.0, 2e-9, 4e-9])
+    (['0.9998', '0.9999', '1'], ['0', '2e-9', '4e-9'])
+    """
+    stride = min((abs(other - one) for one, other in pairwise(values)), default=0.0)
+    for digits in range(2, 12):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if all(abs(float(text) - value) <= stride / 100 for text, value in zip(texts, values, strict=True)):
+            break
+    return [_short_exponent(text) for text in texts]
+
+
+def _short_exponent(text: str) -> str:
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else text

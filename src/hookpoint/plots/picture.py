@@ -1,0 +1,272 @@
+"""A sheet as a picture, by matplotlib, for which no display is needed. All names are text: no mathematics, no markup."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import warnings
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import HookpointError
+from hookpoint.core.terminal import printable
+from hookpoint.plots.numbers import compact, number_text, shortened
+from hookpoint.plots.sheet import Curve, Panel, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+DPI = 100  # so that width and height are pixels of a screen; a PNG has twice as many each way
+SHARPNESS = 2
+
+# Okabe and Ito's colours but yellow, then some of Tol's: told apart by most people who see few colours.
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#222222",
+    "#882255",
+    "#999933",
+    "#332288",
+    "#44AA99",
+    "#DD4477",
+)
+STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
+MOST_POINTS_MARKED = 40
+LONGEST_NAME = 44
+PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of one panel, by how many stand side by side
+LOOK: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same picture on every machine
+    "text.parse_math": False,  # a name with $ is a name
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#999999",
+    "axes.labelcolor": FAINT,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 2.4,
+    "lines.linewidth": 1.6,
+    "lines.solid_joinstyle": "round",
+    "path.simplify": True,
+    "svg.hashsalt": "hookpoint",  # ids in the file are the same each time
+}
+
+
+class NoPictures(HookpointError, ImportError):
+    """matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
+
+
+class NoSuchFormat(HookpointError, ValueError):
+    """A file's name does not say which picture it is to be."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"'{printable(name)}' is no picture that can be drawn; let its name end in .png, .svg or .pdf")
+
+
+def check(path: str | os.PathLike[str]) -> str:
+    """Return the format of a picture by its name. Raises NoSuchFormat, and NoPictures without matplotlib."""
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise NoSuchFormat(Path(path).name)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise NoPictures from None
+    return kind
+
+
+def columns_of(width: int | None) -> int:
+    """Return how many dots of a picture a panel is wide, at most: no curve needs more points."""
+    return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
+
+
+def draw(sheet: Sheet, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
+    """Write a sheet to a .png, .svg or .pdf, whole or not at all. `width` and `height` are in pixels; a PNG has twice as many.
+
+    The same sheet is the same file, byte by byte, with the same version of matplotlib. Raises NoPictures without it.
+    """
+    target, kind = Path(path), check(path)
+    import matplotlib
+
+    staged = target.with_name(f".{target.name}.{os.getpid()}")
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a box stands for it
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        figure = _figure(sheet, width, height)
+        dates = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        try:
+            figure.savefig(staged, format=kind, dpi=DPI * (SHARPNESS if kind == "png" else 1), metadata=dates[kind])
+            os.replace(staged, target)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def _across(panels: int) -> int:
+    return {1: 1, 2: 2, 4: 2}.get(panels, 3)
+
+
+def _figure(sheet: Sheet, width: int | None, height: int | None) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    number = max(1, len(sheet.panels))
+    across = _across(number)
+    down = ceil(number / across)
+    one_wide, one_high = PANEL[across]
+    wide = width or across * one_wide
+    title = _wrapped(sheet.title, wide - 24, most=2)
+    legend = _run_names(sheet, wide)
+    room = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
+    high = height or down * one_high + room
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.05)
+    figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, layout=layout)
+    figure.suptitle("\n".join(title), fontsize=12, fontweight="bold", x=0.012, ha="left", color=INK)
+    for place, panel in enumerate(sheet.panels):
+        axes = figure.add_subplot(down, across, place + 1)
+        _draw_panel(axes, panel, sheet, wide / across, is_last=place + across >= number)
+    if legend:
+        _run_legend(figure, sheet, legend, _names_across(legend, wide))
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel, sheet: Sheet, wide: float, *, is_last: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    title = shortened(panel.title, int(wide / 9))
+    axes.set_title(title)
+    low, high = _with_room(*sheet.x_range)
+    axes.set_xlim(low, high)
+    is_whole = sheet.x_label in ("step", "epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], integer=is_whole))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    if is_last:
+        axes.set_xlabel(sheet.x_label)
+    if panel.is_empty:
+        axes.set_yticks([])
+    elif panel.log:
+        _log_scale(axes, panel)
+    else:
+        axes.set_ylim(*panel.limits)
+    for curve in panel.curves:
+        _draw_curve(axes, curve, _colour(curve, sheet))
+    _panel_legend(axes, panel, sheet, int(wide / 8))
+
+
+def _log_scale(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.set_ylim(*panel.limits)
+    ratio = panel.high / panel.low
+    decades = LogLocator(base=10, subs=(1.0,) if ratio >= 1000 else (1.0, 2.0, 5.0), numticks=8)
+    axes.yaxis.set_major_locator(MaxNLocator(5) if ratio < 5 else decades)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _with_room(low: float, high: float) -> tuple[float, float]:
+    room = 0.02 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
+    if curve.raw is not None:
+        axes.plot(*curve.raw, color=colour, alpha=0.25, linewidth=1.0, zorder=2)
+    few = len(curve.xs) <= MOST_POINTS_MARKED
+    axes.plot(
+        curve.xs,
+        curve.ys,
+        color=colour,
+        linestyle=STYLES[curve.style],
+        marker="o" if few else "",
+        markersize=3,
+        zorder=3 + curve.style,
+    )
+    if curve.best is not None:
+        axes.plot([curve.best.x], [curve.best.y], **_ring(colour), zorder=8)
+    if curve.broken:
+        bottom = axes.get_xaxis_transform()  # along the lower edge, wherever that is
+        axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, **_cross(colour), zorder=9)
+
+
+def _colour(curve: Curve, sheet: Sheet) -> str:
+    """Return the colour of a run; where there is only one, training and validation have their own."""
+    return COLOURS[(curve.run if len(sheet.runs) > 1 else curve.style) % len(COLOURS)]
+
+
+def _ring(colour: str) -> dict[str, Any]:
+    return {"color": colour, "linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.8}
+
+
+def _cross(colour: str) -> dict[str, Any]:
+    return {"color": colour, "linestyle": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
+
+
+def _panel_legend(axes: Axes, panel: Panel, sheet: Sheet, letters: int) -> None:
+    """Say what the lines of a panel are: in one run's colour, or where there are several in grey, as colours are the runs'."""
+    from matplotlib.lines import Line2D
+
+    several = len(sheet.runs) > 1
+    curves = {curve.name: curve for curve in panel.curves}
+    colours = {name: FAINT if several else _colour(curve, sheet) for name, curve in curves.items()}
+    entries: list[tuple[Any, str]] = []
+    if len(curves) > 1:
+        entries += [(Line2D([], [], color=colours[name], linestyle=STYLES[one.style]), name) for name, one in curves.items()]
+    for name, curve in curves.items():
+        if curve.best is not None:
+            text = "best of each run" if several else f"best {number_text(curve.best.y)} at step {curve.best.step}"
+            entries.append((Line2D([], [], **_ring(colours[name])), text))
+    broken = [colours[curve.name] for curve in panel.curves if curve.broken]
+    if broken:
+        entries.append((Line2D([], [], **_cross(broken[0])), "NaN or infinite"))
+    if entries:
+        legend = axes.legend([line for line, _ in entries], [str(number) for number in range(len(entries))], loc="best")
+        legend.set_zorder(10)
+        for shown, (_, label) in zip(legend.get_texts(), entries, strict=True):
+            shown.set_text(shortened(label, letters))  # a label that begins with _ would be left out by matplotlib
+
+
+def _run_names(sheet: Sheet, wide: float) -> list[str]:
+    return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in sheet.runs] if len(sheet.runs) > 1 else []
+
+
+def _names_across(names: Sequence[str], wide: float) -> int:
+    longest = max(map(len, names), default=1)
+    return max(1, min(len(names), int(wide / (7 * longest + 50)))) if names else 1
+
+
+def _run_legend(figure: Figure, sheet: Sheet, names: Sequence[str], across: int) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3) for number in range(len(names))]
+    legend = figure.legend(lines, [str(number) for number in range(len(names))], loc="outside lower left", ncols=across)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_text(name)
+
+
+def _wrapped(text: str, wide: float, *, most: int) -> list[str]:
+    lines = textwrap.wrap(text, max(20, int(wide / 8.5))) or [""]
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1][:-1]}…"]

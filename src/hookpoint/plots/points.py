@@ -1,0 +1,72 @@
+"""Points of a curve: smoothed, and thinned out so that no spike is lost."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from math import isfinite, nan
+from operator import gt
+
+
+def smoothed(values: Iterable[float], weight: float) -> list[float]:
+    """Return the exponential moving average, corrected for its start: the first value stands for itself.
+
+    `weight` is that of the past, from 0 (nothing is smoothed) up to 1. A value that is not finite has no average and leaves
+    later ones as they are.
+
+    >>> smoothed([4.0, 8.0, nan, 8.0], 0.5)
+    [4.0, 6.666666666666667, nan, 7.428571428571429]
+    """
+    result = []
+    total, seen = 0.0, 0.0
+    for value in values:
+        if isfinite(value):
+            total = weight * total + (1 - weight) * value
+            seen = weight * seen + (1 - weight)  # 1 - weight**n, without the loss of digits
+            result.append(total / seen)
+        else:
+            result.append(nan)
+    return result
+
+
+def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
+    """Return at most four points per column: the first, the lowest, the highest and the last, in their order.
+
+    A curve through them looks like one through all of them. A column without any finite value keeps one that is not, so that
+    there is a gap. Points that are few are returned as they are.
+
+    >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
+    ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])
+    """
+    if len(xs) <= 4 * columns:
+        return list(xs), list(ys)
+    kept: list[int] = []
+    begin = 0
+    for end in _ends(xs, columns):
+        if end > begin:
+            kept += _telling(ys, begin, end)
+            begin = end
+    return [xs[index] for index in kept], [ys[index] for index in kept]
+
+
+def _ends(xs: Sequence[float], columns: int) -> Iterable[int]:
+    """Yield where each column's points end; columns are as wide as each other where points are in order of x."""
+    first, last = xs[0], xs[-1]
+    if last <= first or any(map(gt, xs, xs[1:])):  # a clock that was set back
+        yield from (len(xs) * (column + 1) // columns for column in range(columns))
+        return
+    begin = 0
+    for column in range(1, columns):
+        begin = bisect_right(xs, first + (last - first) * column / columns, begin)
+        yield begin
+    yield len(xs)
+
+
+def _telling(ys: Sequence[float], begin: int, end: int) -> list[int]:
+    part = ys[begin:end]
+    if isfinite(sum(part)):
+        return sorted({begin, begin + part.index(min(part)), begin + part.index(max(part)), end - 1})
+    finite = [index for index in range(begin, end) if isfinite(ys[index])]
+    if not finite:
+        return [begin]
+    return sorted({finite[0], min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__), finite[-1]})

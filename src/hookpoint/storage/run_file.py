@@ -1,0 +1,67 @@
+"""RunFile: run.json, which says what the run in a workdir is and how it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hookpoint.storage import disk
+from hookpoint.storage.operations import perform
+
+NAME = "run.json"
+FORMAT = 1
+MOST_BYTES = 16 * 2**20  # of a file that is read; anything longer is none of ours
+
+
+class RunFile:
+    """Write run.json, whole or not at all, each time more is known. Its first start stays known when a run goes on.
+
+    >>> disk.make_folder(Path("runs/mine"))
+    >>> file = RunFile("runs/mine")
+    >>> file.update({"name": "mine", "status": "running", "started": "2026-11-15T12:00:00+00:00"})
+    >>> read_run_file("runs/mine")["status"]
+    'running'
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+        self._path = Path(workdir) / NAME
+        self._facts: dict[str, Any] | None = None
+
+    def update(self, facts: Mapping[str, Any]) -> None:
+        """Add what is known now to what is written there."""
+        if self._facts is None:
+            self._facts = self._with_earlier_starts(facts)
+        else:
+            self._facts |= facts
+        staged = self._path.with_name(disk.hidden("staging", NAME))
+        try:
+            disk.write(staged, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
+            perform(lambda: os.replace(staged, self._path), "replace", staged, target=os.fspath(self._path))
+        except OSError:
+            if disk.exists(staged):
+                disk.remove(staged)
+            raise
+        disk.sync_folder(self._path.parent)
+
+    def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        earlier = read_run_file(self._path.parent) or {}
+        resumed = earlier.get("resumed")
+        resumed = [*resumed] if isinstance(resumed, list) else []
+        made = {"format": FORMAT, **facts, "resumed": resumed}
+        if isinstance(earlier.get("started"), str):
+            made |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
+        return made
+
+
+def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what run.json in a workdir says, or None where there is none that makes sense."""
+    path = Path(workdir) / NAME
+    try:
+        with open(path, "rb") as file:
+            facts = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and isinstance(facts.get("status"), str) else None

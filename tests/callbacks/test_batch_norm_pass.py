@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookpoint
+from hookpoint import Loop, Runner
+from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
+
+DATA = [(torch.randn(4, 3, generator=torch.Generator().manual_seed(at)), torch.zeros(4, 2)) for at in range(5)]
+
+
+def make():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    model[3].eval()
+    return model
+
+
+def in_a_loop(model, data=DATA, forward=None):
+    with Loop([], model=model, extra_callbacks=[], monitors=[]) as run:
+        found = measured_statistics(run, model, data, forward)
+        assert not run.metrics
+    return found
+
+
+def same(one, other):
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_they_are_those_of_update_bn_and_the_model_is_what_it_was():
+    model = make()
+    theirs, before = copy.deepcopy(model), copy.deepcopy(model)
+    update_bn(DATA, theirs)
+    assert same(in_a_loop(model), batch_norm_buffers(theirs))
+    assert same(model.state_dict(), before.state_dict())
+    assert [module.training for module in model.modules()] == [module.training for module in before.modules()]
+    assert [module.momentum for module in model if hasattr(module, "momentum")] == [0.1, 0.1]
+
+
+def test_of_a_runner_it_is_the_forward_of_its_validation():
+    model, found = make(), {}
+    theirs = copy.deepcopy(model)
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.0), nn.MSELoss(), extra_callbacks=[], monitors=[])
+
+    @runner.on("on_run_begin")
+    def measure(run):
+        found.update(measured_statistics(run, model, DATA, None))
+
+    runner.fit(DATA, epochs=1)
+    update_bn(DATA, theirs)
+    assert same(found, batch_norm_buffers(theirs))
+
+
+def test_a_forward_of_ones_own():
+    model = make()
+    theirs = copy.deepcopy(model)
+    update_bn(DATA, theirs)
+    batches = [{"x": inputs} for inputs, _ in DATA]
+    assert same(in_a_loop(model, iter(batches), lambda batch: model(batch["x"])), batch_norm_buffers(theirs))
+
+
+def test_no_batch_is_no_statistics_and_none_are_lost():
+    model = make()
+    before = copy.deepcopy(model)
+    assert in_a_loop(model, []) == {}
+    assert same(model.state_dict(), before.state_dict())
+
+
+def test_random_numbers_and_what_the_model_logs_leave_no_trace():
+    class Logs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.drop = nn.BatchNorm1d(3), nn.Dropout(0.5)
+
+        def forward(self, inputs):
+            hookpoint.log("mean", inputs.mean())
+            return self.drop(self.norm(inputs))
+
+    loader = DataLoader(TensorDataset(torch.randn(8, 3), torch.zeros(8, 3)), batch_size=4, shuffle=True)
+    model, numbers = Logs(), torch.get_rng_state()
+    assert in_a_loop(model, loader)
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+def test_after_an_exception_the_model_is_what_it_was():
+    model = make()
+    before = copy.deepcopy(model)
+
+    def fails(batch):
+        model(batch[0])
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        in_a_loop(model, forward=fails)
+    assert same(model.state_dict(), before.state_dict())
+    assert model[1].momentum == 0.1
+    assert not model[3].training
+
+
+def test_a_model_without_batch_norm_has_none():
+    assert batch_norm_buffers(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1))) == {}
+    assert list(batch_norm_buffers({"a": nn.BatchNorm1d(1)})) == ["a.running_mean", "a.running_var", "a.num_batches_tracked"]

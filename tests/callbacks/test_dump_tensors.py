@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+from hookpoint import Callback, Every, Loop, Runner
+from hookpoint.callbacks import DumpTensors, ModelSaver
+from hookpoint.core.errors import BadLoop, CompileError
+
+
+def dumps(workdir):
+    """Return what is in the files, by name."""
+    found = {}
+    for path in (workdir / "tensor-dumps").iterdir():
+        with numpy.load(path, allow_pickle=False) as file:
+            found[path.name] = {name: file[name] for name in file.files}
+    return found
+
+
+def names(workdir):
+    return sorted(path.name for path in (workdir / "tensor-dumps").iterdir())
+
+
+def content(workdir):
+    return {path.name: path.read_bytes() for path in (workdir / "tensor-dumps").iterdir()}
+
+
+def data(batches=4):
+    numbers = torch.Generator().manual_seed(0)
+    return [(torch.rand(4, 2, generator=numbers), torch.rand(4, 1, generator=numbers)) for _ in range(batches)]
+
+
+def runner(workdir, *callbacks, **given):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    given = {"workdir": workdir, "extra_callbacks": [], "monitors": [], **given}
+    return Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), callbacks=callbacks, **given)
+
+
+class Cut(Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def on_iter_end(self, run):
+        if run.step == self.at:
+            raise ZeroDivisionError
+
+
+def test_each_step_has_a_file(tmp_path):
+    model = runner(tmp_path, DumpTensors(["loss", "batch/0", "weight", "weight.grad"])).fit(data(), epochs=1).model
+    found = dumps(tmp_path)
+    assert sorted(found) == [f"DumpTensor-{step}.npz" for step in range(1, 5)]
+    for (inputs, _), arrays in zip(data(), (found[name] for name in sorted(found)), strict=True):
+        assert set(arrays) == {"loss", "batch/0", "weight", "weight.grad"}
+        assert numpy.array_equal(arrays["batch/0"], inputs.numpy())
+    assert numpy.array_equal(found["DumpTensor-4.npz"]["weight"], model.weight.detach().numpy())
+    moved = found["DumpTensor-2.npz"]["weight"] - 0.1 * found["DumpTensor-3.npz"]["weight.grad"]
+    assert moved == pytest.approx(found["DumpTensor-3.npz"]["weight"])
+
+
+def test_a_schedule_says_when(tmp_path):
+    runner(tmp_path, DumpTensors("batch/1").when(Every(steps=3) | Every(epochs=1))).fit(data(), epochs=2)
+    assert names(tmp_path) == ["DumpTensor-3.npz", "DumpTensor-4.npz", "DumpTensor-6.npz", "DumpTensor-8.npz"]
+    assert numpy.array_equal(dumps(tmp_path)["DumpTensor-8.npz"]["batch/1"], data()[-1][1].numpy())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision(precision, tmp_path):
+    runner(tmp_path, DumpTensors(["outputs", "weight.grad"]), precision=precision).fit(data(), epochs=1)
+    found = dumps(tmp_path)["DumpTensor-1.npz"]
+    assert found["outputs"].dtype == {"bf16": "float32", "fp16": "float16"}[precision]
+    assert found["weight.grad"].dtype == "float32"
+
+
+def test_a_loop_of_ones_own_with_arrays_and_numbers(tmp_path):
+    buffer = numpy.zeros(2)
+    with Loop([DumpTensors({"file": "outputs", "n:1": "batch"})], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for batch in run.batches([1, 2]):
+            buffer[:] = batch
+            run.outputs = buffer
+    assert {name: {key: array.tolist() for key, array in arrays.items()} for name, arrays in dumps(tmp_path).items()} == {
+        "DumpTensor-1.npz": {"file": [1, 1], "n_1": 1},
+        "DumpTensor-2.npz": {"file": [2, 2], "n_1": 2},
+    }
+
+
+def test_after_an_exception_what_was_dumped_is_there(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        runner(tmp_path, DumpTensors("loss"), Cut(3)).fit(data(), epochs=1)
+    assert names(tmp_path) == ["DumpTensor-1.npz", "DumpTensor-2.npz", "DumpTensor-3.npz"]
+
+
+def test_a_resumed_run_writes_what_it_would_have_written(tmp_path):
+    def callbacks():
+        return [DumpTensors(["loss", "weight", "weight.grad"]), ModelSaver().when(Every(steps=3))]
+
+    runner(tmp_path / "whole", *callbacks()).fit(data(), epochs=2)
+    with pytest.raises(ZeroDivisionError):
+        runner(tmp_path / "cut", *callbacks(), Cut(5)).fit(data(), epochs=2)
+    folder = tmp_path / "cut" / "tensor-dumps"
+    (folder / "DumpTensor-99.npz").write_bytes(b"of a time that is undone")
+    (folder / "DumpTensor-5.npz").write_bytes(b"so is this")
+    (folder / "mine-99.npz").write_bytes(b"mine")
+    runner(tmp_path / "cut", *callbacks()).fit(data(), epochs=2)
+    found = content(tmp_path / "cut")
+    assert found.pop("mine-99.npz") == b"mine"
+    assert found == content(tmp_path / "whole")
+    assert len(found) == 8
+
+
+def test_a_checkpoint_waits_for_the_files_before_it(tmp_path):
+    seen = []
+
+    class Looks(Callback):
+        def on_save(self, run):
+            seen.append((run.step, names(tmp_path)))
+
+    runner(tmp_path, DumpTensors("loss"), ModelSaver().when(Every(steps=2)), Looks()).fit(data(), epochs=1)
+    assert seen[0] == (2, ["DumpTensor-1.npz", "DumpTensor-2.npz"])
+
+
+def test_a_fresh_run_moves_the_files_of_the_one_before_aside(tmp_path):
+    for _ in range(2):
+        runner(tmp_path, DumpTensors("loss"), ModelSaver(), resume="never").fit(data(), epochs=1)
+    assert len(names(tmp_path)) == 4
+    assert len(names(tmp_path / "previous" / "001")) == 4
+
+
+def test_it_can_be_used_again(tmp_path):
+    callback = DumpTensors("loss")
+    for folder in ("one", "two"):
+        runner(tmp_path / folder, callback).fit(data(), epochs=1)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+def test_another_rank_has_names_of_its_own(tmp_path):
+    callback = DumpTensors("batch", ranks="all")
+    with Loop([callback], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        run.rank = 1
+        for _ in run.batches([1]):
+            pass
+    assert names(tmp_path) == ["DumpTensor-1-rank1.npz"]
+
+
+def test_two_of_them_need_two_prefixes(tmp_path):
+    with pytest.raises(CompileError, match=r"both write DumpTensor-\.\.\. files"):
+        runner(tmp_path, DumpTensors("loss"), DumpTensors("weight")).fit(data(), epochs=1)
+    runner(tmp_path, DumpTensors("loss"), DumpTensors("weight", prefix="weights").when(Every(epochs=1))).fit(data(), epochs=1)
+    assert names(tmp_path)[-2:] == ["DumpTensor-4.npz", "weights-4.npz"]
+
+
+def test_it_needs_a_workdir():
+    with pytest.raises(BadLoop, match="DumpTensors has nowhere to write to"):
+        runner(None, DumpTensors("loss")).fit(data(), epochs=1)
+
+
+def test_what_no_file_can_hold_ends_the_run(tmp_path):
+    loop = Loop([DumpTensors("batch")], workdir=tmp_path, extra_callbacks=[], monitors=[])
+    with pytest.raises(ValueError, match="allow_pickle"), loop as run:
+        for _ in run.batches([numpy.array([{}], dtype=object)] * 3):
+            pass
+
+
+WITHOUT_NUMPY = """
+import sys
+
+
+class Hides:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "numpy":
+            raise ImportError(name)
+
+
+sys.meta_path.insert(0, Hides())
+
+from hookpoint import Loop, callbacks as cb
+
+names = ["batch"]
+callbacks = [cb.DumpTensors(names), cb.TensorPrinter(names), cb.ProcessTensors(names, print), cb.SimpleMovingAverage(names, 2)]
+with Loop(callbacks, workdir=sys.argv[1], extra_callbacks=[], monitors=[]) as run:
+    for batch in run.batches([1, 2]):
+        pass
+print(run.monitors.get_history("batch/SMA"))
+"""
+
+
+def test_without_numpy_it_says_so_once_and_does_nothing_and_the_others_need_none(tmp_path):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY, tmp_path], capture_output=True, text=True, check=True)
+    says = ["DumpTensors does nothing without numpy: pip install 'hookpoint[torch]'", "step 1: batch 1", "step 2: batch 2"]
+    assert done.stderr.splitlines() == says
+    assert done.stdout.splitlines() == ["1", "2", "[(2, 1.5)]"]
+    assert not (tmp_path / "tensor-dumps").exists()

@@ -1,0 +1,308 @@
+"""Features are the outputs of layers, a row per sample, in the order of the data, and nothing stays hooked."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from hookpoint import Callback, Loop, Runner
+from hookpoint.callbacks import FeatureTap
+from hookpoint.core.errors import BadLoop
+
+QUIET = {"extra_callbacks": [], "monitors": []}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True))
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).flatten(1))
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+
+    def forward(self, x):
+        return self.encoder(self.embed(x), src_key_padding_mask=x == 0)
+
+
+def images(sizes=(3, 3, 3, 2)):
+    torch.manual_seed(1)
+    return [torch.randn(size, 1, 6, 6) for size in sizes]
+
+
+def labelled(number=2):
+    return [(one, torch.zeros(len(one), dtype=torch.long)) for one in images((3,) * number)]
+
+
+def make(model, *callbacks, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, **{**QUIET, "device": "cpu", **options})
+
+
+def left(model):
+    return [name for name, module in model.named_modules() if module._forward_hooks]
+
+
+def outputs_of(model, name, batches):
+    """Return the outputs of a module, by a hook that is registered by hand."""
+    outputs = []
+    handle = model.get_submodule(name).register_forward_hook(lambda module, args, output: outputs.append(output.clone()))
+    with torch.no_grad():
+        model.eval()
+        for batch in batches:
+            model(batch)
+        model.train()
+    handle.remove()
+    return outputs
+
+
+def test_features_are_the_outputs_in_the_order_of_the_data():
+    model, tap = Net(), FeatureTap(["body.*", "head"])
+    predictions = make(model, tap).predict(images())
+    assert list(tap.features) == ["body.0", "body.1", "head"]
+    for name in tap.features:
+        assert torch.equal(tap.features[name], torch.cat(outputs_of(model, name, images())))
+    assert torch.equal(tap.features["head"], torch.cat(predictions))
+    assert left(model) == []
+
+
+def test_what_a_later_layer_changes_in_place_was_copied_before():
+    model, tap = Net(), FeatureTap("body.0")
+    make(model, tap).predict(images())
+    assert (tap.features["body.0"] < 0).any()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_transformer_without_its_fast_path():
+    torch.manual_seed(0)
+    model, tap = Words(), FeatureTap("encoder.layers.*.linear1")
+    make(model, tap).predict([torch.randint(1, 11, (3, 5)) for _ in range(2)])
+    assert {name: tuple(one.shape) for name, one in tap.features.items()} == {
+        "encoder.layers.0.linear1": (6, 5, 16),
+        "encoder.layers.1.linear1": (6, 5, 16),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_packed_outputs_are_padded():
+    model, tap = Words(), FeatureTap("encoder.layers.1")
+    make(model, tap).predict([torch.tensor([[1, 2, 3], [4, 0, 0]])])
+    features = tap.features["encoder.layers.1"]
+    assert tuple(features.shape) == (2, 3, 8)
+    assert features[1, 1:].abs().sum() == 0
+
+
+def test_pooled_features_are_small():
+    model, tap = Net(), FeatureTap("body", pool=lambda output: output.mean((2, 3)))
+    make(model, tap).predict(images())
+    assert torch.equal(tap.features["body"], torch.cat(outputs_of(model, "body", images())).mean((2, 3)))
+
+
+def test_lengths_that_differ_need_a_pool():
+    batches = [torch.randint(1, 11, (2, length)) for length in (4, 6)]
+    model = Words()
+    with pytest.raises(BadLoop, match=r"'embed' gave \[4, 8\] for each sample, and now \[6, 8\]") as caught:
+        make(model, FeatureTap("embed")).predict(batches)
+    assert "in FeatureTap(embed), forward hook of 'embed'" in caught.value.__notes__
+    assert left(model) == []
+    tap = FeatureTap("embed", pool=lambda output: output.mean(1))
+    make(model, tap).predict(batches)
+    assert tuple(tap.features["embed"].shape) == (4, 8)
+
+
+def test_a_layer_that_is_called_twice_has_two_names():
+    class Twice(Net):
+        def forward(self, x):
+            return super().forward(x) + super().forward(-x)
+
+    model, tap = Twice(), FeatureTap("head")
+    predictions = torch.cat(make(model, tap).predict(images()))
+    assert list(tap.features) == ["head", "head#2"]
+    assert torch.allclose(tap.features["head"] + tap.features["head#2"], predictions)
+
+
+def test_a_batch_that_is_skipped_or_retried_is_there_as_often_as_its_prediction():
+    class Asks(Callback):
+        def __init__(self):
+            self.asked = set()
+
+        def on_pred_iter_begin(self, run):
+            if run.batch_idx == 1:
+                run.skip_batch()
+
+        def on_iter_error(self, run):
+            run.retry()
+
+    class Fails(Net):
+        fails = True
+
+        def forward(self, x):
+            outputs = super().forward(x)
+            if len(x) == 2 and self.fails:
+                self.fails = False
+                raise RuntimeError("once")
+            return outputs
+
+    model, tap = Fails(), FeatureTap("head")
+    predictions = make(model, Asks(), tap).predict(images())
+    assert len(predictions) == 3
+    assert torch.equal(tap.features["head"], torch.cat(predictions))
+
+
+def test_the_last_pass_counts_and_training_is_not_tapped():
+    model, tap = Net(), FeatureTap("head")
+    runner = make(model, tap)
+    runner.fit(labelled(), labelled(1), epochs=1)
+    assert tap.features == {}
+    runner.predict(images())
+    runner.predict(images((2, 1)))
+    assert len(tap.features["head"]) == 3
+    runner.validate(labelled(3))
+    assert len(tap.features["head"]) == 3
+    assert left(model) == []
+
+
+def test_validation_passes_are_tapped_where_asked():
+    model, tap = Net(), FeatureTap("head", modes=["val", "pred"])
+    runner = make(model, tap)
+    runner.fit(labelled(4), labelled(2), epochs=2)
+    assert len(tap.features["head"]) == 6
+    runner.predict(images((1,)))
+    assert len(tap.features["head"]) == 1
+    assert left(model) == []
+
+
+def test_predictions_in_the_middle_of_a_fit():
+    model, tap, shapes = Net(), FeatureTap("head"), []
+
+    class Looks(Callback):
+        def on_epoch_end(self, run):
+            runner.predict(images())
+            shapes.append(tuple(tap.features["head"].shape))
+
+    runner = make(model, tap, Looks())
+    runner.fit(labelled(), epochs=2)
+    assert shapes == [(11, 2), (11, 2)]
+    assert left(model) == []
+
+
+def test_a_pass_that_fails_in_a_fit_taps_no_training():
+    model, tap = Net(), FeatureTap("head")
+
+    class Looks(Callback):
+        def on_epoch_begin(self, run):
+            with contextlib.suppress(RuntimeError):
+                runner.predict([torch.ones(1, 5)])
+
+        def on_train_iter_end(self, run):
+            self.left = left(model)
+
+    looks = Looks()
+    runner = make(model, tap, looks)
+    runner.fit(labelled(), epochs=1)
+    assert looks.left == left(model) == []
+    assert tap.features == {}
+
+
+def test_predictions_that_are_broken_off_leave_nothing():
+    model, tap = Net(), FeatureTap("head")
+    for number, _ in enumerate(make(model, tap).predict_iter(images())):
+        if number == 1:
+            break
+    assert left(model) == []
+    assert len(tap.features["head"]) == 6
+
+
+def test_in_a_loop_of_ones_own():
+    model, tap = Net(), FeatureTap("head")
+    with Loop([tap], model=model, **QUIET) as run:
+        for batch in run.batches(images(), mode="pred"):
+            model(batch)
+        assert len(tap.features["head"]) == 11
+        assert not tap.features["head"].requires_grad
+        for batch in run.batches(images()):
+            model(batch)
+    assert len(tap.features["head"]) == 11
+    assert left(model) == []
+
+
+def test_a_file_is_written_and_read_back(tmp_path):
+    from safetensors.torch import load_file
+
+    model, tap = Net(), FeatureTap(["body", "head"], file="features.safetensors")
+    runner = make(model, tap, workdir=tmp_path / "run")
+    for batches in (images(), images((2, 1))):
+        runner.predict(batches)
+        read = load_file(tmp_path / "run" / "features.safetensors")
+        assert sorted(read) == ["body", "head"]
+        assert all(torch.equal(read[name], tap.features[name]) for name in read)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["features.safetensors"]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_that_was_called_before(in_place):
+    torch.compiler.reset()
+    model, tap = Net(), FeatureTap("body")
+    compiled = model if in_place else torch.compile(model, backend="eager")
+    if in_place:
+        model.compile(backend="eager")
+    runner = make(compiled, tap)
+    for _ in range(2):
+        predictions = runner.predict(images())
+        assert torch.allclose(tap.features["body"], torch.cat(outputs_of(model, "body", images())), atol=1e-6)
+        assert len(torch.cat(predictions)) == 11
+    assert left(model) == []
+    torch.compiler.reset()
+
+
+def test_it_can_be_pickled_with_what_it_has():
+    tap = FeatureTap("head")
+    make(Net(), tap).predict(images())
+    again = pickle.loads(pickle.dumps(tap))
+    assert torch.equal(again.features["head"], tap.features["head"])
+    make(Net(), again).predict(images((1,)))
+    assert len(again.features["head"]) == 1
+
+
+def test_training_pays_nothing():
+    hooks = Loop([FeatureTap("*")], **QUIET).hooks
+    for points in (("on_iter_begin", "on_train_iter_begin"), ("on_train_iter_end", "on_iter_end"), ("on_step_begin",)):
+        assert hooks.dispatch(*points, mode="train") is None
+    assert hooks.dispatch("on_iter_begin", "on_val_iter_begin", mode="val") is None
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match=r"FeatureTap\(modes=\['train'\]\) means nothing\.\n  choose    'pred', 'val' or both"):
+        FeatureTap("*", modes=["train"])
+    with pytest.raises(TypeError, match=r"FeatureTap\(pool='mean'\) is no function"):
+        FeatureTap("*", pool="mean")
+    with pytest.raises(ValueError, match=r"FeatureTap\(file='../x'\) is no plain name"):
+        FeatureTap("*", file="../x")
+    with pytest.raises(BadLoop, match=r"has no workdir to write 'x' to"):
+        make(Net(), FeatureTap("*", file="x")).predict(images())
+    with pytest.raises(BadLoop, match=r"'haed' fits no module\.\n  near      head"):
+        make(Net(), FeatureTap("haed")).predict(images())
+    with pytest.raises(BadLoop, match=r"'haed' fits no module"):
+        make(Net(), FeatureTap("haed")).fit(labelled(), epochs=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_features_come_to_the_host():
+    model, tap = Net(), FeatureTap(["body", "head"])
+    runner = make(model, tap, device="cuda")
+    expected = [outputs.cpu() for outputs in runner.predict_iter(images((3,) * 9))]
+    assert torch.equal(tap.features["head"], torch.cat(expected))
+    assert tap.features["body"].device.type == "cpu"
+    assert not tap.features["body"].is_pinned()

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import weakref
+
+import pytest
+
+from hookpoint import Every, Loop
+from hookpoint.callbacks import GarbageCollector, ModelSaver, garbage_collector
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """Have the collector on when a test begins, and as it was when it ends."""
+    thresholds = gc.get_threshold()
+    gc.enable()
+    yield
+    assert gc.isenabled()
+    assert gc.get_threshold() == thresholds
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """What was collected, generation by generation."""
+    calls = []
+    monkeypatch.setattr(garbage_collector.gc, "collect", lambda generation=2: calls.append(generation))
+    return calls
+
+
+def train(*callbacks, epochs=2, batches=5, look=lambda run: None, **given):
+    with Loop(callbacks, **given) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(batches)):
+                look(run)
+    return run
+
+
+class Circle:
+    def __init__(self):
+        self.me = self
+
+
+def test_it_is_off_while_the_run_goes_on():
+    was = []
+    train(GarbageCollector(), look=lambda run: was.append(gc.isenabled()))
+    assert was == [False] * 10
+
+
+def test_circles_wait_for_the_schedule():
+    alive = []
+
+    def look(run):
+        if run.step == 0:
+            alive.append(weakref.ref(Circle()))
+        alive.append(alive[0]() is not None)
+
+    train(GarbageCollector(every=4, generation=0), look=look, epochs=1, batches=7)
+    assert alive[1:] == [True, True, True, True, False, False, False]
+
+
+def test_it_collects_by_steps_and_all_at_the_end_of_epochs(collected):
+    train(GarbageCollector(every=3))
+    assert collected == [2, 1, 2, 1, 1, 2]  # at the begin; steps 3; 5 is an epoch's end; 6, 9; 10
+
+
+def test_another_schedule(collected):
+    train(GarbageCollector(generation=0).when(Every(steps=5)), epochs=1)
+    assert collected == [2, 0, 2]
+
+
+def test_its_schedule_goes_on_after_a_resume(collected, tmp_path):
+    def cut(run):
+        if run.step == 4:
+            raise ValueError("cut off")
+
+    savers = [ModelSaver().when(Every(steps=2))]
+    with pytest.raises(ValueError, match="cut off"):
+        train(GarbageCollector(every=3), *savers, look=cut, workdir=tmp_path)
+    collected.clear()
+    train(GarbageCollector(every=3), *savers, workdir=tmp_path)
+    assert collected == [2, 2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_after_an_exception_all_is_as_it_was(freeze):
+    def look(run):
+        assert not gc.isenabled()
+        assert (gc.get_freeze_count() > 0) is freeze
+        raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        train(GarbageCollector(freeze=freeze), look=look)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_was_off_stays_off():
+    gc.disable()
+    train(GarbageCollector())
+    assert not gc.isenabled()
+    gc.enable()
+
+
+def test_what_someone_else_froze_stays_frozen():
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    train(GarbageCollector(freeze=True))
+    assert gc.get_freeze_count() > frozen // 2  # objects that are freed leave it, and no more came
+    assert gc.get_freeze_count() <= frozen
+    gc.unfreeze()
+
+
+def test_two_of_them_and_a_run_inside_of_a_run():
+    was = []
+
+    def look(run):
+        train(GarbageCollector(freeze=True), epochs=1, batches=1)
+        was.append(gc.isenabled())
+
+    train(GarbageCollector(), GarbageCollector(), look=look, epochs=1, batches=2)
+    assert was == [False, False]
+    assert gc.isenabled()
+
+
+def test_an_instance_can_be_used_again():
+    callback = GarbageCollector()
+    for _ in range(2):
+        train(callback, look=lambda run: None if not gc.isenabled() else pytest.fail("it is on"))
+        assert gc.isenabled()
+
+
+def is_on(queue):
+    queue.put((gc.isenabled(), gc.get_freeze_count()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_collects_by_itself():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+
+    def look(run):
+        process = context.Process(target=is_on, args=[queue])
+        process.start()
+        process.join()
+
+    train(GarbageCollector(freeze=True), look=look, epochs=1, batches=1)
+    assert queue.get() == (True, 0)
+
+
+@pytest.mark.parametrize("bad", [{"every": 0}, {"every": 2.5}, {"generation": 3}, {"generation": True}])
+def test_bad_arguments_are_refused(bad):
+    with pytest.raises(ValueError, match=r"GarbageCollector\(.*\) means nothing"):
+        GarbageCollector(**bad)

@@ -1,0 +1,216 @@
+"""Gradient stats are those of what a step uses: accumulated, clipped, and not scaled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hookpoint import Callback, Loop, Runner, on
+from hookpoint.callbacks import GradientStats
+from hookpoint.core.errors import BadLoop
+
+QUIET = {"extra_callbacks": [], "monitors": []}
+
+
+class Monitor(Callback):
+    def __init__(self):
+        self.values = []
+
+    def on_records(self, records):
+        for record in records:
+            if record.kind == "scalars" and record.at == "step":
+                self.values += [(record.step, name, float(value)) for name, value in record.values.items()]
+
+    def of(self, name):
+        return [(step, value) for step, one, value in self.values if one == name]
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+
+
+def data(number=5):
+    torch.manual_seed(1)
+    return [(torch.randn(4, 2), torch.randn(4, 1)) for _ in range(number)]
+
+
+def make(model, *callbacks, monitors=(), log_every=1, optimizer=None, criterion=None, **options):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01) if optimizer is None else optimizer
+    options = {"extra_callbacks": [], "monitors": monitors, "log_every": log_every, "device": "cpu", **options}
+    return Runner(model, optimizer, criterion or nn.MSELoss(), callbacks=callbacks, **options)
+
+
+def by_hand(accumulate, clip):
+    """Return, for each step of a bare loop, the gradients it uses, and the weights before and after it."""
+    model, steps = net(), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    batches = data()
+    for number, (inputs, targets) in enumerate(batches):
+        (nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
+        if (number + 1) % accumulate == 0 or number + 1 == len(batches):
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            gradients = torch.cat([one.grad.flatten() for one in model.parameters()])
+            before = torch.cat([one.detach().flatten() for one in model.parameters()])
+            optimizer.step()
+            optimizer.zero_grad()
+            steps.append((gradients, before, torch.cat([one.detach().flatten() for one in model.parameters()])))
+    return steps
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_they_are_those_of_a_bare_loop(accumulate, clip):
+    monitor = Monitor()
+    stats = GradientStats(updates=True, every=1)
+    make(net(), stats, monitors=[monitor], accumulate=accumulate, clip_grad_norm=clip).fit(data(), epochs=1)
+    steps = by_hand(accumulate, clip)
+    expected = {
+        "norm": [float(gradients.norm()) for gradients, _, _ in steps],
+        "max": [float(gradients.abs().max()) for gradients, _, _ in steps],
+        "nonfinite": [0.0 for _ in steps],
+        "update_ratio": [float((after - before).norm() / before.norm()) for _, before, after in steps],
+    }
+    for name, values in expected.items():
+        assert monitor.of(f"gradient/{name}") == [(step, pytest.approx(value)) for step, value in enumerate(values, 1)]
+
+
+def test_a_last_window_whose_end_nobody_knew_is_measured():
+    monitor = Monitor()
+    make(net(), GradientStats(every=1), monitors=[monitor], accumulate=2, log_every=1).fit(Unsized(), epochs=1)
+    steps = by_hand(2, None)
+    assert [value for _, value in monitor.of("gradient/norm")] == pytest.approx([float(one.norm()) for one, _, _ in steps[:2]])
+
+
+class Unsized:
+    def __iter__(self):
+        return iter(data())
+
+
+def test_each_parameter_has_its_own():
+    model = net()
+    run = make(model, GradientStats("2.*", per_parameter=True, every=1)).fit(data(1), epochs=1)
+    gradients = {name: one.grad for name, one in model.named_parameters()}
+    for name in ("2.weight", "2.bias"):
+        assert run.metrics[f"gradient/{name}/norm"] == pytest.approx(float(gradients[name].norm()))
+        assert run.metrics[f"gradient/{name}/max"] == pytest.approx(float(gradients[name].abs().max()))
+    both = torch.cat([gradients["2.weight"].flatten(), gradients["2.bias"]])
+    assert run.metrics["gradient/norm"] == pytest.approx(float(both.norm()))
+    assert not any("0.weight" in name for name in run.metrics)
+
+
+def test_log_steps_are_measured_and_no_others():
+    monitor = Monitor()
+    make(net(), GradientStats(), monitors=[monitor], log_every=2).fit(data(), epochs=1)
+    steps = by_hand(1, None)
+    expected = [(step, pytest.approx(float(steps[step - 1][0].norm()))) for step in (2, 4)]
+    assert monitor.of("gradient/norm") == expected
+
+
+def test_frozen_and_unused_parameters_do_not_count():
+    model = net()
+    model[0].requires_grad_(False)
+    run = make(model, GradientStats(every=1, per_parameter=True)).fit(data(1), epochs=1)
+    assert {name.split("/")[1] for name in run.metrics if name.count("/") == 2} == {"2.weight", "2.bias"}
+
+
+def test_a_share_that_is_not_finite():
+    model = net()
+
+    @on("on_backward_end")
+    def spoil(run):
+        model[2].bias.grad.fill_(float("nan"))
+
+    run = make(model, spoil, GradientStats(every=1)).fit(data(1), epochs=1)
+    assert run.metrics["gradient/nonfinite"] == pytest.approx(1 / 13)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("overflows", [False, True])
+def test_scaled_gradients_are_measured_as_they_are_without_the_scale(fused, overflows):
+    """A fused optimizer divides by the scale in its step, and leaves a step out by itself; any other is not even called."""
+    model, monitor = net(), Monitor()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    stats = GradientStats(every=1)
+    with Loop([stats], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[monitor], log_every=1) as run:
+        for inputs, targets in run.batches(data(1)):
+            scaler.scale(nn.functional.mse_loss(model(inputs), targets)).backward()
+            if overflows:
+                model[2].bias.grad.fill_(float("inf"))
+            scaler.step(optimizer)
+            scaler.update()
+    if not overflows:
+        assert monitor.of("gradient/norm") == [(1, pytest.approx(float(by_hand(1, None)[0][0].norm())))]
+    elif fused:
+        assert monitor.of("gradient/nonfinite") == [(1, pytest.approx(1 / 13))]
+    else:
+        assert monitor.of("gradient/nonfinite") == []
+
+
+def test_training_is_what_it_is_without_it():
+    models = [net(), net()]
+    make(models[0], GradientStats(every=1, per_parameter=True, updates=True)).fit(data(), epochs=2)
+    make(models[1]).fit(data(), epochs=2)
+    assert all(map(torch.equal, models[0].state_dict().values(), models[1].state_dict().values()))
+
+
+def test_the_end_of_a_step_is_watched_only_for_updates():
+    def listens(stats):
+        return Loop([stats], **QUIET).hooks.dispatch("on_step_end", mode="train") is not None
+
+    assert listens(GradientStats(updates=True))
+    assert not listens(GradientStats())
+
+
+def test_a_step_that_is_skipped_keeps_nothing_alive():
+    stats = GradientStats(every=1, updates=True)
+
+    @on("on_step_begin")
+    def skip(run):
+        run.skip_step()
+
+    make(net(), stats, skip).fit(data(2), epochs=1)
+    assert stats._before == stats._parameters == {}
+
+
+def test_a_compiled_model_has_the_names_of_the_plain_one():
+    torch.compiler.reset()
+    model = torch.compile(net(), backend="eager")
+    run = make(model, GradientStats("0.*", every=1, per_parameter=True)).fit(data(1), epochs=1)
+    assert run.metrics["gradient/norm"] > 0
+    assert "gradient/0.weight/norm" in run.metrics
+    torch.compiler.reset()
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match=r"GradientStats\(every=True\) means nothing"):
+        GradientStats(every=True)
+    with pytest.raises(BadLoop, match=r"'0\.wieght' fits no parameter\.\n  near      0\.weight"):
+        make(net(), GradientStats("0.wieght")).fit(data(), epochs=1)
+    unseen = r"sees no optimizer step, before which it measures\.\n  give      optimizer="
+    with pytest.raises(BadLoop, match=unseen), Loop([GradientStats()], model=net(), **QUIET):
+        pass
+    with pytest.raises(BadLoop, match="log_every=0 leaves none"):
+        make(net(), GradientStats(), log_every=0).fit(data(), epochs=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("precision", ["32", "fp16"])
+def test_on_a_gpu_no_step_waits(precision):
+    monitor, model = Monitor(), net()
+    stats = GradientStats(every=1, per_parameter=True, updates=True)
+    optimizer = torch.optim.Adam(model.cuda().parameters(), lr=0.01, fused=True)
+    options = {"device": "cuda", "precision": precision, "strict_sync": True, "log_every": 2}
+    runner = make(model, stats, monitors=[monitor], optimizer=optimizer, criterion=small_loss, **options)
+    runner.fit(data(), epochs=1)
+    expected = [float(one.norm()) / 100 for one, _, _ in by_hand(1, None)]
+    found = monitor.of("gradient/norm")
+    assert found[0] == (2, pytest.approx((expected[0] + expected[1]) / 2, rel=0.05))
+
+
+def small_loss(outputs, targets):
+    return nn.functional.mse_loss(outputs, targets) / 100  # or the scale of fp16 would be too large for it at first

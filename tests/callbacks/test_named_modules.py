@@ -1,0 +1,61 @@
+"""Modules and parameters go by all of their names, and by the same ones when a model is compiled."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hookpoint.callbacks.named_modules import is_compiled, named_modules, named_parameters
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])
+        self.again = self.layers[0]
+
+    def forward(self, x):
+        return self.again(self.layers[1](self.layers[0](x)))
+
+
+def names(pairs):
+    return [name for name, _ in pairs]
+
+
+def test_a_shared_module_has_both_names_and_a_list_of_modules_none():
+    assert names(named_modules(Net())) == ["", "layers.0", "layers.1", "again"]
+
+
+def test_a_tied_parameter_has_both_names():
+    expected = ["layers.0.weight", "layers.0.bias", "again.weight", "again.bias"]
+    assert names(named_parameters(Net())) == expected
+
+
+def test_several_models_go_by_their_keys():
+    models = {"g": nn.Linear(1, 1), "d": nn.Sequential(nn.ReLU())}
+    assert names(named_modules(models)) == ["g", "d", "d.0"]
+    assert names(named_parameters(models)) == ["g.weight", "g.bias"]
+    assert names(named_modules([nn.ReLU()])) == ["0"]
+
+
+def test_what_is_no_model_has_none():
+    assert names(named_modules(None)) == names(named_parameters("a model")) == []
+
+
+def test_a_compiled_model_has_the_names_of_the_plain_one():
+    net = Net()
+    compiled = torch.compile(net, backend="eager")
+    assert dict(named_modules(compiled)) == dict(named_modules(net))
+    assert names(named_parameters(compiled)) == names(named_parameters(net))
+    assert is_compiled(compiled)
+    assert not is_compiled(net)
+
+
+def test_a_compiled_part_is_seen():
+    net, other = Net(), Net()
+    net.layers[0] = torch.compile(net.layers[0], backend="eager")
+    other.again.compile(backend="eager")
+    assert is_compiled(net)
+    assert is_compiled(other)
+    assert names(named_modules(net))[:2] == ["", "layers.0"]
+    assert not is_compiled(None)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from hookpoint import Callback, Every, Loop, Runner
+from hookpoint.callbacks import History, JSONWriter, MinSaver, ModelSaver, SimpleMovingAverage
+from hookpoint.core.errors import BadValue, NoTrigger
+from hookpoint.monitors import read_scalars
+
+VALUES = [0.1, 0.7, 0.30000000000000004, 1.1, 0.2, 0.9, 0.6, 1e-9, 12.3]
+
+
+class Cut(Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def on_iter_end(self, run):
+        if run.step == self.at:
+            raise ZeroDivisionError
+
+
+def train(*callbacks, values=VALUES, log=lambda value: value, **given):
+    """Log the values one after the other, three in an epoch; return what came of them."""
+    given = {"extra_callbacks": [], "monitors": [], **given}
+    with Loop(callbacks, **given) as run:
+        for epoch in run.epochs(len(values) // 3):
+            for batch in run.batches(range(3)):
+                run.log(loss=log(values[3 * (epoch - 1) + batch]))
+    return run
+
+
+def mean(values):
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 9, 10])
+def test_the_mean_of_the_last_values_comes_every_so_many_steps(window):
+    run = train(SimpleMovingAverage(["loss"], window))
+    expected = [(step, mean(VALUES[step - window : step])) for step in range(window, len(VALUES) + 1, window)]
+    assert run.monitors.get_history("loss/SMA") == expected
+
+
+def test_tensors_are_averaged_as_they_were_when_logged():
+    running = torch.zeros(())
+    run = train(SimpleMovingAverage(["loss"], 3), log=lambda value: running.fill_(value))
+    assert [value for _, value in run.monitors.get_history("loss/SMA")] == pytest.approx(
+        [mean(VALUES[i : i + 3]) for i in (0, 3, 6)]
+    )
+
+
+def test_monitors_get_each_mean_at_its_step_whatever_the_log_steps(tmp_path):
+    train(SimpleMovingAverage("loss", 2), monitors=[JSONWriter()], workdir=tmp_path, log_every=5)
+    rows = [row for row in read_scalars(tmp_path / "scalars.jsonl") if "loss/SMA" in row]
+    assert [(row["step"], row["loss/SMA"]) for row in rows] == [(step, mean(VALUES[step - 2 : step])) for step in (2, 4, 6, 8)]
+
+
+def test_an_epoch_has_its_last_mean():
+    history = History()
+    train(SimpleMovingAverage("loss", 2), monitors=[history])
+    assert history.history["loss/SMA"] == [mean(VALUES[at - 2 : at]) for at in (2, 6, 8)]
+
+
+def test_savers_can_watch_it(tmp_path):
+    train(MinSaver("loss/SMA"), SimpleMovingAverage("loss", 3), workdir=tmp_path)
+    assert len(list((tmp_path / "checkpoints").glob("best-loss-SMA-*"))) == 1
+
+
+def test_steps_count_and_not_batches():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    average = SimpleMovingAverage({"x": "batch/0", "bias": "bias.grad"}, 2)
+    given = {"accumulate": 2, "extra_callbacks": [], "monitors": []}
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), callbacks=[average], **given)
+    run = runner.fit([(torch.full((1, 1), float(x)), torch.zeros(1, 1)) for x in range(8)], epochs=1)
+    assert run.monitors.get_history("x/SMA") == [(2, 2.0), (4, 6.0)]
+    assert len(run.monitors.get_history("bias/SMA")) == 2
+
+
+@pytest.mark.parametrize("cut_at", [5, 7, 8])
+@pytest.mark.parametrize("window", [2, 4])
+@pytest.mark.parametrize("log", [float, torch.tensor])
+def test_a_resumed_run_has_exactly_the_same_means(cut_at, window, log, tmp_path):
+    def callbacks():
+        return [SimpleMovingAverage(["loss"], window), ModelSaver().when(Every(steps=1) if window == 2 else Every(steps=3))]
+
+    whole = train(*callbacks(), log=log, workdir=tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        train(*callbacks(), Cut(cut_at), log=log, workdir=tmp_path / "cut")
+    again = train(*callbacks(), log=log, workdir=tmp_path / "cut")
+    assert again.monitors.get_history("loss/SMA") == whole.monitors.get_history("loss/SMA")
+
+
+def test_one_that_joins_a_run_leaves_out_the_window_it_did_not_see_begin(tmp_path):
+    train(ModelSaver(), workdir=tmp_path, values=VALUES[:3])
+    run = train(ModelSaver(), SimpleMovingAverage("loss", 2), workdir=tmp_path)
+    assert run.monitors.get_history("loss/SMA") == [(step, mean(VALUES[step - 2 : step])) for step in (6, 8)]
+
+
+def test_a_fresh_run_starts_with_an_empty_window():
+    average = SimpleMovingAverage("loss", 4)
+    with pytest.raises(ZeroDivisionError):
+        train(average, Cut(3))
+    again = pickle.loads(pickle.dumps(average))
+    for one in (average, again):
+        assert train(one).monitors.get_history("loss/SMA")[0] == (4, mean(VALUES[:4]))
+
+
+def test_only_single_values_have_a_mean():
+    loop = Loop([SimpleMovingAverage("outputs", 2)], extra_callbacks=[], monitors=[])
+    with pytest.raises(BadValue, match=r"'outputs' has shape \(2,\)"), loop as run:
+        for _ in run.batches([1]):
+            run.outputs = torch.ones(2)
+
+
+def test_it_has_no_schedule_but_its_window():
+    with pytest.raises(NoTrigger):
+        train(SimpleMovingAverage("loss", 2).when(Every(steps=1)))
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.0, True, None])
+def test_a_window_has_a_size(window):
+    with pytest.raises(ValueError, match="an integer, 1 or more"):
+        SimpleMovingAverage("loss", window)

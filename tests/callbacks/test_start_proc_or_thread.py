@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hookpoint import Loop
+from hookpoint.callbacks import JSONWriter, StartProcOrThread, start_proc_or_thread
+
+SECONDS = 20.0
+METHODS = ["spawn", "forkserver", *(["fork"] if hasattr(os, "fork") else [])]
+
+
+def sleep():
+    time.sleep(600)
+
+
+def fail():
+    sys.exit(3)
+
+
+def ignore_terminate():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(os.environ["READY"]).touch()
+    time.sleep(600)
+
+
+def process(target, method="spawn"):
+    return multiprocessing.get_context(method).Process(target=target, daemon=True)
+
+
+def train(*callbacks, look=lambda run: None, batches=2, **given):
+    with Loop(callbacks, **given) as run:
+        for _ in run.batches(range(batches)):
+            look(run)
+    return run
+
+
+def until(is_so):
+    deadline = time.monotonic() + SECONDS
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_so()
+
+
+class Server:
+    """Something with a start method that is neither a process nor a thread."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def start(self):
+        self.calls.append("start")
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+class Stoppable(threading.Thread):
+    def __init__(self):
+        super().__init__(name="stoppable")
+        self.asked = threading.Event()
+
+    def run(self):
+        self.asked.wait()
+
+    def stop(self):
+        self.asked.set()
+
+
+@pytest.fixture
+def blocked():
+    """Return what tells whether a process has SIGINT blocked or ignored."""
+
+    def tell(pid):
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = [int(status.split(f"{name}:")[1].split()[0], 16) for name in ("SigBlk", "SigIgn")]
+        return any(mask & (1 << (signal.SIGINT - 1)) for mask in masks)
+
+    if not Path("/proc/self/status").exists():
+        pytest.skip("there is no /proc here")
+    return tell
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(method, blocked):
+    one = process(sleep, method)
+    seen = []
+    train(StartProcOrThread(one), look=lambda run: seen.append((one.is_alive(), blocked(one.pid))))
+    assert seen == [(True, True)] * 2
+    assert one.exitcode == -signal.SIGTERM
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_also_when_the_run_is_in_another_thread(blocked):
+    one = process(sleep)
+    seen = []
+    thread = threading.Thread(target=train, args=[StartProcOrThread(one)], kwargs={"look": lambda run: seen.append(one.pid)})
+    thread.start()
+    thread.join()
+    assert seen
+    assert one.exitcode == -signal.SIGTERM
+
+
+def test_a_command_runs_without_a_shell(tmp_path, blocked):
+    program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
+    callback = StartProcOrThread([sys.executable, "-c", program, str(tmp_path / "it ran"), "$HOME; ls"])
+    (command,) = callback._given
+
+    def look(run):
+        until((tmp_path / "it ran").exists)
+        assert command.is_alive()
+        assert blocked(command._process.pid)
+
+    for _ in range(2):  # a command can be started again
+        train(callback, look=look)
+        assert (tmp_path / "it ran").read_text() == "$HOME; ls"
+        assert command.exitcode == -signal.SIGTERM
+        (tmp_path / "it ran").unlink()
+
+
+def test_after_an_exception_it_is_stopped():
+    one = process(sleep)
+
+    def look(run):
+        raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        train(StartProcOrThread(one), look=look)
+    assert one.exitcode == -signal.SIGTERM
+
+
+def test_when_one_cannot_be_started_the_others_are_stopped():
+    calls = []
+    commands = [Server(calls), [os.devnull + "/no such program"]]
+    with pytest.raises(NotADirectoryError):
+        train(StartProcOrThread(commands))
+    assert calls == ["start", "stop"]
+
+
+def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(caplog):
+    calls = []
+
+    class Bad(Server):
+        def stop(self):
+            raise RuntimeError("will not")
+
+    train(StartProcOrThread([Server(calls), Bad(calls), Server(calls)]))
+    assert calls == ["start"] * 3 + ["stop"] * 2
+    assert "Bad could not be stopped: RuntimeError: will not" in caplog.text
+
+
+def test_what_does_not_end_is_killed(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("READY", str(tmp_path / "ready"))
+    one = process(ignore_terminate)
+    train(StartProcOrThread(one, stop_seconds=0.2), look=lambda run: until((tmp_path / "ready").exists))
+    assert one.exitcode == -signal.SIGKILL
+    assert "did not end within 0.2 s and was killed" in caplog.text
+
+
+def test_a_thread_with_a_stop_is_stopped():
+    thread = Stoppable()
+    train(StartProcOrThread(thread), look=lambda run: None if thread.is_alive() else pytest.fail("it has ended"))
+    assert not thread.is_alive()
+
+
+def test_a_plain_thread_goes_on_and_that_is_said(caplog):
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait, name=name, daemon=name == "daemon") for name in ("plain", "daemon")]
+    train(StartProcOrThread(threads))
+    end.set()
+    for thread in threads:
+        thread.join()
+    said = [line for line in caplog.messages if "cannot be stopped" in line]
+    assert said == [
+        "Thread daemon cannot be stopped and goes on",
+        "Thread plain cannot be stopped and goes on; the program ends when it does",
+    ]
+
+
+def test_without_stop_at_last_it_goes_on():
+    one = process(sleep)
+    train(StartProcOrThread(one, stop_at_last=False))
+    assert one.is_alive()
+    one.kill()
+    one.join()
+
+
+# A second run
+
+
+@pytest.mark.parametrize("make", [partial(process, sleep), Stoppable])
+def test_what_was_started_cannot_be_started_again(make):
+    callback = StartProcOrThread(make())
+    train(callback)
+    with pytest.raises(ValueError, match=r"was started before, and cannot be again\.\n  give +a function that makes a new one"):
+        train(callback)
+
+
+def test_a_function_makes_a_new_one_for_each_run():
+    made = []
+
+    def make():
+        made.append(Stoppable())
+        return made[-1]
+
+    callback = StartProcOrThread(make)
+    for _ in range(2):
+        train(callback)
+    assert len(made) == 2
+    assert not any(thread.is_alive() for thread in made)
+
+
+def test_a_class_is_a_function_that_makes_one():
+    train(StartProcOrThread(Stoppable))
+
+
+# One that dies
+
+
+@pytest.fixture
+def looks_often(monkeypatch):
+    monkeypatch.setattr(start_proc_or_thread, "LOOK_EVERY_SECONDS", 0.0)
+
+
+def test_a_process_that_dies_is_said_once(looks_often, caplog, tmp_path):
+    one = process(fail)
+    train(StartProcOrThread(one), JSONWriter(), look=lambda run: one.join(), batches=4, workdir=tmp_path)
+    assert [line for line in caplog.messages if "died" in line] == [
+        f"SpawnProcess {one.name} has died with exit code 3; the run goes on"
+    ]
+    assert (tmp_path / "events.jsonl").read_text().count("process died") == 1
+
+
+def test_or_stops_the_run(looks_often):
+    one = process(fail)
+    run = train(StartProcOrThread(one, if_it_dies="stop"), look=lambda run: one.join(), batches=4)
+    assert run.step == 1
+    assert run._verdicts.stop
+
+
+def test_one_that_ends_well_is_fine(looks_often, caplog):
+    command = [sys.executable, "-c", ""]
+    train(StartProcOrThread(command, if_it_dies="stop"), look=lambda run: time.sleep(0.05), batches=4)
+    assert "died" not in caplog.text
+
+
+CTRL_C = """
+import os, signal, subprocess, sys, time
+from hookpoint import Loop
+from hookpoint.callbacks import StartProcOrThread
+
+callback = StartProcOrThread([sys.executable, "-c", "import time; time.sleep(600)"])
+try:
+    with Loop([callback], extra_callbacks=[], monitors=[]) as run:
+        for batch in run.batches(range(5)):
+            if batch == 2:
+                os.killpg(0, signal.SIGINT)
+                time.sleep(0.5)
+                print(callback._running[0].is_alive())
+except KeyboardInterrupt:
+    print("interrupted after", run.step, callback._given[0].exitcode)
+"""
+
+
+def test_ctrl_c_ends_the_run_which_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, start_new_session=True, check=True)
+    assert done.stdout == "True\ninterrupted after 3 -15\n", done.stderr
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("bad", [3, "ls -l", [3], None, ["a", 3]])
+def test_what_cannot_be_started_is_refused(bad):
+    with pytest.raises(ValueError, match="StartProcOrThread cannot start"):
+        StartProcOrThread(bad)
+
+
+def test_other_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="got nothing to start"):
+        StartProcOrThread([])
+    with pytest.raises(ValueError, match=r"if_it_dies='die'\) is no policy"):
+        StartProcOrThread(["ls"], if_it_dies="die")
+    with pytest.raises(ValueError, match=r"stop_seconds=-1\) means nothing"):
+        StartProcOrThread(["ls"], stop_seconds=-1)
+
+
+def test_one_with_a_command_can_be_pickled_in_the_middle_of_a_run():
+    callback = StartProcOrThread(["sleep", "600"])
+    train(callback, look=lambda run: pickle.loads(pickle.dumps(callback)))

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from hookpoint import Loop, on
+from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
+from hookpoint.callbacks.stacks import is_in_debugger, stacks
+from hookpoint.callbacks.step_watch import StepWatch
+
+LIMIT = 0.5
+SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert not [thread.name for thread in threading.enumerate() if "StepTimeout" in thread.name]
+
+
+def until(is_so):
+    """Hang, in Python code, until something is so."""
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def hang_until(path):
+    until(lambda: path.exists() and path.read_text().endswith("\n"))
+
+
+def train(*callbacks, body=lambda run: None, epochs=1, batches=5, loader=None, **given):
+    given = {"extra_callbacks": [], "monitors": [], **given}
+    with Loop(callbacks, **given) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(batches) if loader is None else loader):
+                body(run)
+    return run
+
+
+def at_step(step, function):
+    return lambda run: function() if run.step == step else None
+
+
+def events(workdir):
+    lines = [json.loads(line) for line in (workdir / "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if "step timeout" in json.dumps(line)]
+
+
+def test_it_says_what_every_thread_does_and_goes_on(tmp_path, caplog):
+    file = tmp_path / "stacks-3.txt"
+    run = train(StepTimeout(LIMIT), JSONWriter(), body=at_step(2, lambda: hang_until(file)), workdir=tmp_path)
+    assert run.step == 5
+    words = file.read_text()
+    assert "StepTimeout: step 3 takes longer than 0.5 s" in words
+    assert "MainThread, the last call last:" in words
+    assert "hang_until(file)" in words
+    assert words.split("\n\n")[1].startswith("MainThread")
+    assert "hookpoint StepTimeout" not in words  # the thread that looks has nothing to do with it
+    assert "hang_until(file)" in caplog.text
+    (event,) = events(tmp_path)
+    assert "stacks-3.txt" in json.dumps(event)
+    assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-3.txt"]
+
+
+def test_a_step_is_told_of_once_and_each_slow_step(tmp_path, caplog):
+    def body(run):
+        if run.step in (1, 3):
+            hang_until(tmp_path / f"stacks-{run.step + 1}.txt")
+            time.sleep(2 * LIMIT)
+
+    train(StepTimeout(LIMIT), body=body, workdir=tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-2.txt", "stacks-4.txt"]
+    assert caplog.text.count("takes longer than") == 2
+
+
+def test_the_wait_for_a_batch_counts(tmp_path):
+    class Slow:
+        def __iter__(self):
+            yield 1
+            hang_until(tmp_path / "stacks-2.txt")
+            yield 2
+
+    train(StepTimeout(LIMIT), loader=Slow(), workdir=tmp_path)
+    assert (tmp_path / "stacks-2.txt").exists()
+
+
+def test_without_a_workdir_it_goes_to_the_log(caplog):
+    train(StepTimeout(LIMIT), body=at_step(1, lambda: until(lambda: "takes longer than" in caplog.text)))
+    assert "until(lambda" in caplog.text
+
+
+def test_stop_ends_the_run_at_the_next_boundary_with_a_checkpoint(tmp_path):
+    callbacks = [StepTimeout(LIMIT, "stop"), ModelSaver()]
+    run = train(*callbacks, body=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")), epochs=2, workdir=tmp_path)
+    assert run.step == 3
+    assert "StepTimeout: step 3 takes longer than 0.5 s" in run._verdicts.reason
+    assert (tmp_path / "checkpoints" / "step-00000003").exists()
+    assert train(*callbacks, epochs=2, workdir=tmp_path).step == 10
+
+
+def test_raise_raises_in_the_training_thread(tmp_path):
+    ended = []
+    callbacks = [StepTimeout(LIMIT, "raise"), on("on_run_end")(lambda run: ended.append(run.step))]
+    with pytest.raises(StepTooSlow, match="took longer than StepTimeout allows") as raised:
+        train(*callbacks, body=at_step(2, lambda: until(lambda: False)), workdir=tmp_path)
+    assert "StepTimeout: step 3 takes longer than 0.5 s" in raised.value.__notes__
+    assert ended == [2]
+
+
+def test_raise_is_a_timeout_to_whoever_catches_one(tmp_path):
+    with pytest.raises(TimeoutError):
+        train(StepTimeout(LIMIT, "raise"), body=at_step(1, lambda: until(lambda: False)))
+
+
+PROGRAM = """
+import ctypes, sys, threading, time
+from hookpoint import Every, Loop
+from hookpoint.callbacks import ModelSaver, StepTimeout
+
+workdir, then, how, hangs = sys.argv[1:]
+with Loop([StepTimeout(0.5, then), ModelSaver().when(Every(steps=2))], workdir=workdir, extra_callbacks=[]) as run:
+    for _ in run.epochs(2):
+        for batch in run.batches(range(5)):
+            if run.step == 6 and hangs == "hangs":
+                threading.Event().wait(60) if how == "lock" else ctypes.PyDLL(None).sleep(60)
+print("done after", run.step)
+"""
+
+
+def start(workdir, then, how="lock", hangs="hangs"):
+    command = [sys.executable, "-c", PROGRAM, str(workdir), then, how, hangs]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):
+    done = start(tmp_path, "exit")
+    assert done.returncode == StepTimeout.EXIT_CODE == 75
+    assert "the process ends with exit code 75" in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-7.txt"]
+    assert events(tmp_path)
+    again = start(tmp_path, "exit", hangs="goes on")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == "done after 10\n"
+    assert "step 6" in again.stderr
+
+
+def test_a_lock_that_never_opens_is_seen_by_exit_and_not_by_raise(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "raise", "lock", "hangs"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        hang_until(tmp_path / "stacks-7.txt")
+        time.sleep(LIMIT)
+        assert process.poll() is None
+        process.kill()
+    assert "threading.py" in (tmp_path / "stacks-7.txt").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no sleep to hold the interpreter with")
+def test_when_the_interpreter_hangs_its_stacks_are_written_all_the_same(tmp_path):
+    done = start(tmp_path, "exit", how="interpreter")
+    assert done.returncode == 1
+    assert "Timeout" in (tmp_path / "stacks-interpreter.txt").read_text()
+    assert "most recent call first" in (tmp_path / "stacks-interpreter.txt").read_text()
+
+
+# What is no step
+
+
+def test_what_is_between_steps_may_take_long(tmp_path, caplog):
+    @on("on_epoch_end")
+    def slow(run):
+        time.sleep(3 * LIMIT)
+
+    def validate(run):
+        for _ in run.batches(range(1), mode="val"):
+            time.sleep(3 * LIMIT)
+
+    with Loop([StepTimeout(LIMIT), slow], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches(range(3)):
+                if batch == 1:
+                    validate(run)
+            validate(run)
+    assert not list(tmp_path.glob("stacks*"))
+    assert "takes longer" not in caplog.text
+
+
+def test_validation_is_watched_where_it_is_asked_for(tmp_path):
+    with Loop([StepTimeout(LIMIT, covers=["val"])], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches(range(3)):
+                time.sleep(2 * LIMIT if batch == 1 else 0)
+            for _ in run.batches(range(2), mode="val"):
+                hang_until(tmp_path / "stacks-4.txt")
+    assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-4.txt"]
+
+
+def test_the_first_iteration_of_a_pass_may_take_longer(tmp_path):
+    def body(run):
+        if run.batch == 0:
+            time.sleep(3 * LIMIT)
+
+    train(StepTimeout(LIMIT, first_seconds=100), body=body, epochs=2, workdir=tmp_path)
+    assert not list(tmp_path.glob("stacks*"))
+
+
+def test_a_second_attempt_is_watched_as_well(tmp_path):
+    tried = []
+
+    def body(run):
+        if run.batch == 1:
+            tried.append(run.batch)
+            if len(tried) == 1:
+                run.retry()
+            else:
+                hang_until(tmp_path / "stacks-2.txt")
+
+    train(StepTimeout(LIMIT), body=body, workdir=tmp_path)
+    assert len(tried) == 2
+
+
+def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(tmp_path, caplog):
+    namespace = {"__name__": "pdb", "time": time}
+    exec(f"def interaction(): time.sleep({3 * LIMIT})", namespace)  # as a person would who thinks
+    train(StepTimeout(LIMIT, "raise"), body=at_step(1, namespace["interaction"]), workdir=tmp_path)
+    assert "takes longer" not in caplog.text
+
+
+# Again, and two of them
+
+
+def test_an_instance_can_be_used_again_after_an_exception(tmp_path):
+    callback = StepTimeout(LIMIT)
+
+    def fail(run):
+        raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        train(callback, body=fail)
+    run = train(callback, body=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")), workdir=tmp_path)
+    assert run.step == 5
+
+
+def test_two_of_them_with_limits_of_their_own(tmp_path, caplog):
+    callbacks = [StepTimeout(LIMIT, name="soon"), StepTimeout(100, "exit", name="late")]
+    train(*callbacks, body=at_step(1, lambda: hang_until(tmp_path / "stacks-2.txt")), workdir=tmp_path)
+    assert "soon: step 2 takes longer" in caplog.text
+    assert "late: step" not in caplog.text
+    assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-2.txt"]
+
+
+def test_it_can_be_pickled_in_the_middle_of_a_run():
+    callback = StepTimeout(60)
+    train(callback, body=lambda run: pickle.loads(pickle.dumps(callback)))
+
+
+def test_the_stacks_of_a_step_that_hung_before_stay(tmp_path):
+    (tmp_path / "stacks-2.txt").write_text("of an earlier start, and not of this one\n")
+    file = tmp_path / "stacks-2.txt"
+    train(StepTimeout(LIMIT), body=at_step(1, lambda: until(lambda: "MainThread" in file.read_text())), workdir=tmp_path)
+    assert file.read_text().startswith("of an earlier start")
+
+
+# The parts
+
+
+def test_stacks_begin_with_the_thread_that_matters():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name="the one")
+    thread.start()
+    words = stacks(thread.ident)
+    end.set()
+    thread.join()
+    assert words.startswith("the one, the last call last:\n")
+    assert "test_step_timeout" not in words.splitlines()[0]
+    assert not is_in_debugger(threading.get_ident())
+
+
+def test_a_watch_that_fails_says_so_and_ends(caplog):
+    def late(seconds):
+        raise RuntimeError("no")
+
+    watch = StepWatch("StepTimeout", 0.01, 0.01, late)
+    watch.began = time.monotonic()
+    until(lambda: "StepTimeout failed: RuntimeError: no; the run goes on without it" in caplog.text)
+    watch.close()
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"seconds": 0}, "allows no step"),
+        ({"seconds": -1}, "means nothing"),
+        ({"seconds": "10"}, "means nothing"),
+        ({"seconds": 1, "first_seconds": 0}, "allows no step"),
+        ({"seconds": 1, "then": "die"}, r"then='die'\) is no policy"),
+        ({"seconds": 1, "covers": ["test"]}, "names no modes"),
+        ({"seconds": 1, "covers": []}, "names no modes"),
+    ],
+)
+def test_bad_arguments_are_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
+        StepTimeout(**bad)
+
+
+def test_one_mode_may_be_given_as_a_word():
+    assert StepTimeout(1, covers="val").covers == ("val",)

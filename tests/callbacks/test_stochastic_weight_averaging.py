@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
+
+import hookpoint
+from hookpoint import Callback, Every, Loop, Runner
+from hookpoint.callbacks import EarlyStopping, LearningRateScheduler, ModelSaver, StochasticWeightAveraging, SwapEMAWeights
+from hookpoint.core.errors import BadLoop
+
+INPUTS, TARGETS = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
+BATCHES = [(INPUTS[at : at + 4], TARGETS[at : at + 4]) for at in range(0, 24, 4)]
+
+
+def make(norm=True):
+    torch.manual_seed(0)
+    middle = nn.BatchNorm1d(4) if norm else nn.LayerNorm(4)
+    model = nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+
+
+def clones(state):
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def same(one, other):
+    return sorted(one) == sorted(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Watch(Callback):
+    """Average with torch's AveragedModel, and note rates and what validation saw."""
+
+    def __init__(self, model, optimizer, first):
+        self.model, self.optimizer, self._first = model, optimizer, first
+        self.average, self.rates, self.validated, self.trained = AveragedModel(model), [], {}, {}
+
+    def on_step_begin(self, run):
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+
+    def on_train_epoch_end(self, run):
+        if run.epoch >= self._first:
+            self.average.update_parameters(self.model)
+        self.trained = clones(self.model.state_dict())
+
+    def on_val_iter_begin(self, run):
+        self.validated[run.epoch] = clones(self.model.state_dict())
+
+    def expected(self, data=BATCHES):
+        module = copy.deepcopy(self.average.module)
+        update_bn(data, module)
+        return module.state_dict()
+
+
+def fit(swa, *more, epochs=6, norm=True, first=4, given=None, data=BATCHES, **options):
+    model, optimizer = given or make(norm)
+    watch = Watch(model, optimizer, first)
+    scheduler = options.pop("scheduler", None)
+    options.setdefault("lr_scheduler", scheduler(optimizer) if scheduler else None)
+    runner = Runner(
+        model,
+        optimizer,
+        nn.CrossEntropyLoss(),
+        callbacks=[swa, *more, watch],
+        **{"extra_callbacks": [], "monitors": [], **options},
+    )
+    run = runner.fit(data, BATCHES[:2], epochs=epochs)
+    return model, watch, run
+
+
+def close(one, other):
+    return sorted(one) == sorted(other) and all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_model_ends_with_the_average_of_the_last_epochs_and_statistics_for_it(norm):
+    swa = StochasticWeightAveraging(4)
+    model, watch, run = fit(swa, norm=norm)
+    assert close(model.state_dict(), watch.expected())
+    assert close(swa.weights(), watch.expected())
+    assert swa.updates == 3
+    assert not close(watch.trained, watch.expected())
+    assert close(watch.validated[6], watch.expected())  # the last validation is that of the averages
+    assert not close(watch.validated[5], watch.expected())
+    model.eval()
+    loss = nn.functional.cross_entropy(model(INPUTS[:8]), TARGETS[:8]).item()
+    assert run.metrics["val_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_average_is_equal_to_that_of_a_plain_loop_bit_for_bit():
+    states = []
+
+    class Keeps(Callback):
+        def on_train_epoch_end(self, run):
+            states.append(clones(dict(run.model.named_parameters())))
+
+    swa = StochasticWeightAveraging(4)
+    fit(swa, Keeps())
+    expected = clones(states[3])
+    for number, state in enumerate(states[4:], start=1):
+        for name, value in expected.items():
+            value.lerp_(state[name], 1 / (number + 1))
+    assert same(swa.state_dict()["averages"], expected)
+
+
+def test_training_is_what_it_is_without_it_until_the_rate_is_another():
+    _, alone, _ = fit(LearningRateScheduler(lambda epoch, rate: rate))
+    _, watch, _ = fit(StochasticWeightAveraging(4))
+    assert same(alone.trained, watch.trained)
+
+
+def test_a_part_of_the_epochs():
+    swa = StochasticWeightAveraging(0.5)
+    fit(swa)
+    assert swa.updates == 3
+
+
+# The rate
+
+
+def test_the_rate_gets_to_that_of_the_averaging():
+    _, watch, _ = fit(StochasticWeightAveraging(4, 0.1, anneal_epochs=2, anneal="linear"))
+    assert watch.rates[:18] == [0.2] * 18
+    assert watch.rates[18:24] == pytest.approx([0.15] * 6)
+    assert watch.rates[24:] == [0.1] * 12
+
+
+@pytest.mark.parametrize("on", ["epoch", "step"])
+def test_it_takes_over_from_a_scheduler(on, caplog):
+    def scheduler(optimizer):
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    swa = StochasticWeightAveraging(4, 0.1, anneal_epochs=1)
+    _, watch, _ = fit(swa, scheduler=scheduler, lr_scheduler_on=on)
+    assert watch.rates[:18] == [0.2 * 0.5 ** (step if on == "step" else step // 6) for step in range(18)]
+    assert watch.rates[18:] == [0.1] * 18
+    assert "whichever writes last wins" not in caplog.text
+
+
+def test_another_callback_that_sets_the_rate_is_named(caplog):
+    fit(StochasticWeightAveraging(4, 0.1), LearningRateScheduler(lambda epoch, rate: rate * 0.9))
+    assert "learning_rate is set by" in caplog.text
+    assert "StochasticWeightAveraging" in caplog.text
+
+
+def test_groups_go_from_their_own_rates():
+    model, _ = make()
+    groups = [{"params": model[0].parameters(), "lr": 0.4}, {"params": model[2].parameters(), "lr": 0.2}]
+    optimizer, seen = torch.optim.SGD(groups), []
+
+    class Notes(Callback):
+        def on_epoch_begin(self, run):
+            seen.append([group["lr"] for group in optimizer.param_groups])
+
+    swa = StochasticWeightAveraging(2, 0.1, anneal_epochs=2, anneal="linear")
+    fit(swa, Notes(), epochs=3, given=(model, optimizer))
+    assert seen == [[0.4, 0.2], [0.25, pytest.approx(0.15)], [0.1, 0.1]]
+
+
+# How it ends
+
+
+def test_a_run_that_ends_before_the_first_epoch_says_so(caplog):
+    model, watch, _ = fit(StochasticWeightAveraging(9, 0.1))
+    assert "the run has no complete epoch from 9 on, and ends without averages" in caplog.text
+    assert same(model.state_dict(), watch.trained)
+
+
+def test_a_run_that_is_stopped_ends_with_the_averages_so_far():
+    class Stops(Callback):
+        def on_epoch_end(self, run):
+            if run.epoch == 5:
+                run.stop("enough")
+
+    model, watch, _ = fit(StochasticWeightAveraging(4), Stops())
+    assert close(model.state_dict(), watch.expected())
+
+
+def test_after_an_exception_the_model_has_its_training_weights():
+    class Fails(Callback):
+        def on_val_epoch_end(self, run):
+            if run.epoch == 6:
+                raise ValueError("mine")
+
+    given = make()
+    watch = Watch(*given, 4)
+    with pytest.raises(ValueError, match="mine"):
+        fit(StochasticWeightAveraging(4), Fails(), watch, given=given)
+    assert same(given[0].state_dict(), watch.trained)
+
+
+def test_an_epoch_that_is_cut_off_does_not_count():
+    class Cuts(Callback):
+        def on_train_iter_end(self, run):
+            if run.epoch == 5 and run.batch_idx == 2:
+                run.stop("enough")
+
+    swa = StochasticWeightAveraging(4)
+    fit(swa, Cuts())
+    assert swa.updates == 1
+
+
+def test_other_data_for_the_statistics():
+    swa = StochasticWeightAveraging(4, data=BATCHES[:3])
+    model, watch, _ = fit(swa)
+    assert close(model.state_dict(), watch.expected(BATCHES[:3]))
+
+
+def test_data_that_is_used_up_is_told(caplog):
+    model, optimizer = make()
+    swa = StochasticWeightAveraging(1)
+    with Loop([swa], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            for inputs, targets in run.batches(iter(BATCHES)):
+                nn.functional.cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+    assert "no data is left to measure batch norm with" in caplog.text
+
+
+# Checkpoints
+
+
+def test_the_last_checkpoint_has_the_training_weights_and_the_averages_with_their_statistics(tmp_path):
+    swa = StochasticWeightAveraging(4, 0.1)
+    model, watch, _ = fit(swa, ModelSaver(), workdir=tmp_path)
+    assert same(hookpoint.load_weights(tmp_path), watch.trained)
+    assert same(hookpoint.load_weights(tmp_path, averaged=True), model.state_dict())
+    assert close(model.state_dict(), watch.expected())
+
+
+def test_a_finished_run_that_is_started_again_has_the_averages(tmp_path):
+    first, _, _ = fit(StochasticWeightAveraging(4), ModelSaver(), workdir=tmp_path)
+    again, _, _ = fit(StochasticWeightAveraging(4), ModelSaver(), workdir=tmp_path)
+    assert same(first.state_dict(), again.state_dict())
+
+
+@pytest.mark.parametrize("start", [4, 0.5])
+def test_a_longer_run_goes_on_as_if_it_had_been_so_long(start, tmp_path):
+    fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short")
+    longer, _, _ = fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short", epochs=8)
+    whole, _, _ = fit(StochasticWeightAveraging(4, 0.1), ModelSaver(), workdir=tmp_path / "whole", epochs=8)
+    assert same(longer.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize("cut_at", [20, 27, 33, 36])
+@pytest.mark.parametrize("on", ["epoch", "step"])
+def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, tmp_path):
+    class Cut(Exception):
+        pass
+
+    class Cuts(Callback):
+        def on_train_iter_end(self, run):
+            if run.step == cut_at:
+                raise Cut
+
+    def train(folder, *more):
+        swa = StochasticWeightAveraging(4, 0.1, anneal_epochs=3)
+        options = {"scheduler": lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.9), "lr_scheduler_on": on}
+        saver = ModelSaver().when(Every(steps=5))
+        model, watch, _ = fit(swa, saver, *more, workdir=folder, **options)
+        return clones(model.state_dict()), watch.trained, swa.weights(), swa.state_dict()["averages"]
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(Cut):
+        train(tmp_path / "cut", Cuts())
+    for mine, its in zip(train(tmp_path / "cut"), whole, strict=True):
+        assert same(mine, its)
+
+
+# Mistakes
+
+
+def test_what_is_missing_is_said_before_it_trains():
+    with pytest.raises(BadLoop, match="finds no weights"), Loop([StochasticWeightAveraging(2)]):
+        pass
+    with pytest.raises(BadLoop, match="finds no optimizer"), Loop([StochasticWeightAveraging(2, 0.1)], model=make()[0]):
+        pass
+    with pytest.raises(BadLoop, match=r"both average this model, and put that into it.\n  drop"):
+        fit(StochasticWeightAveraging(2), SwapEMAWeights())
+    with pytest.raises(BadLoop, match="both say what weights the model ends with"):
+        fit(StochasticWeightAveraging(2), EarlyStopping(restore_best_weights=True))
+
+
+@pytest.mark.parametrize("given", [{"lr": -1.0}, {"lr": float("inf")}, {"start": 0}], ids=str)
+def test_what_means_nothing_is_refused(given):
+    with pytest.raises(ValueError, match="means nothing"):
+        StochasticWeightAveraging(**given)
+    with pytest.raises(TypeError, match="takes a function"):
+        StochasticWeightAveraging(forward=3)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookpoint import Every, Loop, Runner
+from hookpoint.callbacks import TensorPrinter
+
+
+def lines(capsys):
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+
+
+def train(callback, *, batches=3, fails_at=None):
+    with Loop([callback], extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(range(batches)):
+                run.outputs = torch.arange(12.0).reshape(3, 4) + batch
+                run.loss = batch / 2
+                if run.current_iteration == fails_at:
+                    raise ZeroDivisionError
+
+
+def test_each_step_is_a_line(capsys):
+    train(TensorPrinter(["loss", "outputs"], most=3), batches=2)
+    assert lines(capsys) == [
+        "step 1: loss 0, outputs 3 x 4 [0 1 2 ...]",
+        "step 2: loss 0.5, outputs 3 x 4 [1 2 3 ...]",
+        "step 3: loss 0, outputs 3 x 4 [0 1 2 ...]",
+        "step 4: loss 0.5, outputs 3 x 4 [1 2 3 ...]",
+    ]
+
+
+def test_a_schedule_says_when(capsys):
+    train(TensorPrinter("loss").when(Every(steps=2) | Every(epochs=1)))
+    assert lines(capsys) == ["step 2: loss 0.5", "step 3: loss 1", "step 4: loss 0", "step 6: loss 1", "step 6: loss 1"]
+
+
+def test_names_cannot_move_the_cursor(capsys):
+    train(TensorPrinter({"a\x1b[2J": "loss"}), batches=1)
+    assert lines(capsys)[0] == "step 1: a?[2J 0"
+
+
+def test_a_runners_gradients_are_printed(capsys):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    printer = TensorPrinter(["bias.grad", "loss"])
+    given = {"extra_callbacks": [], "monitors": []}
+    runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=[printer], **given)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    runner.fit([(torch.ones(2, 1), torch.ones(2, 1))], epochs=1)
+    assert lines(capsys) == ["step 1: bias.grad 1 [-2], loss 1"]
+
+
+# Values that are still on their way, as those on a GPU are
+
+
+class Slow(torch.Tensor):
+    """A number on a device that is not the host, until it has arrived there."""
+
+    arrived = 0
+
+    @property
+    def is_cpu(self):
+        return self.item() <= Slow.arrived
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    monkeypatch.setattr(Slow, "arrived", 0)
+    return {"value": lambda run: torch.tensor(run.step).as_subclass(Slow)}
+
+
+def test_lines_come_in_order_when_values_have_and_at_the_end_of_the_epoch_at_the_latest(slow, capsys):
+    said = []
+    with Loop([TensorPrinter(slow)], extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(range(4)):
+                said.append(lines(capsys))
+                Slow.arrived = 2 if batch == 3 else 0
+    value = [f"step {step}: value {step}" for step in range(9)]
+    assert said[:4] == [[], [], [], []]
+    assert said[4:] == [value[1:5], [], [], []]
+    assert lines(capsys) == value[5:]
+    assert run.step == 8
+
+
+def test_a_value_that_has_come_is_printed_though_nothing_is_triggered(slow, capsys):
+    with Loop([TensorPrinter(slow).when(Every(steps=3))], extra_callbacks=[], monitors=[]) as run:
+        for batch in run.batches(range(6)):
+            assert lines(capsys) == (["step 3: value 3"] if batch == 5 else [])
+            Slow.arrived = 3 if batch == 4 else 0
+    assert run.step == 6
+
+
+def test_an_exception_hides_no_line(slow, capsys):
+    with pytest.raises(ZeroDivisionError):
+        train(TensorPrinter(slow), fails_at=3)
+    assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
+
+
+def test_not_more_than_48_lines_wait(slow, capsys):
+    with Loop([TensorPrinter(slow)], extra_callbacks=[], monitors=[]) as run:
+        for batch in run.batches(range(60)):
+            if batch == 50:
+                assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
+    assert run.step == 60
+
+
+def test_it_can_be_used_again(slow, capsys):
+    printer = TensorPrinter(slow)
+    for _ in range(2):
+        train(printer, batches=1)
+        assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
+
+
+@pytest.mark.parametrize("most", [0, -1, 2.5, True])
+def test_it_shows_something(most):
+    with pytest.raises(ValueError, match="an integer, 1 or more"):
+        TensorPrinter("loss", most=most)

@@ -1,0 +1,56 @@
+"""Stats of several tensors are those of all their numbers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from hookpoint.callbacks.tensor_stats import TensorStats, first_tensor
+
+
+def stats(*tensors):
+    found = TensorStats()
+    for tensor in tensors:
+        found.add(tensor)
+    return found.values()
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_they_are_those_of_all_numbers(number, dtype):
+    torch.manual_seed(0)
+    tensors = [(torch.randn(3 + one, 4) + one).relu().to(dtype) for one in range(number)]
+    together = torch.cat(tensors).double()
+    found = {name: float(value) for name, value in stats(*tensors).items()}
+    expected = {
+        "mean": together.mean(),
+        "std": together.std(correction=0),
+        "zeros": (together == 0).double().mean(),
+        "max": together.abs().max(),
+    }
+    assert found == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5)
+
+
+def test_what_is_not_finite_shows():
+    found = stats(torch.tensor([1.0, float("nan")]))
+    assert found["mean"].isnan()
+    assert found["max"].isnan()
+
+
+def test_integers_and_nothing_do_not_count():
+    assert stats(torch.tensor([1, 2]), torch.empty(0)) == {}
+
+
+def test_the_first_tensor_is_found():
+    one = torch.ones(1)
+    for output in (one, (one, 2), [None, [one]], {"logits": one}, OrderedDict(a="x", b=(one,))):
+        assert first_tensor(output) is one
+    assert first_tensor((1, {"a": None})) is None
+
+
+def test_a_shared_output_is_not_changed():
+    tensor = torch.tensor([0.0, 2.0], requires_grad=True)
+    assert not stats(tensor)["mean"].requires_grad
+    assert tensor.tolist() == [0.0, 2.0]

@@ -1,0 +1,216 @@
+"""`hookpoint clean`: only what is said, only what is ours, and never a run that is being written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from hookpoint import Callback, Loop
+from hookpoint import callbacks as cb
+from hookpoint.cli.clean_plan import planned
+from hookpoint.cli.run_folder import RunFolder
+
+
+class Save(Callback):
+    """Save by hand after the first epoch."""
+
+    def __init__(self, tag="manual"):
+        super().__init__()
+        self.tag = tag
+
+    def on_epoch_end(self, run):
+        if run.epoch == 1:
+            run.save(self.tag)
+
+
+def checkpoints(folder):
+    return sorted(os.listdir(folder / "checkpoints"))
+
+
+@pytest.fixture
+def mine(train):
+    """A run of five epochs whose best was the fifth, with a checkpoint by hand at the first."""
+    return train(epochs=5, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
+
+
+def test_it_says_what_and_how_much_then_asks(command, mine):
+    before = checkpoints(mine)
+    size = sum(
+        path.stat().st_size for name in ("08", "12", "16") for path in (mine / f"checkpoints/step-000000{name}").iterdir()
+    )
+    result = command("clean", "mine", input="n\n")
+    assert result.stdout == (
+        "to delete:\n"
+        "  checkpoints/step-00000008  2 files  model, best-val_loss\n"
+        "  checkpoints/step-00000012  2 files  model, best-val_loss\n"
+        "  checkpoints/step-00000016  2 files  model, best-val_loss\n"
+        "to keep:\n"
+        "  step-00000004  tagged manual\n"
+        "  step-00000020  the newest that is good\n"
+        f"this frees {size / 1024:.1f} KiB\n"
+    )
+    assert result.stderr == "delete? [y/N] nothing was deleted\n"
+    assert checkpoints(mine) == before
+
+
+@pytest.mark.parametrize("way", ["asked", "--yes"])
+def test_old_checkpoints_go(command, mine, way):
+    command("clean", "mine", *([way] if way != "asked" else []), input="y\n")
+    assert checkpoints(mine) == ["best-val_loss", "last", "step-00000004", "step-00000020"]
+    assert command("verify", "mine").exit_code == 0
+    assert "nothing to delete in runs/mine; 2 checkpoints kept" in command("clean", "mine", "-y").stderr
+
+
+def test_the_run_goes_on_afterwards(command, mine, train):
+    command("clean", "mine", "--yes")
+    train(epochs=6, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
+    assert RunFolder(mine).epoch == 6
+    assert not (mine / "previous").exists()
+
+
+def test_nobody_to_ask(command, mine):
+    before = checkpoints(mine)
+    assert "--yes deletes without asking" in command("clean", "mine", input="", code=2).stderr
+    assert checkpoints(mine) == before
+
+
+def test_a_dry_run_deletes_nothing(command, mine):
+    before = checkpoints(mine)
+    assert "this frees" in command("clean", "mine", "--dry-run", "--all", "--yes").stdout
+    assert checkpoints(mine) == before
+
+
+def test_the_newest_is_verified_before_anything_goes(command, mine):
+    with open(mine / "checkpoints" / "step-00000020" / "state.json", "r+b") as file:
+        file.write(b"x")
+    shown = command("clean", "mine", "--dry-run").stdout
+    assert "step-00000016  the newest that is good" in shown
+    for path in (mine / "checkpoints").glob("step-*/state.json"):
+        path.write_bytes(b"x")
+    assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
+
+
+def test_tags_of_ones_own_stay_unless_they_are_named(command, train):
+    folder = train(epochs=3, callbacks=[cb.ModelSaver(tag="often"), Save("milestone")])
+    assert "step-00000004  tagged milestone" in command("clean", "mine", "--dry-run").stdout
+    command("clean", "mine", "--yes")
+    assert checkpoints(folder) == ["last", "step-00000004", "step-00000012"]
+    command("clean", "mine", "--yes", "--tag", "milestone")
+    assert checkpoints(folder) == ["last", "step-00000012"]
+
+
+def test_the_newest_best_stays(command, train):
+    class Worse(Callback):
+        def on_epoch_end(self, run):
+            run.log(score=float(run.epoch == 2))
+
+    folder = train(epochs=4, callbacks=[cb.ModelSaver(), Worse(), cb.MaxSaver("score")])
+    shown = command("clean", "mine", "--yes").stdout
+    assert "step-00000008  the newest best-score" in shown
+    assert checkpoints(folder) == ["best-score", "last", "step-00000008", "step-00000016"]
+
+
+def test_logs(command, mine):
+    (mine / "tensorboard").mkdir(exist_ok=True)
+    (mine / "tensorboard" / "events.out.tfevents.1.host.2.3").write_text("x")
+    (mine / "tensorboard" / "notes.txt").write_text("mine")
+    command("clean", "mine", "--logs", "--yes")
+    assert sorted(path.name for path in mine.iterdir()) == [".lock", "checkpoints", "run.json", "tensorboard"]
+    assert [path.name for path in (mine / "tensorboard").iterdir()] == ["notes.txt"]
+
+
+def test_earlier_runs(command, train):
+    folder = train(epochs=1)
+    train(epochs=1, resume="never")
+    train(epochs=1, resume="never")
+    (folder / "previous" / "002" / "notes.txt").write_text("mine")
+    (folder / "previous" / "keep").mkdir()
+    result = command("clean", "mine", "--previous", "--yes")
+    assert "previous/001" in result.stdout
+    assert "left, with files that are not hookpoint's: runs/mine/previous/002" in result.stderr
+    assert sorted(path.name for path in (folder / "previous").iterdir()) == ["002", "keep"]
+    assert [path.name for path in (folder / "previous" / "002").iterdir()] == ["notes.txt"]
+
+
+def test_everything(command, mine):
+    command("clean", "mine", "--all", "--yes")
+    assert not mine.exists()
+
+
+def test_everything_but_what_is_not_ours(command, mine):
+    (mine / "notes.txt").write_text("mine")
+    (mine / "hyper.txt").write_text("lr:0.1")
+    (mine / "checkpoints" / "notes.txt").write_text("mine")
+    (mine / "checkpoints" / "step-00000008" / "notes.txt").write_text("mine")
+    shutil.copytree(mine / "checkpoints" / "step-00000012", mine / "checkpoints" / "damaged-step-00000001")
+    result = command("clean", "mine", "--all", "--yes")
+    assert "left, with files that are not hookpoint's: runs/mine/checkpoints/step-00000008" in result.stderr
+    found = sorted(str(path.relative_to(mine)) for path in mine.rglob("*") if path.is_file())
+    assert found == ["checkpoints/notes.txt", "checkpoints/step-00000008/notes.txt", "hyper.txt", "notes.txt"]
+
+
+def test_what_kills_left_goes(command, mine):
+    left = mine / "checkpoints" / ".staging-step-00000024-0123456789abcdef"
+    left.mkdir()
+    (left / "state.json").write_text("{}")
+    (mine / "checkpoints" / ".staging-mine").mkdir()
+    command("clean", "mine", "--yes")
+    assert not left.exists()
+    assert (mine / "checkpoints" / ".staging-mine").exists()
+
+
+def test_a_running_run_is_not_touched(command, training):
+    with training() as live:
+        live.epoch()
+        for options in ([], ["--all", "--yes"], ["--dry-run"]):
+            said = command("clean", "live", *options, code=69).stderr
+            assert f"is being written to by process {live.process.pid}" in said
+        live.process.kill()
+        live.process.wait()
+    assert command("clean", "live", "--all", "--yes").exit_code == 0
+
+
+def test_a_run_that_starts_while_we_are_asked(command, train, monkeypatch):
+    folder = train(epochs=3, callbacks=[cb.ModelSaver()])
+    before = checkpoints(folder)
+    monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
+    with Loop(workdir=folder, extra_callbacks=[], monitors=[]):
+        assert "is being written to" in command("clean", "mine", "--yes", code=69).stderr
+    assert checkpoints(folder) == before
+
+
+def test_what_cannot_be_deleted(command, mine, monkeypatch):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.unlink", refuse)
+    said = command("clean", "mine", "--yes", code=73).stderr
+    assert said == "hookpoint: checkpoints/step-00000008 could not be deleted: Permission denied\n"
+
+
+def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "events.out.tfevents.1").write_text("mine")
+    shutil.rmtree(mine / "tensorboard", ignore_errors=True)
+    (mine / "tensorboard").symlink_to(outside)
+    (mine / "checkpoints" / "step-00000099").symlink_to(outside)
+    command("clean", "mine", "--all", "--yes")
+    assert (outside / "events.out.tfevents.1").exists()
+
+
+def test_a_file_that_keeps_a_name_frees_nothing(train):
+    run = RunFolder(train(epochs=1))
+    plan = planned(run, checkpoints=True, logs=False, previous=False, everything=True)
+    only = type(plan)(tuple(one for one in plan.deletions if one.what == "checkpoints/step-00000004"), ())
+    assert only.deletions
+    assert only.freed_bytes == 0
+    assert plan.freed_bytes > 0
+
+
+def test_a_folder_without_a_lock_has_none_afterwards(command, mine):
+    (mine / ".lock").unlink()
+    command("clean", "mine", "--yes")
+    assert not (mine / ".lock").exists()

@@ -1,0 +1,141 @@
+"""`hookpoint export`: wide tables, read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+
+import pytest
+
+ROWS = [
+    {"step": 2, "epoch": 1, "at": "step", "loss": 1.5},
+    {"step": 4, "epoch": 1, "at": "step", "loss": 3.5},
+    {"step": 4, "epoch": 1, "at": "epoch", "loss": 2.5, "val_loss": 3.0},
+]
+
+
+def untimed(rows):
+    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
+
+
+def test_csv(command, train, tmp_path):
+    train(epochs=1)
+    result = command("export", "mine", "-o", "out.csv")
+    assert (result.stdout, result.stderr) == ("", "out.csv: 3 rows, 6 columns\n")
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["step", "epoch", "at", "time", "loss", "val_loss"]
+    assert untimed(rows) == [
+        {key: str(row.get(key, "")) for key in ("step", "epoch", "at", "loss", "val_loss")} for row in ROWS
+    ]
+    assert os.listdir(tmp_path).count("out.csv") == 1
+    assert not [name for name in os.listdir(tmp_path) if "staging" in name]
+
+
+def test_json_and_json_lines(command, train, tmp_path):
+    train(epochs=1)
+    command("export", "mine", "-o", "out.json")
+    command("export", "mine", "-o", "out.jsonl")
+    assert untimed(json.loads((tmp_path / "out.json").read_text())) == ROWS
+    assert untimed(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())) == ROWS
+
+
+def test_to_the_standard_output(command, train):
+    train(epochs=1)
+    result = command("export", "mine", "-o", "-")
+    assert next(csv.DictReader(io.StringIO(result.stdout)))["loss"] == "1.5"
+    assert result.stderr == ""
+    assert untimed(json.loads(command("export", "mine", "-o", "-", "--format", "json").stdout)) == ROWS
+
+
+def test_what_is_not_finite_and_odd_names(command, tmp_path):
+    folder = tmp_path / "runs" / "odd"
+    folder.mkdir(parents=True)
+    row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", "a": "nan", 'b,"\n': "-inf", "c": "soup", "values/step": 2}
+    (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
+    (read,) = csv.DictReader(io.StringIO(command("export", "odd", "-o", "-").stdout, newline=""))
+    assert read == {"step": "1", "epoch": "1", "at": "step", "time": "1.0", "a": "nan", 'b,"\n': "-inf", "values/step": "2.0"}
+    (read,) = json.loads(command("export", "odd", "-o", "-", "--format", "json").stdout)
+    assert (read["a"], read['b,"\n'], read["values/step"]) == ("nan", "-inf", 2.0)
+
+
+def test_records_of_one_step_are_one_row_and_the_last_value_stands(command, tmp_path):
+    folder = tmp_path / "runs" / "twice"
+    folder.mkdir(parents=True)
+    rows = [("value", {"rate": 1.0}), ("epoch", {"loss": 2.0}), ("value", {"rate": 3.0, "more": 4.0})]
+    lines = [json.dumps({"step": 5, "epoch": 1, "time": float(n), "at": at, **values}) for n, (at, values) in enumerate(rows)]
+    (folder / "scalars.jsonl").write_text("\n".join(lines) + "\n")
+    assert json.loads(command("export", "twice", "-o", "-", "--format", "json").stdout) == [
+        {"step": 5, "epoch": 1, "at": "value", "time": 2.0, "rate": 3.0, "more": 4.0},
+        {"step": 5, "epoch": 1, "at": "epoch", "time": 1.0, "loss": 2.0},
+    ]
+
+
+def test_nothing_logged_yet(command, tmp_path):
+    folder = tmp_path / "runs" / "empty"
+    folder.mkdir(parents=True)
+    (folder / "scalars.jsonl").write_text("")
+    assert command("export", "empty", "-o", "-").stdout == "step,epoch,at,time\n"
+    assert command("export", "empty", "-o", "-", "--format", "json").stdout == "[]\n"
+
+
+def test_no_scalars(command, train):
+    (train() / "scalars.jsonl").unlink()
+    assert "runs/mine has no scalars.jsonl" in command("export", "mine", "-o", "x.csv", code=65).stderr
+
+
+def test_bad_lines_are_named_and_nothing_is_written(command, train, tmp_path):
+    path = train() / "scalars.jsonl"
+    path.write_text(path.read_text() + "soup\n")
+    said = command("export", "mine", "-o", "x.csv", code=65).stderr
+    assert said == "hookpoint: runs/mine/scalars.jsonl: line 9 is no line of JSON with a step\n"
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_torn_last_line_is_left_out(command, train):
+    path = train(epochs=1) / "scalars.jsonl"
+    path.write_text(path.read_text() + '{"step": 5')
+    assert untimed(json.loads(command("export", "mine", "-o", "-", "--format", "json").stdout)) == ROWS
+
+
+def test_a_name_that_says_nothing(command, train):
+    train()
+    assert "end it with .csv, .json or .jsonl" in command("export", "mine", "-o", "out.xls", code=2).stderr
+
+
+@pytest.mark.parametrize("place", ["nowhere/out.csv", "taken.csv"])
+def test_what_cannot_be_written(command, train, tmp_path, place):
+    train()
+    (tmp_path / "taken.csv").mkdir()
+    result = command("export", "mine", "-o", place, code=2 if place == "taken.csv" else 73)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_runs_own_files_are_not_written_over(command, train, tmp_path):
+    path = train() / "scalars.jsonl"
+    before = path.read_text()
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for name in ("runs/mine/scalars.jsonl", "link.jsonl"):
+        assert "is a file of the run itself" in command("export", "mine", "-o", name, code=73).stderr
+    assert path.read_text() == before
+
+
+def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train, tmp_path):
+    train()
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "out.csv").symlink_to("real.csv")
+    command("export", "mine", "-o", "out.csv")
+    assert (tmp_path / "out.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text().startswith("step,")
+
+
+def test_what_is_appended_meanwhile_is_left_out(train):
+    from hookpoint.cli.wide_table import WideTable
+
+    path = train(epochs=1) / "scalars.jsonl"
+    found = WideTable(path)
+    with open(path, "a") as file:
+        file.write('{"step": 6, "epoch": 2, "time": 1.0, "at": "step", "new": 1}\n')
+    assert untimed(found.rows()) == ROWS

@@ -1,0 +1,146 @@
+"""hookpoint plot: pictures and terminal plots of run folders."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from hookpoint import Loop
+from hookpoint.callbacks import MinSaver
+from hookpoint.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained():
+    def train(name, epochs=3, scale=1.0, **others):
+        with Loop(workdir=f"runs/{name}", name=name, log_every=1, extra_callbacks=[], **others) as run:
+            for epoch in run.epochs(epochs):
+                for batch in run.batches([3.0, 2.0, 1.0]):
+                    run.log(loss=scale * batch / epoch)
+                run.log(val_loss=scale * 2 / epoch)
+
+    return train
+
+
+def hookpoint(*words):
+    return CliRunner().invoke(main, ["plot", *words])
+
+
+def refused(*words):
+    done = hookpoint(*words)
+    assert done.stderr.count("\n") == 1
+    return done.exit_code, done.stderr.removeprefix("hookpoint: ").rstrip()
+
+
+def test_one_run_is_drawn_into_its_folder(trained, here):
+    trained("mine", callbacks=[MinSaver("val_loss")])
+    done = hookpoint("mine")
+    assert (done.exit_code, done.stdout) == (0, "wrote runs/mine/curves.png\n")
+    with Image.open(here / "runs/mine/curves.png") as picture:
+        assert picture.size[0] == 2000 or picture.size[0] == 1520
+    assert not [path for path in (here / "runs/mine").iterdir() if path.name.startswith(".curves")]
+
+
+def test_several_runs_are_drawn_here_and_elsewhere(trained, here):
+    trained("a")
+    trained("b", scale=0.5)
+    assert hookpoint("a", "runs/b").stdout == "wrote curves.png\n"
+    assert hookpoint("a", "b", "-m", "loss", "-o", "both.svg", "--width", "400", "--height", "300").stdout == "wrote both.svg\n"
+    assert (here / "curves.png").stat().st_size > 10_000
+    assert 'viewBox="0 0 288 216"' in (here / "both.svg").read_text()
+
+
+def test_in_the_terminal(trained):
+    trained("mine")
+    done = hookpoint("mine", "--terminal", "--width", "60", "--height", "6", "-m", "loss", "-m", "val_loss")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("mine: finished, 20")
+    assert lines[2] == "loss"
+    assert lines[-2].split("   ")[0:2] == ["  ── loss", "╌╌ val_loss"] or "── loss" in done.stdout
+    assert "● best 0.6667 at step 9" in done.stdout
+    assert max(map(len, lines)) <= 60
+    assert "\x1b" not in done.stdout
+
+
+def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here):
+    trained("mine")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert refused("mine") == (
+        73,
+        "a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not",
+    )
+    assert not (here / "runs/mine/curves.png").exists()
+    assert hookpoint("mine", "--terminal").exit_code == 0
+
+
+def test_ascii_where_the_encoding_has_nothing_else(trained):
+    trained("mine")
+    done = CliRunner(charset="latin-1").invoke(main, ["plot", "mine", "--terminal"])
+    assert done.exit_code == 0
+    assert "+-----" in done.stdout
+    assert done.stdout.isascii()
+
+
+def test_notes_are_on_stderr(here):
+    folder = here / "runs/many"
+    folder.mkdir(parents=True)
+    row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", **{f"m{number}": -1.0 for number in range(8)}}
+    (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
+    done = hookpoint("many")
+    assert done.stdout == "wrote runs/many/curves.png\n"
+    assert done.stderr == "not drawn: m6, m7; -m NAME draws them\n"
+    assert hookpoint("many", "-m", "m7", "--log").stderr == "m7: no log scale, as no value is above 0\n"
+
+
+def test_values_that_are_not_finite_are_read_and_marked(here):
+    folder = here / "runs/broken"
+    folder.mkdir(parents=True)
+    rows = [{"step": step, "epoch": 1, "loss": loss} for step, loss in enumerate([1.0, "nan", 2.0, "inf"])]
+    (folder / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "× NaN or infinite" in hookpoint("broken", "--terminal").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["-m", "los"], 2, "'los' is no metric of it; loss is. There are: loss, val_loss"),
+        (["-o", "a.gif"], 2, "'a.gif' is no picture that can be drawn; let its name end in .png, .svg or .pdf"),
+        (["-o", "none/a.png"], 73, "cannot write none/a.png: No such file or directory"),
+        (["-o", "a.png", "--terminal"], 2, "either --terminal or -o FILE"),
+        (["--terminal", "--width", "5"], 2, "--width is from 24 to 1000 columns here, not 5"),
+        (["--height", "100000"], 2, "--height is from 200 to 10000 pixels here, not 100000"),
+        (["--smooth", "1"], 2, "1.0 is not in the range 0<=x<1"),
+        (["--x", "day"], 2, "'day' is not one of 'step', 'epoch', 'time'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(trained, words, code, says):
+    trained("mine")
+    got, line = refused("mine", *words)
+    assert (got, says in line) == (code, True), line
+
+
+def test_runs_that_are_none(trained, here):
+    trained("mine")
+    assert refused("mien") == (2, "there is no run mien; did you mean mine?")
+    (here / "runs/mine/scalars.jsonl").unlink()
+    code, line = refused("mine")
+    assert (code, line) == (65, "there is nothing to draw in runs/mine: it has no scalars.jsonl, which JSONWriter writes")
+
+
+def test_a_damaged_file_is_named(trained, here):
+    trained("mine")
+    with open(here / "runs/mine/scalars.jsonl", "a") as file:
+        file.write("garbage\n{}\n")
+    code, line = refused("mine")
+    assert code == 65
+    assert "are no lines of JSON with a step" in line

@@ -1,0 +1,216 @@
+"""What a folder says of its run, however that ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint import callbacks as cb
+from hookpoint.cli.checkpoint_list import bytes_of
+from hookpoint.cli.run_folder import RunFolder
+
+
+class Fail(Callback):
+    def on_epoch_end(self):
+        raise RuntimeError("no more")
+
+
+class Stop(Callback):
+    def on_epoch_end(self, run):
+        run.stop("enough")
+
+
+def test_a_finished_run(train):
+    run = RunFolder(train(epochs=2))
+    assert run.is_run
+    assert (run.name, run.status, run.reason) == ("mine", "finished", "")
+    assert (run.epoch, run.epochs, run.step) == (2, 2, 8)
+    assert run.values == {"loss": 1.25, "val_loss": 1.5}
+    assert run.last.points["val_loss"].at == "epoch"
+    best = run.best
+    assert (best.metric, best.value, best.step, best.mode, best.source) == ("val_loss", 1.5, 8, "min", "run")
+    assert run.seconds >= 0
+    assert run.started.isoformat() == run.facts["started"]
+
+
+def test_a_stopped_and_a_failed_run(train):
+    stopped = RunFolder(train("stopped", callbacks=[Stop()]))
+    assert (stopped.status, stopped.reason) == ("stopped", "enough")
+    with pytest.raises(RuntimeError):
+        train("failed", callbacks=[Fail()])
+    failed = RunFolder(stopped.path.parent / "failed")
+    assert (failed.status, failed.reason) == ("failed", "RuntimeError: no more")
+
+
+def test_a_run_is_running_until_it_is_killed(training, until):
+    with training() as live:
+        live.epoch()
+        run = RunFolder(live.workdir)
+        assert run.status == "running"
+        assert run.holder.pid == live.process.pid
+        until(lambda: RunFolder(live.workdir).step == 4)
+        assert RunFolder(live.workdir).epoch == 2
+        assert RunFolder(live.workdir).seconds >= 0
+        live.process.kill()
+        live.process.wait()
+        assert RunFolder(live.workdir).status == "killed"
+        assert RunFolder(live.workdir).seconds >= 0
+        assert run.status == "running"  # what was read stays
+
+
+def test_a_run_that_ends_between_two_looks(train, monkeypatch):
+    folder = train()
+    told = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
+    monkeypatch.setattr("hookpoint.cli.run_folder.facts_of", lambda path: told.pop(0) if len(told) > 1 else told[0])
+    run = RunFolder(folder)
+    assert run.status == "finished"
+    assert run.step == 8
+
+
+def test_without_run_json_how_it_ended_is_unknown(train):
+    folder = train()
+    (folder / "run.json").unlink()
+    run = RunFolder(folder)
+    assert (run.is_run, run.status, run.name) == (True, "unknown", "mine")
+    assert (run.epoch, run.step, run.epochs) == (2, 8, None)
+    assert run.started is not None
+    assert run.seconds >= 0
+
+
+def test_without_run_json_and_scalars_checkpoints_tell_the_step(train):
+    folder = train()
+    for name in ("run.json", "scalars.jsonl", "events.jsonl"):
+        (folder / name).unlink()
+    run = RunFolder(folder)
+    assert (run.is_run, run.status, run.step, run.epoch, run.best) == (True, "unknown", 8, None, None)
+
+
+def test_best_from_events_where_the_run_kept_none(train):
+    folder = train()
+    (folder / "run.json").unlink()
+    best = RunFolder(folder).best
+    assert (best.metric, best.value, best.step, best.source) == ("val_loss", 1.5, 8, "events")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([("epoch", {"loss": 3.0}), ("epoch", {"loss": 1.0}), ("step", {"loss": 0.5})], ("loss", 1.0, 2)),
+        ([("step", {"loss": 3.0}), ("step", {"loss": 1.0}), ("step", {"loss": "nan"})], ("loss", 1.0, 2)),
+        ([("epoch", {"loss": 3.0, "val_loss": 4.0}), ("epoch", {"loss": 1.0, "val_loss": 5.0})], ("val_loss", 4.0, 1)),
+        ([("epoch", {"val_accuracy": 0.5}), ("epoch", {"val_accuracy": 0.75})], ("val_accuracy", 0.75, 2)),
+        ([("epoch", {"rate": 0.5})], None),
+        ([("epoch", {"loss": "nan"})], None),
+    ],
+    ids=["epochs before steps", "never nan", "validation first", "more is better", "says nothing", "nothing but nan"],
+)
+def test_best_guessed_by_the_name(tmp_path, lines, expected):
+    rows = [{"step": step, "epoch": 1, "time": 1.0, "at": at, **values} for step, (at, values) in enumerate(lines, 1)]
+    (tmp_path / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    best = RunFolder(tmp_path).best
+    assert (best and (best.metric, best.value, best.step)) == expected
+    assert best is None or best.source == "guess"
+
+
+def test_a_torn_end_is_passed_over(train):
+    folder = train()
+    with open(folder / "scalars.jsonl", "a") as file:
+        file.write('{"step": 99, "epo')
+    assert RunFolder(folder).last.step == 8
+
+
+def test_only_the_end_of_a_long_file_is_read(tmp_path, monkeypatch):
+    rows = [{"step": step, "epoch": 1, "time": float(step), "at": "step", "loss": 1.0} for step in range(20_000)]
+    rows.insert(19_000, {"step": 19_000, "epoch": 1, "time": 19_000.0, "at": "epoch", "val_loss": 2.0})
+    (tmp_path / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parsed = []
+    monkeypatch.setattr("hookpoint.cli.last_lines.record_of", lambda line: parsed.append(line) or json.loads(line))
+    run = RunFolder(tmp_path)
+    assert (run.step, run.values) == (19_999, {"val_loss": 2.0, "loss": 1.0})
+    assert len(parsed) < 100
+
+
+def test_checkpoints_with_hard_links_counted_once(train):
+    run = RunFolder(train(epochs=3))
+    listed = {one.path.name: one for one in run.checkpoints}
+    assert list(listed) == ["step-00000004", "step-00000008", "step-00000012", "best-val_loss"]
+    assert [one.step for one in run.checkpoints] == [4, 8, 12, 12]
+    best = listed["best-val_loss"]
+    assert best.is_best
+    assert (best.own_bytes, best.size_bytes) == (0, listed["step-00000012"].size_bytes)
+    assert sum(one.own_bytes for one in run.checkpoints) == bytes_of(run.path / "checkpoints", set()) - len("step-00000012")
+    assert "best-val_loss" in listed["step-00000012"].tags
+
+
+def test_a_damaged_manifest_is_told(train):
+    folder = train()
+    (folder / "checkpoints" / "step-00000004" / "manifest.json").write_text("{}")
+    first = RunFolder(folder).checkpoints[0]
+    assert (first.manifest, first.step, first.tags) == (None, 4, ())
+    assert "not as it was written" in first.problem
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"status": "running"},
+        {"format": 1, "status": "ok"},
+        {"format": "1", "status": "finished"},
+        [],
+        3,
+        {"format": 1, "status": ["finished"]},
+    ],
+)
+def test_another_programs_run_json_is_none(tmp_path, facts):
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    assert not RunFolder(tmp_path).is_run
+
+
+def test_facts_of_wrong_types_are_left_out(tmp_path):
+    facts = {name: ["odd"] for name in ("name", "reason", "started", "epoch", "epochs", "step", "elapsed_seconds")}
+    facts |= {"best": {"loss": 3, "x": {"value": "soup"}}, "resumed": "odd", "format": 1, "status": "finished"}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    run = RunFolder(tmp_path)
+    assert (run.name, run.reason, run.started, run.epoch, run.epochs, run.step) == (tmp_path.name, "", None, None, None, None)
+    assert (run.best, run.seconds, run.values) == (None, 0.0, {})
+
+
+def test_an_empty_folder_and_none_at_all(tmp_path):
+    assert not RunFolder(tmp_path).is_run
+    assert not RunFolder(tmp_path / "nothing").is_run
+
+
+def test_pipes_in_place_of_files_keep_nobody_waiting(tmp_path):
+    for name in ("run.json", "scalars.jsonl", "events.jsonl", ".lock"):
+        os.mkfifo(tmp_path / name)
+    assert not RunFolder(tmp_path).is_run
+    assert list(RunFolder(tmp_path).events()) == []
+
+
+def test_a_resumed_run_has_its_first_start_and_all_its_time(train):
+    folder = train(epochs=1)
+    first = RunFolder(folder)
+    train(epochs=3)
+    again = RunFolder(folder)
+    assert again.started == first.started
+    assert (again.epoch, again.step, again.status) == (3, 12, "finished")
+    assert again.seconds >= first.seconds
+
+
+def test_a_copy_elsewhere_is_the_same_run(train, tmp_path):
+    shutil.copytree(train(), tmp_path / "copy")
+    assert RunFolder(tmp_path / "copy").status == "finished"
+
+
+def test_a_loop_that_is_entered_is_running_in_this_process_too(train):
+    class Look(Callback):
+        def on_epoch_end(self, run):
+            seen.append(RunFolder(run.workdir).status)
+
+    seen = []
+    train(callbacks=[Look(), cb.ModelSaver()])
+    assert seen == ["running", "running"]

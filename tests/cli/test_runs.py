@@ -1,0 +1,170 @@
+"""`hookpoint runs`: what is found, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from hookpoint.cli.finding import find_runs
+
+
+def names(result):
+    return [line.split()[0] for line in result.stdout.splitlines()[1:]]
+
+
+def test_one_line_each(command, train):
+    train("first", epochs=1)
+    train("second", epochs=2)
+    lines = command("runs").stdout.splitlines()
+    assert lines[0].split() == ["name", "status", "epoch", "step", "best", "last", "started", "duration"]
+    assert lines[1].split()[:7] == ["first", "finished", "1/1", "4", "val_loss", "3", "3"]
+    assert lines[2].split()[:7] == ["second", "finished", "2/2", "8", "val_loss", "1.5", "1.5"]
+
+
+def test_json(command, train):
+    folder = train()
+    (one,) = json.loads(command("runs", "--json").stdout)
+    assert one["path"] == "runs/mine"
+    assert (one["name"], one["status"], one["epoch"], one["epochs"], one["step"]) == ("mine", "finished", 2, 2, 8)
+    assert one["best"] == {"metric": "val_loss", "value": 1.5, "step": 8, "mode": "min", "source": "run"}
+    assert one["last"] == {"loss": 1.25, "val_loss": 1.5}
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "name"], ["a", "b", "c"]),
+        (["--sort", "name", "--reverse"], ["c", "b", "a"]),
+        (["--sort", "step"], ["b", "a", "c"]),
+        (["--sort", "best"], ["c", "a", "b"]),
+        (["--status", "finished", "-s", "name"], ["a", "b"]),
+        (["--status", "finished", "--status", "unknown", "-s", "name"], ["a", "b", "c"]),
+    ],
+    ids=" ".join,
+)
+def test_sorting_and_choosing(command, train, options, expected):
+    train("b", epochs=1)
+    train("a", epochs=2)
+    (train("c", epochs=3) / "run.json").unlink()
+    assert names(command("runs", *options)) == expected
+
+
+def test_earlier_runs_only_when_asked_for(command, train):
+    train(epochs=1)
+    train(epochs=1, resume="never")
+    assert names(command("runs")) == ["mine"]
+    assert sorted(names(command("runs", "--all"))) == ["mine", "mine/previous/001"]
+
+
+def test_here_where_there_is_no_runs_folder(command, train, monkeypatch):
+    monkeypatch.chdir(train())
+    assert names(command("runs")) == ["mine"]
+
+
+def test_a_folder_of_ones_own(command, train, tmp_path):
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    shutil.move(train(), tmp_path / "deep" / "deeper" / "one")
+    assert names(command("runs", "deep")) == ["deeper/one"]
+    assert command("runs", "deep", "--levels", "1").stderr == "no runs in deep\n"
+
+
+def test_an_empty_folder(command, tmp_path):
+    result = command("runs")
+    assert (result.stdout, result.stderr) == ("", "no runs in .\n")
+    assert command("runs", "--json").stdout == "[]\n"
+    assert "no runs in . that are running" in command("runs", "--status", "running").stderr
+
+
+def test_no_folder(command):
+    assert command("runs", "nothing", code=2).stderr == "hookpoint: there is no folder nothing; give one with runs in it\n"
+
+
+def test_folders_of_other_programs(command, tmp_path):
+    for name, text in {
+        "a/package.json": "{}",
+        "b/run.json": '{"status": "ok"}',
+        "c/run.json": "no json",
+        "d/scalars.txt": "",
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    (tmp_path / "e" / "checkpoints" / "epoch=1").mkdir(parents=True)
+    (tmp_path / "f").mkdir()
+    for name in ("scalars.jsonl", "run.json", ".lock"):
+        os.mkfifo(tmp_path / "f" / name)
+    assert command("runs").stderr == "no runs in .\n"
+
+
+def test_links_in_circles_and_second_names(command, train, tmp_path):
+    folder = train()
+    (tmp_path / "runs" / "aaa-latest").symlink_to("mine")
+    (folder / "circle").symlink_to("..")
+    (tmp_path / "runs" / "self").symlink_to("self")
+    (tmp_path / "runs" / "gone").symlink_to("nowhere")
+    assert names(command("runs")) == ["mine"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is closed to this user")
+def test_a_closed_folder_is_passed_over(command, train, tmp_path):
+    train()
+    (tmp_path / "runs" / "closed").mkdir(mode=0)
+    assert names(command("runs")) == ["mine"]
+
+
+def test_a_folder_that_cannot_be_listed_is_passed_over(command, train, tmp_path, monkeypatch):
+    train()
+    (tmp_path / "runs" / "closed").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert names(command("runs")) == ["mine"]
+
+
+def test_hidden_folders_and_checkpoints_are_not_looked_into(train, tmp_path):
+    folder = train()
+    for place in (tmp_path / "runs" / ".hidden", folder / "checkpoints" / "inner", folder / "beside"):
+        place.mkdir()
+        shutil.copy(folder / "run.json", place)
+    assert sorted(path.name for path in find_runs(tmp_path / "runs")) == ["beside", "mine"]
+
+
+def test_names_are_data(command, tmp_path):
+    name = "\x1b[31m[red]x\n[/red]"
+    (tmp_path / "runs" / name).mkdir(parents=True)
+    row = {"step": 1, "epoch": 1, "time": 1.0, "at": "epoch", "loss\x1b[2J [bold]": 1.0}
+    (tmp_path / "runs" / name / "scalars.jsonl").write_text(json.dumps(row) + "\n")
+    shown = command("runs").stdout
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 2
+    assert "?[31m[red]x [/red]" in shown
+    assert "loss?[2J [bold]" in shown
+    (one,) = json.loads(command("runs", "--json").stdout)
+    assert one["name"] == name
+
+
+def test_a_thousand_runs(command, tmp_path):
+    row = {"step": 5, "epoch": 1, "time": 1.0, "at": "epoch", "val_loss": 0.5}
+    for number in range(1000):
+        folder = tmp_path / "runs" / f"run-{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
+    assert len(names(command("runs"))) == 1000
+
+
+def test_running_and_killed(command, training, until):
+    with training() as live:
+        live.epoch()
+        until(lambda: (live.workdir / "scalars.jsonl").exists())
+        assert command("runs").stdout.splitlines()[1].split()[:2] == ["live", "running"]
+        live.process.kill()
+        live.process.wait()
+    assert command("runs").stdout.splitlines()[1].split()[:2] == ["live", "killed"]

@@ -1,0 +1,154 @@
+"""`hookpoint show`: what it says of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from hookpoint import Callback, Loop
+from hookpoint import callbacks as cb
+
+
+def sections(text):
+    """Return the lines under each heading."""
+    found, name = {}, "top"
+    for line in text.splitlines():
+        if line and not line.startswith("  ") and name != "top":
+            name = line
+        elif not line:
+            name = ""
+            continue
+        elif name == "":
+            name = line
+        found.setdefault(name, []).append(line.strip())
+    return found
+
+
+def test_all_about_a_run(command, train):
+    train(epochs=2)
+    text = command("show", "mine").stdout
+    assert text.splitlines()[0] == "mine  runs/mine"
+    for line in (
+        "status   finished",
+        "at       epoch 2 of 2, step 8",
+        "  val_loss  1.5  step 8",
+        "  loss      1.25  step 8  mean of the pass",
+        "  depth      3",
+        "  net.width  8",
+        "  api_key    ***",
+        "  step-00000004  ",
+        "  best-val_loss  ",
+        "best val_loss so far: 1.5 (before: 3)",
+        "saved step-00000008 (model, best-val_loss) in",
+        "  ModelSaver, MinSaver(val_loss), JSONWriter",
+        "  hookpoint  ",
+        "  scalars.jsonl  ",
+    ):
+        assert line in text, line
+    assert "command  " in text
+
+
+def test_json(command, train):
+    train(epochs=2)
+    said = json.loads(command("show", "mine", "--json").stdout)
+    assert (said["name"], said["status"], said["step"]) == ("mine", "finished", 8)
+    assert said["best"] == {"val_loss": {"value": 1.5, "step": 8, "mode": "min", "source": "run"}}
+    assert said["last"]["loss"] == {"value": 1.25, "step": 8, "at": "epoch"}
+    assert said["run"]["config"] == {"depth": 3, "net": {"width": 8}, "api_key": "***"}
+    assert [one["name"] for one in said["checkpoints"]] == ["step-00000004", "step-00000008", "best-val_loss"]
+    assert said["checkpoints"][1]["tags"] == ["model", "best-val_loss"]
+    assert said["events"][-1]["event"] == "save"
+    assert said["size_bytes"]["all"] == sum(size for name, size in said["size_bytes"].items() if name != "all")
+
+
+def test_how_many_events(command, train):
+    train(epochs=2)
+    assert len(json.loads(command("show", "mine", "--json", "--events", "1").stdout)["events"]) == 1
+    assert "events\n" not in command("show", "mine", "-n", "0").stdout
+
+
+def test_by_path_and_by_name(command, train, tmp_path, monkeypatch):
+    folder = train()
+    assert command("show", folder).stdout.startswith("mine  ")
+    assert command("show", "runs/mine").stdout.startswith("mine  ")
+    monkeypatch.chdir(folder)
+    assert command("show", ".").stdout.startswith("mine  ")
+
+
+def test_a_path_that_is_no_run_gives_way_to_a_name(command, train, tmp_path):
+    train()
+    (tmp_path / "mine").mkdir()
+    assert command("show", "mine").stdout.startswith("mine  runs/mine")
+
+
+def test_near_misses_are_named(command, train):
+    train("resnet")
+    assert command("show", "resnt", code=2).stderr == "hookpoint: there is no run resnt; did you mean resnet?\n"
+    assert "hookpoint runs lists them" in command("show", "xyz", code=2).stderr
+
+
+def test_a_folder_of_runs_is_no_run(command, train):
+    train()
+    said = command("show", "runs", code=65).stderr
+    assert said.startswith("hookpoint: there is no run in runs")
+    assert "give one of those in it: runs/mine" in said
+
+
+def test_a_file_is_no_run(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert command("show", "file", code=2).stderr == "hookpoint: file is no folder; give the folder of a run\n"
+
+
+def test_why_it_failed(command, train):
+    class Fail(Callback):
+        def on_epoch_end(self):
+            raise RuntimeError("no \x1b[2J more\nlines")
+
+    with pytest.raises(RuntimeError):
+        train(callbacks=[Fail()])
+    text = command("show", "mine").stdout
+    assert "status   failed" in text
+    assert "because  RuntimeError: no ?[2J more lines" in text
+    assert "failed with RuntimeError: no ?[2J more lines" in text
+    assert "\x1b" not in text
+
+
+def test_a_run_that_is_being_written(command, training):
+    with training() as live:
+        live.epoch()
+        text = command("show", "live").stdout
+        assert f"status   running, process {live.process.pid} on " in text
+
+
+def test_a_guess_is_called_one(command, train):
+    train(callbacks=[])
+    assert "val_loss  1.5  step 8  the minimum of what was logged" in command("show", "mine").stdout
+
+
+def test_odd_settings_and_events(command, tmp_path):
+    config = {"[red]": "\x1b]0;title\x07", "deep": {str(n): {} for n in range(3)}, "long": "x" * 10_000}
+    with Loop([cb.JSONWriter()], workdir=tmp_path / "runs" / "odd", extra_callbacks=[], monitors=[], config=config) as run:
+        run.put_event("best", soup="[bold]no[/bold]")
+        run.put_event("lunch", dish="soup", at="noon")
+    text = command("show", "odd").stdout
+    assert "[red]   ?]0;title?" in text
+    assert "best: soup [bold]no[/bold]" in text
+    assert "lunch: dish soup, values/at noon" in text
+    assert max(map(len, text.splitlines())) < 500
+
+
+def test_a_damaged_checkpoint_is_told(command, train):
+    folder = train()
+    (folder / "checkpoints" / "step-00000004" / "manifest.json").unlink()
+    assert "damaged: it has no manifest.json" in command("show", "mine").stdout
+
+
+def test_pipes_in_a_run(command, train):
+    folder = train()
+    (folder / "scalars.jsonl").unlink()
+    (folder / "events.jsonl").unlink()
+    os.mkfifo(folder / "scalars.jsonl")
+    os.mkfifo(folder / "events.jsonl")
+    assert "status   finished" in command("show", "mine").stdout

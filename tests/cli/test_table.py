@@ -1,0 +1,53 @@
+"""Tables fit: columns give way, lines never break."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from hookpoint.cli.output import flowed
+from hookpoint.cli.table import Column, table
+
+COLUMNS = [Column("name", least=10), Column("step", right=True, goes=1), Column("best", goes=2), Column("started", goes=3)]
+ROWS = [("a-rather-long-name-of-a-run", "12", "val_loss 0.5", "2026-11-15"), ("b", "1200", "", "2026-11-16")]
+
+
+def test_as_wide_as_it_is():
+    assert table(COLUMNS, ROWS) == [
+        "name                         step  best          started",
+        "a-rather-long-name-of-a-run    12  val_loss 0.5  2026-11-15",
+        "b                            1200                2026-11-16",
+    ]
+
+
+@pytest.mark.parametrize("width", range(3, 70))
+def test_never_wider_than_it_may_be(width):
+    assert all(len(line) <= width for line in table(COLUMNS, ROWS, width))
+
+
+def test_names_give_way_before_columns_do():
+    assert table(COLUMNS, ROWS, 45)[1] == "a-rather-lon…    12  val_loss 0.5  2026-11-15"
+    assert table(COLUMNS, ROWS, 40)[1] == "a-rather-long-name-…    12  val_loss 0.5"
+    assert table(COLUMNS, ROWS, 20)[1] == "a-rather-long…    12"
+
+
+def test_columns_without_any_text_are_left_out():
+    assert table([Column("a"), Column("b")], [("x", ""), ("y", "")]) == ["a", "x", "y"]
+    assert table([Column("a")], []) == [""]
+
+
+def test_wide_letters_count_two_cells():
+    lines = table([Column("name", least=4), Column("step")], [("深層学習の実験", "12"), ("b", "1")], 12)
+    assert lines[1:] == ["深層…   12", "b       1"] or all(cell_len(line) <= 12 for line in lines)
+    assert len({cell_len(line[: line.rindex("1")]) for line in lines[1:2]}) == 1
+
+
+def test_sentences_flow():
+    lines = table([Column("point"), Column("fires", flows=True)], [("on_x", "once, before anything else happens at all")], 34)
+    assert lines == ["point  fires", "on_x   once, before anything else", "       happens at all"]
+
+
+def test_pieces_flow_behind_their_prefix():
+    assert flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], None) == ["step 1  loss 0.5  accuracy 0.25"]
+    assert flowed("step 1  ", [], 20) == ["step 1"]
+    assert flowed("x" * 30 + "  ", ["a 1", "b 2"], 36) == ["x" * 30 + "  a 1", "    b 2"]

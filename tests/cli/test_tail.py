@@ -1,0 +1,170 @@
+"""`hookpoint tail`: what was there, what comes, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from hookpoint.cli.following import Following
+
+
+def row(step, time=None, **values):
+    return json.dumps({"step": step, "epoch": 1, "time": float(step if time is None else time), "at": "step", **values}) + "\n"
+
+
+def steps(rows):
+    return [one["step"] for one in rows]
+
+
+def test_what_was_there_last(command, train):
+    train(epochs=2)
+    result = command("tail", "mine", "-n", "3")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith("epoch 2  step 8  mean   val_loss 1.5")
+    assert "epoch 2  step 8  event  best val_loss so far: 1.5 (before: 3)" in lines[1]
+    assert "epoch 2  step 8  event  saved step-00000008 (model, best-val_loss)" in lines[2]
+    assert result.stderr.startswith("-- finished at epoch 2, step 8 after ")
+
+
+def test_without_following_nothing_more_is_said(command, train):
+    train()
+    result = command("tail", "mine", "--no-follow", "-n", "1")
+    assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
+    assert command("tail", "mine", "--no-follow", "-n", "0").stdout == ""
+
+
+def test_json(command, train):
+    train()
+    rows = [json.loads(line) for line in command("tail", "mine", "--json", "-n", "100").stdout.splitlines()]
+    assert rows[0] | {"time": 0} == {"step": 2, "epoch": 1, "time": 0, "at": "step", "loss": 1.5}
+    assert rows[-1]["event"] == "save"
+    assert "at" not in rows[-1]
+
+
+def test_names_are_data(command, train):
+    train(callbacks=[], values={"\x1b[2J[red]": 1.0})
+    shown = command("tail", "mine").stdout
+    assert "\x1b" not in shown
+    assert "?[2J[red] 1" in shown
+
+
+@contextmanager
+def following(tmp_path, *options):
+    command = [sys.executable, "-m", "hookpoint", "tail", "live", "--every", "0.05", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_new_lines_come_one_by_one_until_the_run_ends(tmp_path, training):
+    with training() as live:
+        live.epoch()
+        with following(tmp_path, "-n", "1000") as tail:
+            assert "epoch 1  step 1         loss 1" in tail.stdout.readline()
+            live.epoch()
+            while "epoch 3  step 6         loss 1\n" not in tail.stdout.readline():
+                pass
+            live.end()
+            rest, said = tail.communicate(timeout=60)
+            assert "saved step-00000006" in rest
+            assert said.startswith("-- stopped at epoch 3, step 6 after ")
+            assert tail.returncode == 0
+
+
+def test_a_killed_run_ends_it(tmp_path, training):
+    with training() as live:
+        live.epoch()
+        with following(tmp_path) as tail:
+            assert tail.stdout.readline()
+            live.process.kill()
+            _, said = tail.communicate(timeout=60)
+            assert said.startswith("-- killed at epoch ")
+            assert tail.returncode == 0
+
+
+def test_ctrl_c_ends_it_cleanly(tmp_path, training):
+    with training() as live:
+        live.epoch()
+        with following(tmp_path) as tail:
+            assert tail.stdout.readline()
+            tail.send_signal(signal.SIGINT)
+            _, said = tail.communicate(timeout=60)
+            assert tail.returncode == 130
+            assert said.strip() == ""
+
+
+class TestFollowing:
+    def test_first_the_last_then_the_new(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text(row(1) + row(2) + row(3))
+        file = Following(path)
+        assert steps(file.last(2)) == [2, 3]
+        assert file.new() == []
+        with open(path, "a") as writer:
+            writer.write(row(4) + row(5)[:10])
+            writer.flush()
+            assert steps(file.new()) == [4]
+            writer.write(row(5)[10:])
+            writer.flush()
+            assert steps(file.new()) == [5]
+        assert not file.was_cut
+
+    def test_no_file_yet(self, tmp_path):
+        file = Following(tmp_path / "scalars.jsonl")
+        assert (file.last(5), file.new()) == ([], [])
+        (tmp_path / "scalars.jsonl").write_text(row(1))
+        assert steps(file.new()) == [1]
+
+    def test_a_torn_line_at_the_beginning(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text(row(1) + '{"step": 2')
+        file = Following(path)
+        assert steps(file.last(5)) == [1]
+        path.write_text(row(1) + row(2))
+        assert steps(file.new()) == [2]
+
+    def test_cut_back_and_written_again(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text("".join(map(row, range(1, 11))))
+        file = Following(path)
+        file.last(1)
+        os.truncate(path, len(row(1)) * 4)
+        assert file.new() == []
+        assert file.was_cut
+        with open(path, "a") as writer:
+            writer.write(row(5, 20) + row(6, 21))
+        assert steps(file.new()) == [5, 6]
+        assert not file.was_cut
+
+    def test_cut_back_and_longer_again_before_we_look(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text("".join(map(row, range(1, 11))))
+        file = Following(path)
+        file.last(1)
+        path.write_text("".join(map(row, range(1, 5))) + "".join(row(step, step + 100) for step in range(5, 30)))
+        assert steps(file.new()) == list(range(5, 30))
+        assert file.was_cut
+        assert file.new() == []
+
+    def test_another_file_in_its_place(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text(row(1) + row(2))
+        file = Following(path)
+        file.last(1)
+        path.rename(tmp_path / "old")
+        assert file.new() == []
+        path.write_text(row(1, 50))
+        assert steps(file.new()) == [1]
+
+    def test_lines_that_are_no_records_are_passed_over(self, tmp_path):
+        path = tmp_path / "scalars.jsonl"
+        path.write_text(row(1) + "soup\n" + row(2))
+        assert steps(Following(path).last(5)) == [1, 2]

@@ -1,0 +1,60 @@
+"""`hookpoint verify`: damage is told, and is an exit code."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_good_checkpoints(command, train):
+    train(epochs=2)
+    result = command("verify", "mine")
+    assert result.stdout == "step-00000004  step 4  good\nstep-00000008  step 8  good\nbest-val_loss  step 8  good\n"
+    assert result.stderr == "3 checkpoints, none damaged\n"
+
+
+def test_damage(command, train):
+    folder = train(epochs=2)
+    with open(folder / "checkpoints" / "step-00000004" / "state.json", "ab") as file:
+        file.write(b"x")
+    result = command("verify", "mine", code=1)
+    assert result.stdout.startswith("step-00000004  step 4  damaged: state.json has ")
+    assert result.stderr == "3 checkpoints, 1 damaged\n"
+    said = json.loads(command("verify", "mine", "--json", code=1).stdout)
+    assert said["ok"] is False
+    assert [one["ok"] for one in said["checkpoints"]] == [False, True, True]
+
+
+def test_one_checkpoint(command, train):
+    train(epochs=2)
+    assert command("verify", "runs/mine/checkpoints/step-00000004").stdout == "step-00000004  step 4  good\n"
+    assert len(command("verify", "runs/mine/checkpoints").stdout.splitlines()) == 3
+    assert command("verify", "runs/mine/checkpoints/last").stdout == "step-00000008  step 8  good\n"
+
+
+def test_no_checkpoints(command, train):
+    train(callbacks=[])
+    assert command("verify", "mine").stderr == "no checkpoints in runs/mine\n"
+
+
+def test_no_run(command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "there is no run in empty" in command("verify", "empty", code=65).stderr
+    assert "there is no run nothing" in command("verify", "nothing", code=2).stderr
+
+
+def test_what_the_run_deletes_meanwhile_is_no_damage(command, train, monkeypatch):
+    import shutil
+
+    from hookpoint.cli import verify as module
+
+    folder = train(epochs=2)
+    verified = module.verified
+
+    def gone_meanwhile(path):
+        (folder / "checkpoints" / "step-00000004" / "state.json").unlink()
+        found = verified(path)
+        shutil.rmtree(folder / "checkpoints" / "step-00000004")
+        return found
+
+    monkeypatch.setattr(module, "verified", gone_meanwhile)
+    assert command("verify", "mine").stderr == "2 checkpoints, none damaged\n"

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+
+import pytest
+
+from hookpoint import Callback, Every, Hooks, LambdaCallback, Replace, on
+from hookpoint.core.data_points import BatchPlace, DataPoints
+from hookpoint.core.data_settings import DataSettings
+from hookpoint.core.errors import (
+    BadLoop,
+    BadSchedule,
+    BadValue,
+    HookpointWarning,
+    NotACallback,
+    OutsideRun,
+    UnknownArgument,
+    UnknownPoint,
+)
+from hookpoint.core.loop import Loop
+from hookpoint.core.store import Saved
+
+PLACE = BatchPlace(epoch=3, mode="train", batch_idx=5, settings={"strength": 0.5})
+
+
+def fire_sample(points, sample=1, worker=None):
+    return points.fire("on_sample", sample, {**PLACE.offered(worker), "index": 7})
+
+
+def fire_batch(points, batch=(1, 2), worker=None):
+    return points.fire("on_batch_made", batch, {**PLACE.offered(worker), "indices": [7, 8]})
+
+
+class Double(Callback):
+    def on_sample(self, sample):
+        return Replace(2 * sample)
+
+
+class Everything(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_sample(self, sample, index, epoch, mode, batch_idx, settings, worker):
+        self.seen.append((sample, index, epoch, mode, batch_idx, dict(settings), worker))
+
+    def on_batch_made(self, batch, *, indices, worker, epoch=None, other="default"):
+        self.seen.append((batch, indices, worker, epoch, other))
+
+
+def test_handlers_get_what_they_name():
+    everything = Everything()
+    points = DataPoints([everything])
+    assert fire_sample(points, worker=1) == 1
+    assert fire_batch(points) == (1, 2)
+    assert everything.seen == [(1, 7, 3, "train", 5, {"strength": 0.5}, 1), ((1, 2), [7, 8], None, 3, "default")]
+
+
+def test_each_handler_gets_what_the_one_before_it_made():
+    everything = Everything()
+    points = DataPoints([Double(), everything, LambdaCallback(on_sample=lambda sample: Replace(None)), Double2()])
+    assert fire_sample(points, 4) == "was None"
+    assert everything.seen[0][0] == 8
+
+
+class Double2(Callback):
+    def on_sample(self, sample):
+        return Replace(f"was {sample}")
+
+
+def test_functions_and_a_callback_alone_are_taken_too():
+    @on("on_sample")
+    def negative(sample):
+        return Replace(-sample)
+
+    assert fire_sample(DataPoints([negative])) == -1
+    assert fire_sample(DataPoints(Double())) == 2
+
+
+def test_who_listens_is_known():
+    points = DataPoints([Double()])
+    assert (points.listens(), points.listens("on_sample"), points.listens("on_batch_made")) == (True, True, False)
+    assert not DataPoints([]).listens()
+
+
+def test_settings_cannot_be_changed_where_data_is_made():
+    def write(settings):
+        settings["strength"] = 1.0
+
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        fire_sample(DataPoints([LambdaCallback(on_sample=write)]))
+
+
+def test_the_order_is_that_of_a_run():
+    class First(Double2):
+        before = ("Double",)
+
+    assert fire_sample(DataPoints([Double(), First()])) == "was 1was 1"
+
+
+@pytest.mark.parametrize("name", ["on_sampel", "on_batch_mad"])
+def test_a_near_miss_is_refused(name):
+    with pytest.raises(UnknownPoint, match=f"{name} is no point; on_(sample|batch_made) is"):
+        DataPoints([type("Slip", (Callback,), {name: lambda self, sample: None})()])
+
+
+@pytest.mark.parametrize(("name", "ours"), [("ds_step_end", "on_batch_made"), ("sync_epoch_begin", "on_epoch_begin")])
+def test_mindspores_names_are_refused_with_ours(name, ours):
+    theirs = type("Theirs", (Callback,), {name: lambda self, ds_run_context: None})
+    for compile_list in (DataPoints, Hooks):
+        with pytest.raises(UnknownPoint, match=f"Theirs.{name} is another trainer's name; {ours} is ours"):
+            compile_list([theirs()])
+    assert Hooks([type("Own", (theirs,), {"points": (name,), "on_epoch_end": lambda self: None})()]).entries
+
+
+def test_an_unknown_argument_is_refused_with_what_is_offered():
+    class Asks(Callback):
+        def on_sample(self, sample, run): ...
+
+    for compile_list in (DataPoints, Hooks):
+        with pytest.raises(UnknownArgument) as caught:
+            compile_list([Asks()])
+        assert str(caught.value) == (
+            "Asks.on_sample asks for 'run', which this point does not offer.\n"
+            "  offered   batch_idx, epoch, index, mode, sample, settings, worker\n"
+            "  default   give it one, 'run=None', if another trainer passes it"
+        )
+
+
+def test_a_callback_without_a_point_in_the_data_is_refused():
+    class Elsewhere(Callback):
+        def on_epoch_end(self): ...
+
+    message = (
+        "Elsewhere has neither on_sample nor on_batch_made, the only points of a loader.\n"
+        "  give      it to the Runner or the Loop"
+    )
+    with pytest.raises(NotACallback, match=f"^{re.escape(message)}$"):
+        DataPoints([Double(), Elsewhere()])
+    with pytest.raises(NotACallback, match="is a class where an instance belongs"):
+        DataPoints([Double])
+
+
+def test_a_schedule_is_refused():
+    class Sometimes(Callback):
+        @on("on_sample", when=Every(steps=2))
+        def change(self, sample): ...
+
+    with pytest.raises(BadSchedule, match=r"Sometimes.on_sample has a schedule.*no clock(.|\n)*test +epoch or batch_idx"):
+        DataPoints([Sometimes()])
+
+
+def test_what_is_returned_without_replace_is_refused():
+    class Forgets(Callback):
+        def on_sample(self, sample):
+            return sample + 1
+
+    with pytest.raises(BadValue) as caught:
+        fire_sample(DataPoints([Forgets()]))
+    assert str(caught.value) == ("Forgets.on_sample returned int, which changes nothing.\n  write     return Replace(value)")
+
+
+class Fails(Callback):
+    def __init__(self, error, **options):
+        super().__init__(**options)
+        self.error = error
+
+    def on_sample(self):
+        raise self.error
+
+    def on_batch_made(self):
+        raise self.error
+
+
+def test_an_error_says_who_failed_where():
+    points = DataPoints([Double(), Fails(ValueError("no"))])
+    with pytest.raises(ValueError, match="no") as caught:
+        fire_sample(points, worker=1)
+    assert caught.value.__notes__ == ["in callback Fails at on_sample (index 7, batch 5 of epoch 3, worker 1)"]
+    points = DataPoints([Fails(ValueError("no"))])
+    with pytest.raises(ValueError, match="no") as caught:
+        fire_batch(points)
+    assert caught.value.__notes__ == ["in callback Fails at on_batch_made (batch 5 of epoch 3, in the main process)"]
+
+
+def test_the_end_of_an_iterator_is_not_taken_for_the_end_of_the_data():
+    with pytest.raises(RuntimeError, match=r"StopIteration was raised in callback Fails at on_sample \(index 7"):
+        fire_sample(DataPoints([Fails(StopIteration())]))
+
+
+def test_a_failure_may_be_let_pass(caplog):
+    points = DataPoints([Fails(ValueError("no"), on_error="warn"), Double()])
+    assert [fire_sample(points) for _ in range(4)] == [2, 2, 2, 2]
+    assert "Fails failed at on_sample: ValueError: no" in caplog.text
+    assert "it is disabled" in caplog.text
+
+
+def test_pickled_they_are_compiled_again():
+    points = pickle.loads(pickle.dumps(DataPoints([Double(), Double2()])))
+    assert fire_sample(points) == "was 2"
+
+
+def test_a_worker_knows_of_no_run():
+    double = Double()
+    with Loop([double]):
+        assert double.epoch_num == 0
+        DataPoints([double]).leave_run()
+        with pytest.raises(OutsideRun):
+            double.epoch_num  # noqa: B018
+
+
+# In a run
+
+
+class Loader(list):
+    """A loader whose samples somebody listens to."""
+
+    def __init__(self, batches, callbacks, settings=None):
+        super().__init__(batches)
+        self.data_points = DataPoints(callbacks)
+        self.settings = DataSettings(settings)
+
+
+class Both(Callback):
+    def on_sample(self, sample): ...
+    def on_epoch_end(self): ...
+
+
+def train(loader, *callbacks, **options):
+    with Loop(callbacks, **options) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(loader):
+                pass
+
+
+def test_a_handler_that_no_loader_has_is_told():
+    message = "Both.on_sample is never called: no loader has Both among its callbacks; give it to a HookedLoader too"
+    with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
+        train([1, 2], Both())
+    with pytest.warns(HookpointWarning, match="Both.on_sample is never called"):
+        train(Loader([1], [Double()]), Both())
+
+
+def test_a_handler_that_the_run_has_not_is_told():
+    message = (
+        "Both.on_epoch_end is never called: the loader has Both among its callbacks, the run has not; give it to the run too"
+    )
+    with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
+        train(Loader([1], [Both()]))
+
+
+def test_who_is_in_both_lists_hears_nothing():
+    both = Both()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(Loader([1], [both]), both)
+        loader = Loader([1], [both])  # of the validation, perhaps
+        train([1], both)
+    assert loader
+
+
+def test_it_is_explained():
+    assert [line.split("  ")[0] for line in Hooks([Both()]).explain().splitlines()[2:]] == ["on_epoch_end", "on_sample"]
+    assert "in a HookedLoader" in Hooks([Both()]).explain()
+
+
+def test_a_callback_that_overrides_run_gets_none_of_it():
+    class All(Callback):
+        def run(self, hookpoint=None, logs=None): ...
+
+    assert Hooks([All()]).calls("on_sample") == ()
+
+
+class Saves(Callback):
+    saves = True
+
+    def on_epoch_end(self, run):
+        run.save("epoch")
+
+
+class Keeps:
+    """A store that can be gone on from, and has nothing yet."""
+
+    def open(self, resume, identity):
+        return None
+
+    def check(self, state): ...
+    def close(self): ...
+    def write(self, state, *, step, elapsed, request):
+        self.state = state
+        return Saved("somewhere", step, list(request.tags))
+
+
+def test_settings_that_would_be_lost_are_refused():
+    loader = Loader([1], [Double()], {"strength": 0.5})
+    with pytest.raises(BadLoop) as caught:
+        train(loader, Saves(), store=Keeps())
+    assert str(caught.value) == (
+        "the settings of the loader (strength) would not be in the checkpoint.\n"
+        '  give      state={"data": loader.settings} to the Runner or the Loop'
+    )
+    train(loader, store=Keeps())  # nothing saves
+    train(Loader([1], [Double()]), Saves(), store=Keeps())
+
+
+def test_settings_are_found_in_the_state_wherever_they_are():
+    loader, store = Loader([1], [Double()], {"strength": 0.5}), Keeps()
+    train(loader, Saves(), store=store, state={"data": [loader.settings]})
+    assert store.state["parts"]["data"] == {"0": {"values": {"strength": 0.5}, "of_pass": {}}}

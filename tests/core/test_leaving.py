@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint.core.leaving import Leaving
+from hookpoint.core.loop import Loop
+
+
+class Enters(Callback):
+    """Have it written down when a validation is left."""
+
+    def __init__(self):
+        self.said = []
+
+    def on_val_epoch_begin(self, run):
+        self.said.append("in")
+        run.at_leave(lambda: self.said.append("out"))
+
+    def on_val_epoch_end(self):
+        self.said.append("end")
+
+
+def test_what_waits_for_a_level_is_called_once_and_the_last_first():
+    leaving, said = Leaving(), []
+    for number in range(3):
+        leaving.add("level", lambda number=number: said.append(number))
+    leaving.add("another", lambda: said.append("another"))
+    leaving.leave("level")
+    leaving.leave("level")
+    assert said == [2, 1, 0]
+
+
+def test_one_that_fails_is_not_called_again():
+    leaving, said = Leaving(), []
+    leaving.add(None, lambda: said.append("first"))
+    leaving.add(None, lambda: said.append(1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        leaving.leave(None)
+    leaving.leave(None)
+    assert said == ["first"]
+
+
+def test_where_an_exception_is_on_its_way_one_that_fails_is_told_and_the_others_follow(caplog):
+    leaving, said = Leaving(), []
+    leaving.add(None, lambda: said.append("first"))
+    leaving.add(None, lambda: said.append(1 / 0))
+    leaving.leave(None, has_failed=True)
+    assert said == ["first"]
+    assert "ZeroDivisionError: division by zero" in caplog.text
+
+
+def test_a_pass_is_left_after_its_end_points():
+    enters = Enters()
+    with Loop([enters]) as run:
+        for _ in run.batches([1, 2], mode="val"):
+            assert enters.said == ["in"]
+        assert enters.said == ["in", "end", "out"]
+    assert enters.said == ["in", "end", "out"]
+
+
+def test_a_break_leaves_it_at_once_and_only_once():
+    enters = Enters()
+    with Loop([enters]) as run:
+        for _ in run.batches([1, 2], mode="val"):
+            break
+        assert enters.said == ["in", "out"]  # its end point comes with the next call of the run
+        run.log(loss=1.0)
+        assert enters.said == ["in", "out", "end"]
+
+
+def test_an_exception_leaves_it_at_once_whoever_catches_it():
+    enters = Enters()
+    with Loop([enters]) as run:
+        with pytest.raises(ValueError, match="mine"):
+            for _ in run.batches([1, 2], mode="val"):
+                raise ValueError("mine")
+        assert enters.said == ["in", "out"]
+
+
+def test_an_exception_that_ends_the_run_leaves_it_before_its_last_points():
+    enters, seen = Enters(), []
+    last = Callback()
+    last.on_exception = lambda run: seen.extend(enters.said)
+    batches = None
+    with pytest.raises(ValueError, match="mine"), Loop([enters, last]) as run:
+        batches = run.batches([1, 2], mode="val")  # the name keeps it from being seen as left behind
+        next(batches)
+        raise ValueError("mine")
+    assert seen == ["in", "out"]
+
+
+def test_an_evaluation_that_fails_is_left():
+    enters = Enters()
+
+    def fails(run):
+        raise ValueError("mine")
+
+    with Loop([enters], model=object()) as run:
+        with pytest.raises(ValueError, match="mine"):
+            run.evaluate([1, 2], forward=fails)
+        assert enters.said == ["in", "out"]
+
+
+def test_outside_of_a_pass_it_is_the_end_of_the_epoch_after_its_last_handler():
+    said = []
+
+    class First(Callback):
+        def on_epoch_end(self, run):
+            run.at_leave(lambda: said.append("left"))
+
+    class Second(Callback):
+        def on_epoch_end(self):
+            said.append("second")
+
+    with Loop([First(), Second()]) as run:
+        for epoch in run.epochs(2):
+            said.append(epoch)  # noqa: PERF402 - handlers append in between
+    assert said == [1, "second", "left", 2, "second", "left"]
+
+
+def test_an_epoch_end_that_fails_is_left():
+    said = []
+
+    class Both(Callback):
+        def on_epoch_end(self, run):
+            run.at_leave(lambda: said.append("left"))
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), Loop([Both()]) as run:
+        for _ in run.epochs(1):
+            pass
+    assert said == ["left"]
+
+
+def test_at_the_end_of_the_run_it_is_after_the_last_checkpoint():
+    said = []
+
+    class Keeps(Callback):
+        saves = True
+
+        def on_run_end(self, run):
+            run.at_leave(lambda: said.append("left"))
+
+        def on_save(self, tags):
+            said.extend(tags)
+
+    class Store:
+        def save(self, state, *, step, tags):
+            return "nowhere"
+
+    with Loop([Keeps()], store=Store()) as run:
+        for _ in run.batches([1]):
+            pass
+    assert said == ["end", "left"]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from hookpoint import Callback, Hooks, LambdaCallback, Replace, guard
+from hookpoint.core.loop import Loop
+from hookpoint.core.watcher import Watcher
+
+
+class Sees(Watcher):
+    """Write down what is called, and where."""
+
+    def __init__(self, name="Sees", points=()):
+        super().__init__(name=name)
+        self.seen = []
+        self.wanted = points
+
+    def around_call(self, name, point, function):
+        def watched(*args, **kwargs):
+            self.seen.append((name, point))
+            return function(*args, **kwargs)
+
+        return watched
+
+    def around_points(self, points, dispatch):
+        if dispatch is None and not set(points) & set(self.wanted):
+            return None
+
+        def watched(run):
+            self.seen.append("+".join(points))
+            if dispatch is not None:
+                dispatch(run)
+            self.seen.append("end of " + "+".join(points))
+
+        return watched
+
+    def leave(self):
+        self.seen.append("over")
+
+
+def names(seen, *points):
+    return [one for one in seen if one in points or (isinstance(one, tuple) and one[1] in points)]
+
+
+class Listens(Callback):
+    def on_epoch_begin(self, run): ...
+
+    def on_train_iter_end(self, run, loss): ...
+
+    def on_run_end(self): ...
+
+
+def train(*callbacks, batches=2):
+    with Loop(callbacks) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(batches)):
+                run.loss = 1.0
+    return run
+
+
+def test_it_sees_each_handler_and_each_point():
+    sees = Sees(points=["on_iter_begin"])
+    train(Listens(), sees, batches=1)
+    assert sees.seen == [
+        "on_epoch_begin",
+        ("Listens", "on_epoch_begin"),
+        "end of on_epoch_begin",
+        "on_iter_begin+on_train_iter_begin",
+        "end of on_iter_begin+on_train_iter_begin",
+        "on_train_iter_end+on_iter_end",
+        ("Listens", "on_train_iter_end"),
+        "end of on_train_iter_end+on_iter_end",
+        ("Listens", "on_run_end"),
+        "over",
+    ]
+
+
+def test_where_nobody_listens_nothing_is_made_unless_it_asks():
+    hooks = Hooks([Sees()])
+    assert hooks.dispatch("on_iter_begin") is None
+    hooks.fire("on_iter_begin", None)
+    assert Hooks([Sees(points=["on_iter_begin"])]).dispatch("on_iter_begin") is not None
+
+
+def test_without_one_the_functions_are_those_that_were_compiled():
+    for callbacks in ([], [Listens()]):
+        hooks = Hooks(callbacks)
+        for point in ("on_epoch_begin", "on_train_iter_end", "on_iter_begin"):
+            dispatch = hooks.dispatch(point, mode="train")
+            assert (dispatch is None) == (not hooks.calls(point))
+            if dispatch is not None:
+                assert dispatch.__code__.co_filename == f"<hookpoint {point}>"
+                assert dispatch.__globals__["h0"] == getattr(callbacks[0], point)
+
+
+def test_the_first_of_several_is_around_the_others():
+    first, second = Sees("first"), Sees("second")
+    order = []
+    first.seen = second.seen = order
+    train(first, second, LambdaCallback(on_epoch_begin=lambda run: order.append("called")), batches=0)
+    assert [one for one in order if one != "over"] == [
+        *["on_epoch_begin"] * 2,
+        *[("LambdaCallback", "on_epoch_begin")] * 2,
+        "called",
+        *["end of on_epoch_begin"] * 2,
+    ]
+
+
+def test_an_error_is_blamed_on_whom_it_came_from():
+    def fails(run):
+        raise ValueError("no")
+
+    bad = LambdaCallback(on_epoch_begin=fails, name="bad")
+    sees = Sees()
+    with pytest.raises(ValueError, match="no") as raised:
+        train(Listens(), bad, sees)
+    assert "in callback bad at on_epoch_begin" in raised.value.__notes__[0]
+    assert sees.seen[-2:] == [("Listens", "on_run_end"), "over"]
+
+
+def test_a_failure_is_dealt_with_as_without_it(caplog):
+    def fails(run):
+        raise ValueError("no")
+
+    sees = Sees()
+    train(LambdaCallback(on_train_iter_end=fails, name="bad", on_error="warn"), sees, batches=5)
+    assert names(sees.seen, "on_train_iter_end") == [("bad", "on_train_iter_end")] * 3
+    assert "3 times in a row" in caplog.text
+
+
+def test_it_sees_points_of_ones_own_and_what_they_return():
+    sees = Sees()
+
+    @guard("on_encode")
+    def encode(words, callbacks=None):
+        return words
+
+    assert encode("a", callbacks=[LambdaCallback(on_encode_end=lambda result: Replace("b")), sees]) == "b"
+    assert sees.seen == [("LambdaCallback", "on_encode_end")]
+
+
+def test_it_is_told_of_the_end_when_a_run_never_began():
+    class Refuses(Callback):
+        def on_setup(self, run):
+            raise ValueError("not like this")
+
+    sees = Sees()
+    with pytest.raises(ValueError, match="not like this"), Loop([sees, Refuses()]):
+        pass
+    assert sees.seen[-1] == "over"

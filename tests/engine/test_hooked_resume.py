@@ -1,0 +1,172 @@
+"""A run whose data changes by what training callbacks set goes on exactly, wherever it was cut off."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+import hookpoint
+from hookpoint import Callback, Every, HookedLoader, Loop, Replace, SeededSamples, callbacks
+from hookpoint.core.errors import BadLoop
+from hookpoint.engine.runner import Runner
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORKERS = {
+    "no workers": {},
+    "2 workers": {"num_workers": 2},
+    "2 that stay": {"num_workers": 2, "persistent_workers": True},
+}
+
+
+class Gone(BaseException):
+    """The process is no more."""
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return (torch.full((4,), float(number)) for number in range(22))
+
+
+class Curriculum(Callback):
+    """Noise, by a setting that changes in the middle of epochs, by what was measured, and holds from the next on."""
+
+    def on_sample(self, sample, settings, epoch, batch_idx):
+        return Replace(sample / 22 + settings["noise"] * torch.randn(4) + epoch / 100 + batch_idx / 1000)
+
+    def on_batch_made(self, batch, batch_idx):
+        return Replace((batch + batch_idx / 1000 + torch.rand(1) / 100, batch.sum(1, keepdim=True)))
+
+    def on_epoch_begin(self, run):
+        run.train_loader.settings["begun"] = run.epoch
+
+    def on_train_iter_end(self, run, batch_idx):
+        if batch_idx == 1:
+            run.train_loader.settings["noise"] = 0.05 * run.epoch + run.loss.item() / 10
+
+
+SETTINGS = {"noise": 0.1, "begun": 0}
+
+
+def loader_of(dataset, callback, **options):
+    return HookedLoader(dataset, 4, callbacks=[callback], settings=SETTINGS, **options)
+
+
+def train(workdir, gone_at=None, *, every=1, **options):
+    """Train; return all that there is at the end."""
+    torch.manual_seed(3)
+    curriculum = Curriculum()
+    loader = loader_of(SeededSamples(Numbers(), seed=1), curriculum, shuffle=True, **options)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.25), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    saver = callbacks.ModelSaver().when(Every(steps=every))
+    runner = Runner(model, optimizer, nn.MSELoss(), callbacks=[curriculum, saver], workdir=workdir)
+
+    @runner.on("on_train_iter_end")
+    def leave(run):
+        if gone_at is not None and run.iteration >= gone_at:
+            raise Gone
+
+    run = runner.fit(loader, epochs=3)
+    return [one.tolist() for one in model.parameters()], dict(run.metrics), dict(loader.settings), torch.rand(1).item()
+
+
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
+def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, options):
+    whole = train(tmp_path / "whole", **options)
+    assert whole[2]["begun"] == 3
+    for number, gone_at in enumerate([3, 9] if options else [1, 2, 3, 4, 6, 7, 8, 9, 12, 14]):
+        workdir = tmp_path / str(number)
+        with pytest.raises(Gone):
+            train(workdir, gone_at, **options)
+        assert train(workdir, **options) == whole
+
+
+def test_between_epochs_too(tmp_path):
+    every = {"every": 6}  # which is how many steps an epoch has
+    whole = train(tmp_path / "whole", **every)
+    for gone_at in (7, 15):
+        with pytest.raises(Gone):
+            train(tmp_path / str(gone_at), gone_at, **every)
+        assert train(tmp_path / str(gone_at), **every) == whole
+
+
+def test_the_number_of_workers_does_not_matter(tmp_path):
+    assert train(tmp_path / "workers", num_workers=2)[:3] == train(tmp_path / "none")[:3]
+
+
+# In a loop of one's own
+
+
+def train_by_hand(workdir, gone_at=None, *, stream=False, keeps=True):
+    torch.manual_seed(3)
+    curriculum = Curriculum()
+    data = Stream() if stream else SeededSamples(Numbers(), seed=1)
+    loader = loader_of(data, curriculum, **({} if stream else {"shuffle": True}))
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    state = {"data": loader.settings} if keeps else {}
+    saver = callbacks.ModelSaver().when(Every(steps=1))
+    loop = Loop([curriculum, saver], extra_callbacks=[], model=model, optimizer=optimizer, workdir=workdir, state=state)
+    with loop as run:
+        run.train_loader = loader
+        for _ in run.epochs(3):
+            for inputs, targets in run.batches(loader):
+                run.loss = (model(inputs) - targets).square().mean()
+                optimizer.zero_grad()
+                run.loss.backward()
+                optimizer.step()
+                run.log(loss=run.loss)
+                if gone_at == run.iteration:
+                    raise Gone
+    return [one.tolist() for one in model.parameters()], dict(run.metrics), dict(loader.settings)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
+def test_a_loop_of_ones_own_goes_on_exactly(tmp_path, stream):
+    whole = train_by_hand(tmp_path / "whole", stream=stream)
+    for gone_at in (1, 3, 7, 8, 14):
+        with pytest.raises(Gone):
+            train_by_hand(tmp_path / str(gone_at), gone_at, stream=stream)
+        assert train_by_hand(tmp_path / str(gone_at), stream=stream) == whole
+
+
+def test_settings_that_would_be_lost_are_refused(tmp_path):
+    with pytest.raises(BadLoop, match=r"settings of the loader \(noise, begun\) would not be in the checkpoint"):
+        train_by_hand(tmp_path, keeps=False)
+
+
+# Killed
+
+
+def make_runner(workdir, **options):
+    """What is proven: the example, three epochs of it."""
+    sys.path.insert(0, str(EXAMPLES))
+    runner, arguments = importlib.import_module("curriculum").make_runner(workdir, **options)
+    return runner, {**arguments, "epochs": 3}
+
+
+def make_runner_with_new_workers(workdir):
+    return make_runner(workdir, persistent_workers=False)
+
+
+@pytest.mark.timeout(300)  # three processes one after the other, with two workers each
+@pytest.mark.parametrize("make", [make_runner, make_runner_with_new_workers], ids=["workers that stay", "new workers"])
+def test_the_example_is_exact_after_a_kill_in_the_middle_of_an_epoch(monkeypatch, make):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the model is tiny, and threads would only wait for each other
+    proof = hookpoint.prove(make, kill_at=[53])
+    assert proof.ok, str(proof)
+    assert (proof.steps, proof.killed_at) == (60, (53,))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from math import nan
+
+from hookpoint.plots.canvas import Canvas
+
+
+def drawn(canvas):
+    return ["".join(character for character, _ in row) for row in canvas.rows()]
+
+
+def test_each_of_eight_dots_of_a_cell_can_be_set():
+    shown = set()
+    for column in range(2):
+        for row in range(4):
+            canvas = Canvas(1, 1)
+            canvas.line([column], [1 - row / 3], ink="")
+            shown |= set(drawn(canvas))
+    assert shown == set("⠁⠂⠄⡀⠈⠐⠠⢀")
+
+
+def test_a_steep_and_a_flat_line():
+    steep, flat = Canvas(2, 2), Canvas(3, 1)
+    steep.line([0, 0], [0, 1], ink="")
+    flat.line([0, 1], [1, 1], ink="")
+    assert drawn(steep) == ["⡇ ", "⡇ "]
+    assert drawn(flat) == ["⠉⠉⠉"]
+
+
+def test_nan_is_a_gap():
+    canvas = Canvas(6, 1)
+    canvas.line([0, 0.3, 0.5, 0.7, 1], [0, 0, nan, 0, 0], ink="")
+    assert drawn(canvas) == ["⣀⣀  ⣀⣀"]
+
+
+def test_places_outside_are_left_out():
+    canvas = Canvas(2, 1)
+    canvas.line([-1, 0.0, 2], [0, 0, 0], ink="")
+    assert drawn(canvas) == ["⡀ "]
+
+
+def test_dashes_tell_lines_apart():
+    solid, dashed = Canvas(8, 1), Canvas(8, 1)
+    solid.line([0, 1], [0, 0], ink="")
+    dashed.line([0, 1], [0, 0], ink="", style=1)
+    assert drawn(solid) == ["⣀" * 8]
+    assert drawn(dashed) != drawn(solid)
+    assert " " in drawn(dashed)[0]
+
+
+def test_the_last_ink_of_a_cell_counts_and_marks_are_over_lines():
+    canvas = Canvas(2, 1)
+    canvas.mark(1, 0, "x", "bold")
+    canvas.line([0, 1], [0, 0], ink="red")
+    canvas.line([0], [1], ink="blue")
+    assert canvas.rows() == [[("⣁", "blue"), ("x", "bold")]]
+
+
+def test_symbols_where_there_is_no_braille():
+    canvas = Canvas(5, 3, braille=False)
+    canvas.line([0, 1], [0, 1], ink="", symbol="+")
+    assert drawn(canvas) == ["   ++", "  +  ", "++   "]
+    assert canvas.row_of(1.0) == 0

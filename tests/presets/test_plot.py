@@ -1,0 +1,53 @@
+"""hookpoint.plot: a picture of runs, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import hookpoint
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with hookpoint.Loop(workdir=tmp_path / "mine", log_every=1, extra_callbacks=[]) as run:
+        for epoch in run.epochs(3):
+            for batch in run.batches([3.0, 1.0]):
+                run.log(loss=batch / epoch, accuracy=1 - batch / 10)
+    return tmp_path / "mine"
+
+
+def test_a_picture_in_the_folder_of_the_run(folder):
+    assert hookpoint.plot(folder) == folder / "curves.png"
+    with Image.open(folder / "curves.png") as picture:
+        assert picture.size[0] == 2000  # two panels
+
+
+def test_several_runs_in_a_file_of_ones_choice(folder, tmp_path):
+    target = tmp_path / "both.svg"
+    assert hookpoint.plot(folder, str(folder), path=target, metrics="loss", smooth=0.5, log=True, x="time") == target
+    assert target.read_text().lstrip().startswith("<?xml")
+
+
+def test_several_runs_without_a_path_are_in_the_current_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hookpoint.plot(folder, folder, x="epoch") == Path("curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_the_same_run_is_the_same_picture(folder, tmp_path):
+    one, two = (hookpoint.plot(folder, path=tmp_path / name) for name in ("1.png", "2.png"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_what_cannot_be_is_refused(folder):
+    with pytest.raises(ValueError, match="has no run to draw"):
+        hookpoint.plot()
+    with pytest.raises(hookpoint.HookpointError, match="'los' is no metric of it; loss is"):
+        hookpoint.plot(folder, metrics=["los"])
+    with pytest.raises(ValueError, match="smooth is 2"):
+        hookpoint.plot(folder, smooth=2)
+    with pytest.raises(ValueError, match=r"let its name end in \.png"):
+        hookpoint.plot(folder, path="a.jpg")

@@ -1,0 +1,188 @@
+"""What run.json says of a run, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from argparse import Namespace
+from dataclasses import dataclass
+
+import pytest
+
+from hookpoint import Callback, Loop, StopRun
+from hookpoint import callbacks as cb
+from hookpoint.core.errors import BadLoop
+from hookpoint.storage.lock import holder_of
+from hookpoint.storage.run_file import read_run_file
+
+
+def train(workdir, callbacks=(), epochs=2, leave_after=None, **options):
+    with Loop(callbacks, workdir=workdir, name="mine", extra_callbacks=[], monitors=[], **options) as run:
+        for epoch in run.epochs(epochs):
+            for batch in run.batches([1.0, 3.0]):
+                run.log(loss=batch / epoch)
+            if epoch == leave_after:
+                break
+    return run
+
+
+def test_a_run_that_finishes(tmp_path):
+    train(tmp_path, [cb.MinSaver("loss")])
+    said = read_run_file(tmp_path)
+    assert said["name"] == "mine"
+    assert (said["status"], said["reason"]) == ("finished", "")
+    assert (said["epochs"], said["epoch"], said["epochs_done"], said["step"], said["samples"]) == (2, 2, 2, 4, 4)
+    assert said["metrics"]["loss"] == 1.0
+    assert said["best"] == {"loss": {"mode": "min", "value": 1.0, "step": 4}}
+    assert said["callbacks"] == ["MinSaver(loss)"]
+    assert said["started"] <= said["ended"]
+    assert said["pid"] == os.getpid()
+    assert said["identity"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert holder_of(tmp_path) is None
+
+
+def test_while_it_runs_it_is_running_and_held_by_us(tmp_path):
+    class Look(Callback):
+        def on_iter_end(self, run):
+            seen.append((read_run_file(tmp_path)["status"], read_run_file(tmp_path)["epochs"], holder_of(tmp_path).pid))
+
+    seen = []
+    train(tmp_path, [Look()], epochs=1)
+    assert seen == [("running", 1, os.getpid())] * 2
+
+
+@pytest.mark.parametrize("way", ["stop", "StopRun", "left"])
+def test_a_run_that_is_stopped_says_why(tmp_path, way):
+    class Stop(Callback):
+        def on_epoch_end(self, run):
+            if way == "stop":
+                run.stop("enough")
+            elif way == "StopRun":
+                raise StopRun("enough")
+
+    train(tmp_path, [Stop()], leave_after=1)
+    said = read_run_file(tmp_path)
+    assert said["status"] == "stopped"
+    assert said["reason"] == ("the loop was left after 1 of 2 epochs" if way == "left" else "enough")
+
+
+@pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_iter_end", "on_epoch_end", "on_run_end"])
+def test_a_run_that_fails_says_with_what(tmp_path, point):
+    def fail(self):
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        train(tmp_path, [type("Fail", (Callback,), {point: fail})()])
+    said = read_run_file(tmp_path)
+    assert (said["status"], said["reason"]) == ("failed", "RuntimeError: no more")
+
+
+def test_a_metric_that_never_came_is_a_failure(tmp_path):
+    with pytest.raises(KeyError):
+        train(tmp_path, [cb.MinSaver("score")])
+    assert read_run_file(tmp_path)["status"] == "failed"
+
+
+def test_a_run_that_goes_on(tmp_path):
+    train(tmp_path, [cb.ModelSaver()], epochs=1)
+    first = read_run_file(tmp_path)
+    train(tmp_path, [cb.ModelSaver()], epochs=3)
+    said = read_run_file(tmp_path)
+    assert said["started"] == first["started"]
+    assert len(said["resumed"]) == 1
+    assert (said["status"], said["epochs_done"]) == ("finished", 3)
+
+
+def test_a_fresh_run_moves_the_old_one_aside(tmp_path):
+    train(tmp_path, epochs=1)
+    train(tmp_path, epochs=2)
+    assert read_run_file(tmp_path)["resumed"] == []
+    assert read_run_file(tmp_path / "previous" / "001")["epochs"] == 1
+
+
+@dataclass
+class Settings:
+    depth: int = 3
+    api_key: str = "abc"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"depth": 3, "api_key": "abc"}, Settings(), Namespace(depth=3, api_key="abc")],
+    ids=["dict", "dataclass", "namespace"],
+)
+def test_settings_are_written_without_secrets_and_kept_with_them(tmp_path, config):
+    run = train(tmp_path, epochs=1, config=config)
+    assert read_run_file(tmp_path)["config"] == {"depth": 3, "api_key": "***"}
+    assert run.config == {"depth": 3, "api_key": "abc"}
+
+
+@pytest.mark.parametrize("config", [3, "depth=3", Settings])
+def test_a_config_that_is_none_is_refused(config):
+    with pytest.raises(BadLoop, match="config is no"):
+        Loop(config=config)
+
+
+def test_values_that_json_does_not_know(tmp_path):
+    train(tmp_path, epochs=1, config={"inf": float("inf"), "type": int, "set": {1}, "nested": {1: (2.5, None)}})
+    assert read_run_file(tmp_path)["config"] == {
+        "inf": "inf",
+        "type": "<class 'int'>",
+        "set": [1],
+        "nested": {"1": [2.5, None]},
+    }
+
+
+def test_no_workdir_no_file_and_no_complaint(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    train(None, config={"depth": 3})
+    assert not list(tmp_path.iterdir())
+    assert not caplog.records
+
+
+def test_a_file_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+    class Block(Callback):
+        def on_setup(self):
+            (tmp_path / "run.json").unlink()
+            (tmp_path / "run.json").mkdir()
+
+    train(tmp_path, [Block()])
+    assert "what mine is and how it stands could not be written down" in caplog.text
+
+
+SCRIPT = """
+    import os, sys, time
+    from hookpoint import Loop
+
+    with Loop(workdir=sys.argv[1], extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(1):
+            for batch in run.batches(range(10_000)):
+                if batch == 0:
+                    print("training", flush=True)
+                time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "reason"),
+    [
+        (signal.SIGTERM, "stopped", "SIGTERM was received"),
+        (signal.SIGINT, "stopped", "SIGINT was received"),
+        (signal.SIGKILL, "running", ""),
+    ],
+)
+def test_a_run_that_gets_a_signal(tmp_path, number, status, reason):
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), "--token", "abc"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert holder_of(tmp_path).pid == process.pid
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    said = json.loads((tmp_path / "run.json").read_text())
+    assert (said["status"], said["reason"]) == (status, reason)
+    assert said["command"].endswith("--token '***'")
+    assert holder_of(tmp_path) is None

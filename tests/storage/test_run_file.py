@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from hookpoint.storage.operations import intercepted
+from hookpoint.storage.run_file import RunFile, read_run_file
+
+
+def test_what_is_known_grows(tmp_path):
+    file = RunFile(tmp_path)
+    file.update({"status": "running", "started": "one"})
+    file.update({"epochs": 3})
+    file.update({"status": "finished"})
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found == {"format": 1, "status": "finished", "started": "one", "resumed": [], "epochs": 3}
+    assert read_run_file(tmp_path) == found
+
+
+def test_a_run_that_goes_on_keeps_its_first_start_and_forgets_the_rest(tmp_path):
+    for start in ("one", "two", "three"):
+        RunFile(tmp_path).update({"status": "running", "started": start, f"only of {start}": True})
+    assert read_run_file(tmp_path) == {
+        "format": 1,
+        "status": "running",
+        "started": "one",
+        "resumed": ["two", "three"],
+        "only of three": True,
+    }
+
+
+def test_it_is_for_the_owner_only(tmp_path):
+    RunFile(tmp_path).update({"status": "running"})
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"status": 3}', b'{"name": "other program"}', b"null"])
+def test_what_makes_no_sense_is_no_run(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    assert read_run_file(tmp_path) is None
+    RunFile(tmp_path).update({"status": "running", "started": "now"})
+    assert read_run_file(tmp_path)["started"] == "now"
+
+
+def test_no_folder_no_run(tmp_path):
+    assert read_run_file(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("fails_at", range(6))
+def test_it_is_there_whole_or_as_it_was(tmp_path, fails_at):
+    RunFile(tmp_path).update({"status": "running", "started": "one"})
+    before = (tmp_path / "run.json").read_bytes()
+    changes = []
+
+    def full(operation, proceed):
+        if operation.changes:
+            changes.append(operation.name)
+            if len(changes) > fails_at:
+                raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+        return proceed()
+
+    file = RunFile(tmp_path)
+    with intercepted(full):
+        try:
+            file.update({"status": "finished", "started": "two"})
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+        else:
+            assert fails_at >= len(changes)
+    after = (tmp_path / "run.json").read_bytes()
+    assert after == before or read_run_file(tmp_path)["status"] == "finished"
