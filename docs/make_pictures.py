@@ -31,30 +31,10 @@ MOST_BYTES = 200_000
 FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 TEMPLATE = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 TEMPLATE = TEMPLATE.replace("Fira Code, monospace", FONTS).replace("font-family: arial", "font-family: sans-serif")
-THEME = TerminalTheme(
-    (24, 27, 33),
-    (214, 218, 226),
-    [
-        (24, 27, 33),
-        (224, 108, 117),
-        (126, 190, 118),
-        (229, 192, 123),
-        (97, 175, 239),
-        (198, 120, 221),
-        (86, 182, 194),
-        (214, 218, 226),
-    ],
-    [
-        (110, 116, 128),
-        (240, 130, 138),
-        (150, 210, 140),
-        (240, 210, 150),
-        (130, 195, 250),
-        (215, 150, 235),
-        (120, 205, 215),
-        (255, 255, 255),
-    ],
-)
+BACK, FRONT = (24, 27, 33), (214, 218, 226)
+DARK = [BACK, (224, 108, 117), (126, 190, 118), (229, 192, 123), (97, 175, 239), (198, 120, 221), (86, 182, 194), FRONT]
+BRIGHT = [(110, 116, 128), (240, 130, 138), (150, 210, 140), (240, 210, 150), (130, 195, 250), (215, 150, 235), (120, 205, 215)]
+THEME = TerminalTheme(BACK, FRONT, DARK, [*BRIGHT, (255, 255, 255)])
 
 
 class Screen:
@@ -109,9 +89,7 @@ def recorded(command: list[str], folder: Path) -> str:
 
 def terminal_picture(title: str, lines: list[str]) -> str:
     """Return lines of a terminal as an SVG that needs no other file."""
-    console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
-    )
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     for line in [*lines, ""]:  # the picture cuts into a last line
         console.print(Text.from_ansi(line), overflow="crop", no_wrap=True)
     return console.export_svg(title=title, theme=THEME, code_format=TEMPLATE, unique_id="terminal")

@@ -96,15 +96,9 @@ def train(workdir: str = "runs/digits", epochs: int = 40, resume: str = "auto") 
     torch.manual_seed(0)
     model = residual_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    callbacks = [Distort(), *everything_else(val, epochs)]
     runner = Runner(
-        model,
-        optimizer,
-        nn.CrossEntropyLoss(),
-        callbacks=[Distort(), *everything_else(val, epochs)],
-        workdir=workdir,
-        name="digits",
-        resume=resume,
-        seed=0,
+        model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, workdir=workdir, name="digits", resume=resume, seed=0
     )
     runner.fit(train_data, epochs=epochs, batch_size=32)
 

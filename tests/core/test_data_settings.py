@@ -65,12 +65,12 @@ def test_a_pass_that_is_gone_on_with_has_what_it_began_with(settings):
     settings["strength"] = 1.0
     again = DataSettings({"strength": -1.0, "words": []})
     again.load_state_dict(settings.state_dict())
-    again.go_on(waits=True)
+    again.goes_on = True
     assert again["strength"] == 1.0
     assert again.begin_pass(trains=True)["strength"] == 0.0
     assert again.begin_pass(trains=False)["strength"] == 1.0  # a validation in between is a pass of its own
     assert again.begin_pass(trains=True)["strength"] == 0.0
-    again.go_on(waits=False)
+    again.goes_on = False
     assert again.begin_pass(trains=True)["strength"] == 1.0
 
 
@@ -87,7 +87,7 @@ def test_settings_that_came_or_went_since_the_checkpoint_do_no_harm(settings):
     other = DataSettings({"strength": 0.0, "size": 8})
     other.load_state_dict(settings.state_dict())
     assert dict(other) == {"strength": 0.5, "size": 8}
-    other.go_on(waits=True)
+    other.goes_on = True
     assert other.begin_pass(trains=True)["size"] == 8
 
 

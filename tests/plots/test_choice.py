@@ -26,8 +26,8 @@ def test_training_and_validation_share_a_panel(training, validation):
 
 @pytest.mark.parametrize("name", ["value", "valley", "evaluation_loss", "val", "val_"])
 def test_other_names_are_no_pairs(name):
-    assert not is_validation(name) or name == "val_"
-    assert ((name,),) == tuple(groups(name)[0])
+    assert groups(name) == ([(name,)], [])
+    assert is_validation(name) == (name == "val_")
 
 
 def test_the_loss_is_first_then_what_savers_watch_then_what_is_validated_and_the_rate_is_last():
@@ -54,7 +54,7 @@ def test_a_name_is_a_name_before_it_is_a_pattern():
 
 
 def test_an_unknown_name_is_refused_with_what_there_is():
-    with pytest.raises(UnknownCurve, match="'los' is no metric of it; loss is. There are: loss, val_loss"):
+    with pytest.raises(UnknownCurve, match=r"'los' is no metric of it; loss is\. There are: loss, val_loss"):
         groups("loss", "val_loss", asked=["los"])
     with pytest.raises(UnknownCurve, match=r"'\?\[31m' is no metric of it. There are: none"):
         groups(asked=["\x1b[31m"])

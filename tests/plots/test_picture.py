@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from math import inf, nan
 from xml.etree import ElementTree
 
@@ -123,10 +122,10 @@ def test_nothing_of_matplotlib_is_changed_and_what_others_set_does_not_matter(ru
 
 def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
     (tmp_path / "a.png").write_text("old")
-    with warnings.catch_warnings(), pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="directory"):
         draw(sheet(run), tmp_path / "none" / "a.png")
     (tmp_path / "b.png").mkdir()
-    with pytest.raises(OSError, match="b.png"):
+    with pytest.raises(OSError, match=r"b\.png"):
         draw(sheet(run), tmp_path / "b.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
 

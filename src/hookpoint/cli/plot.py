@@ -53,6 +53,12 @@ def plot(
     Training and validation share a panel; the best value has a ring. Without -m the metrics are drawn that say most. Without -o
     the picture is curves.png in the folder of the run, or in this one for several runs; a PNG has twice as many pixels each
     way as --width and --height say.
+
+    \b
+    Examples:
+      hookpoint plot mine
+      hookpoint plot mine other -m val_loss -o loss.svg
+      hookpoint plot mine --terminal --smooth 0.9
     """
     if terminal and output is not None:
         raise click.UsageError("either --terminal or -o FILE")

@@ -14,6 +14,8 @@ PLAIN = (bool, int, float, str, type(None))
 class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by one, and not the whole
     """Settings of a loader by name. What is set holds from the next pass on, in every process; a pass keeps what it began with.
 
+    `goes_on` says that the training pass that begins is one that is gone on with after a resume: it has what it had.
+
     They are plain values, alone or in lists, tuples and mappings: numbers, text, True, False and None.
 
     >>> settings = DataSettings({"strength": 0.0})
@@ -27,7 +29,7 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
         for name, value in (values or {}).items():
             self._values[name] = _plain(name, value)
         self._of_pass: dict[str, Any] = {}
-        self._goes_on = False
+        self.goes_on = False
 
     def __getitem__(self, name: str) -> Any:
         return self._values[self._known(name)]
@@ -59,13 +61,9 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
         values = copy.deepcopy(self._values)
         if not trains:
             return values
-        if not self._goes_on:
+        if not self.goes_on:
             self._of_pass = values
         return self._of_pass
-
-    def go_on(self, *, waits: bool) -> None:
-        """Let the next training pass have what the last one had: it is the same one, gone on with after a resume."""
-        self._goes_on = waits
 
     def state_dict(self) -> dict[str, Any]:
         """Return the settings as they are set, and as the last training pass has them."""

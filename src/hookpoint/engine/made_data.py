@@ -58,8 +58,6 @@ class TaskSampler:
         return self._tasks(iter(self.sampler), getattr(self.sampler, "passed_over", 0), epoch, mode, settings)
 
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
-        if mode == "train":  # not before: a loader with workers asks for two iterators, and uses the second
-            self._settings.go_on(waits=False)
         numbers = count(first)
         while (indices := next(source, END)) is not END:  # a `for` would ask the source for an iterator, which begins it anew
             yield Task(BatchPlace(epoch, mode, next(numbers), settings), indices)

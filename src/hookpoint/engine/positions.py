@@ -53,7 +53,7 @@ class TorchPositions:
         self._has_warned = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        _tell_epoch(loader, epoch)
+        _tell_pass(loader, epoch, goes_on=False)
         if not self.remembers:
             return iter(loader)
         self._begun = self._randomness.state_dict()
@@ -82,9 +82,7 @@ class TorchPositions:
     def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
         self.load_state_dict(state)
         record = None if state["last"] is None else self._waiting.pop(state["last"])
-        _tell_epoch(loader, epoch)
-        if isinstance(loader, HookedLoader):
-            loader.settings.go_on(waits=True)
+        _tell_pass(loader, epoch, goes_on=True)
         self._last, _ = self._meet(loader, trains=True, adopts=False)
         if self._last is not None and record is not None:
             self._last.go_on(loader, record)
@@ -167,6 +165,8 @@ class TorchPositions:
             )
 
 
-def _tell_epoch(loader: Any, epoch: int) -> None:
+def _tell_pass(loader: Any, epoch: int, *, goes_on: bool) -> None:
     for samples in seeded_samples_of(getattr(loader, "dataset", None)):
         samples.set_epoch(epoch)
+    if isinstance(loader, HookedLoader):
+        loader.settings.goes_on = goes_on

@@ -1,0 +1,115 @@
+"""Every example runs as its user would run it, says what it should, and leaves its files where it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+DEFAULTS_SAY = re.compile(r"^epoch \d+/\d+  |takes \d+% of the step")  # the latter depends on how busy the machine is
+
+# What keeps an example short here, and a line of what it prints in the end.
+SHORT = {
+    "curriculum.py": ([], r""),
+    "custom_main.py": ([], r"made points are 0\.\d\d from the ring, after 20 epochs; they were \d"),
+    "digits.py": (["--epochs", "3"], r"of 360 digits it has never seen, the best of 3 epochs reads 9\d\.\d% rightly"),
+    "folds.py": ([], r"right in 9\d\.\d% of all cases"),
+    "guard.py": ([], r"json\.dumps made 11 characters"),
+    "own_loop.py": ([], r""),
+    "runner.py": ([], r"on points it has never seen: 9\d\.\d% right"),
+    "sklearn_loop.py": ([], r"1\d\.\d% of the digits it was not trained on are read wrongly, after \d+ epochs"),
+    "text.py": (["--epochs", "1"], r"The for statement "),
+}
+
+
+def command(name, *arguments):
+    return [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments]
+
+
+@pytest.fixture(autouse=True)
+def aside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
+
+
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
+def test_every_example_runs(name):
+    arguments, line = SHORT[name]
+    done = subprocess.run(command(name, *arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if not DEFAULTS_SAY.search(line)]
+    assert [line for line in said if "finds no GPU" not in line] == []
+    assert max(map(len, done.stdout.splitlines())) <= 100 or name == "text.py"  # what that one writes is up to it
+    assert re.search(rf"^{line}", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_short(path):
+    assert len(path.read_text().splitlines()) <= 130
+
+
+def test_the_example_of_the_demo_is_shorter():
+    assert len((ROOT / "examples" / "digits.py").read_text().splitlines()) < 120
+
+
+def weights(workdir):
+    """Return digests of the last weights, the best ones, and what was logged but for times and throughput."""
+    folder = Path(workdir) / "checkpoints"
+    digests = [
+        hashlib.sha256((folder / name / "model.safetensors").read_bytes()).hexdigest()
+        for name in ("last", "best-val-error-top1")
+    ]
+    rows = map(json.loads, (Path(workdir) / "scalars.jsonl").read_text().splitlines())
+    timed = ("time", "Throughput")
+    return digests, [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
+
+
+def test_digits_interrupted_and_killed_ends_with_the_same_weights():
+    arguments = ("--epochs", "3")
+    subprocess.run(command("digits.py", *arguments, "--workdir", "whole"), capture_output=True, check=True)
+    for number, after_records in ((signal.SIGINT, 2), (signal.SIGKILL, 4)):
+        with subprocess.Popen(
+            command("digits.py", *arguments, "--workdir", "cut"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            scalars, until = Path("cut/scalars.jsonl"), time.monotonic() + 90
+            while not scalars.exists() or scalars.read_bytes().count(b"\n") < after_records:
+                assert process.poll() is None, process.stderr.read()
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            os.kill(process.pid, number)
+            process.communicate()
+            assert process.returncode in (-number, 1, 130)
+    subprocess.run(command("digits.py", *arguments, "--workdir", "cut"), capture_output=True, check=True)
+    assert weights("cut") == weights("whole")
+
+
+def test_a_loop_without_torch_is_saved_and_goes_on(tmp_path):
+    hide = """
+import importlib.abc, runpy, sys
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hide())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    (tmp_path / "hide.py").write_text(hide)
+    said = []
+    for epochs in ("2", "3"):
+        example = [str(ROOT / "examples" / "sklearn_loop.py"), "--epochs", epochs]
+        done = subprocess.run([sys.executable, "hide.py", *example], capture_output=True, text=True, check=True)
+        said.append(done.stderr)
+    assert "goes on from" in said[1]
+    assert "epoch 3/3" in said[1]
+    assert "epoch 2/3" not in said[1]
