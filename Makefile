@@ -48,9 +48,11 @@ bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers 
 	@$(PEERS)/bin/python benchmarks/dispatch.py
 	@$(PEERS)/bin/python benchmarks/step_overhead.py
 
-docs: $(VENV)/.stamp-base ## write the pages that derive from the source
+docs: $(VENV)/.stamp-docs ## write the pages that derive from the source, and build the site in build/site
 	@$(PY) docs/make_points.py
 	@$(PY) docs/make_callbacks.py
+	@$(PY) docs/make_errors.py
+	@$(VENV)/bin/zensical build --strict --clean
 
 pictures: $(VENV)/.stamp-dev ## train an example and draw it for the README (minutes)
 	@$(PY) docs/make_pictures.py
@@ -74,6 +76,11 @@ $(VENV)/.stamp-demo: $(VENV)/.stamp-base
 $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 	@echo "setting up $(VENV) for lint and test ..."
 	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-base
+	@echo "setting up $(VENV) for docs ..."
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[docs]'
 	@touch $@
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base

@@ -1,26 +1,39 @@
-"""Write callbacks.md from the docstrings: `make docs`. A test keeps the page and the classes in step."""
+"""Write callbacks.md and reference.md from the docstrings: `make docs`. A test keeps the pages and the classes in step."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from hookpoint import callbacks
 
-ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_name("callbacks.md")
+REFERENCE = Path(__file__).with_name("reference.md")
 
 INTRODUCTION = """\
 # All callbacks
 
 <!-- Made by docs/make_callbacks.py from the docstrings of the classes. Do not edit: run `make docs`. -->
 
-`from hookpoint import callbacks as cb`. Each works in a `Runner` and in a loop of one's own. Its docstring says which points it
-listens to, what it reads and writes, what it keeps in the checkpoint, and what a step pays for it: `help(cb.EarlyStopping)`, or
-behind the link. How to write one: [writing a callback](writing-callbacks.md). Whose name is what: [coming from Keras,
-tensorpack, MindSpore, Orca or cinnamon](coming-from.md).
+`from hookpoint import callbacks as cb`. Each works in a `Runner` and in a loop of one's own. Behind each name are its arguments
+and its docstring, as `help(cb.EarlyStopping)` shows them: which points it listens to, what it reads and writes, what it keeps in
+the checkpoint, and what a step pays for it. How to write one: [writing a callback](writing-callbacks.md). Whose name is what:
+[coming from Keras, tensorpack, MindSpore, Orca or cinnamon](coming-from.md).
 """
+
+REFERENCE_INTRODUCTION = """\
+# Reference of the callbacks
+
+<!-- Made by docs/make_callbacks.py from the docstrings of the classes. Do not edit: run `make docs`. -->
+
+The arguments and the docstring of every class in `hookpoint.callbacks`, in the order of [the list](callbacks.md). `**options`
+are those that every callback takes: `name`, [`on_error`](writing-callbacks.md#when-a-callback-fails) and
+[`ranks`](writing-callbacks.md#ranks). In the examples, the public names of `hookpoint` are imported.
+"""
+
+MOST_LETTERS = 100  # of a signature on one line
 
 GROUPS = {
     "In every run": ["MovingAverageSummary", "ProgressBar", "MergeAllSummaries", "RunUpdateOps"],
@@ -69,7 +82,16 @@ GROUPS = {
     "Inside of a model": ["ModuleHooks", "ParameterHooks", "ActivationStats", "GradientStats", "FeatureTap"],
     "Tensors": ["ProcessTensors", "TensorPrinter", "DumpTensors", "DumpTensorAsImage", "SimpleMovingAverage"],
     "Acting": ["SendStat", "SendMonitorData", "Notify", "InjectShell", "RunOp", "StartProcOrThread", "GarbageCollector"],
-    "Monitors": ["TFEventWriter", "JSONWriter", "ScalarPrinter", "CSVLogger", "History", "RemoteMonitor", "MLflowMonitor", "WandbMonitor"],
+    "Monitors": [
+        "TFEventWriter",
+        "JSONWriter",
+        "ScalarPrinter",
+        "CSVLogger",
+        "History",
+        "RemoteMonitor",
+        "MLflowMonitor",
+        "WandbMonitor",
+    ],
 }
 
 
@@ -82,13 +104,68 @@ def page() -> str:
     return "\n".join([INTRODUCTION, *(line for title, names in GROUPS.items() for line in _group(title, names))])
 
 
+def reference() -> str:
+    """Return the page of all docstrings as it should be."""
+    return "\n".join([REFERENCE_INTRODUCTION, *(line for title, names in GROUPS.items() for line in _described(title, names))])
+
+
 def _group(title: str, names: list[str]) -> Iterator[str]:
     yield from (f"## {title}", "", "| | |", "|---|---|")
     for name in names:
-        one = getattr(callbacks, name)
-        source = Path(inspect.getfile(one)).resolve().relative_to(ROOT)
-        yield f"| [`{name}`](../{source.as_posix()}) | {_first_sentence(one)} |"
+        yield f"| [`{name}`](reference.md#{name.lower()}) | {_first_sentence(getattr(callbacks, name))} |"
     yield ""
+
+
+def _described(title: str, names: list[str]) -> Iterator[str]:
+    yield from (f"## {title}", "")
+    for name in names:
+        one = getattr(callbacks, name)
+        yield from (f"### {name}", "", "```py", *_signature(one), "```", "")
+        for paragraph in inspect.cleandoc(one.__doc__ or "").split("\n\n"):
+            if paragraph.startswith(">>>"):  # not "python": the tests run docstrings where they are
+                yield from ("```pycon", re.sub(r"  # doctest: .*", "", paragraph), "```", "")
+            else:
+                yield from (_escaped(paragraph), "")
+
+
+def _signature(one: type) -> Iterator[str]:
+    """Yield a call with all arguments, in lines that fit a page."""
+    given = list(inspect.signature(one).parameters.values())
+    if [parameter.name for parameter in given] == ["args", "kwargs"]:  # a protocol: whoever implements it has arguments
+        given = []
+    kinds = [parameter.kind for parameter in given]
+    words = [_argument(parameter) for parameter in given]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        words.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    line = f"{one.__name__}({', '.join(words)})"
+    if len(line) <= MOST_LETTERS:
+        yield line
+    else:
+        yield from (f"{one.__name__}(", *(f"    {word}," for word in words), ")")
+
+
+def _argument(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    return str(parameter.replace(annotation=_Written(parameter.annotation)))
+
+
+class _Written:
+    """An annotation as it stands in the source; a string would be shown with quotes around it."""
+
+    def __init__(self, annotation: object) -> None:
+        self._words = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self._words
+
+
+def _escaped(paragraph: str) -> str:
+    """Return a paragraph of a docstring in which nothing outside of code is taken for markup."""
+    if paragraph.startswith("    "):  # code in itself
+        return paragraph
+    parts = re.split(r"(`[^`]+`)", paragraph)
+    return "".join(part if part.startswith("`") else re.sub(r"([*<\[])", r"\\\1", part) for part in parts)
 
 
 def _first_sentence(one: type) -> str:
@@ -98,3 +175,4 @@ def _first_sentence(one: type) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    REFERENCE.write_text(reference())

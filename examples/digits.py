@@ -80,7 +80,7 @@ def everything_else(val: Data, epochs: int) -> list[Callback]:
         ),
         cb.ModelSaver(max_to_keep=3),  # save everything, each epoch
         cb.MinSaver("val-error-top1"),  # and keep the best
-        cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.05), (epochs * 6 // 10, 0.005), (epochs * 9 // 10, 0.0005)]),
+        cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.05), (1 + epochs // 2, 0.005), (2 + epochs * 8 // 10, 0.0005)]),
         cb.HumanHyperParamSetter("learning_rate"),  # write "learning_rate: 0.01" into hyper.txt in the run's folder
         cb.SendStat(["echo", "validation error is {val-error-top1}"], "val-error-top1"),  # any command, or url="tgram://..."
         cb.GPUUtilizationTracker(),

@@ -89,6 +89,12 @@ def test_without_run_json_and_scalars_checkpoints_tell_the_step(train):
     assert (run.is_run, run.status, run.step, run.epoch, run.best) == (True, "unknown", 8, None, None)
 
 
+def test_without_scalars_the_last_values_are_those_that_the_run_kept(train):
+    run = RunFolder(train(monitors=[]))
+    assert run.values == {"loss": 1.25, "val_loss": 1.5}
+    assert run.last.is_there is False
+
+
 def test_best_from_events_where_the_run_kept_none(train):
     folder = train()
     (folder / "run.json").unlink()

@@ -78,7 +78,8 @@ def clean(
 def _refuse_running(run: RunFolder) -> None:
     holder = holder_of(run.path)
     if holder is not None:
-        raise Refusal(f"{shown(run.path)} is being written to by {shown(holder)}; wait until it ends", IN_USE)
+        gone = f", or delete {shown(run.path / LOCK)} if that process does not run any more"
+        raise Refusal(f"{shown(run.path)} is being written to by {shown(holder)}; wait until it ends{gone}", IN_USE)
 
 
 def _tell(plan: Plan) -> None:

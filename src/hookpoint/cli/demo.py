@@ -21,11 +21,12 @@ from hookpoint.core.terminal import printable
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 SOURCE = "digits.py"
+EPOCHS = 40
 
 
 @click.command()
 @click.option("--workdir", default="runs/digits", show_default=True, help="Where the run is kept.")
-@click.option("--epochs", type=click.IntRange(1), default=40, show_default=True, help="Train until so many are done.")
+@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Train until so many are done.")
 @click.option("--anew", is_flag=True, help="Start anew; an earlier run is moved aside.")
 def demo(workdir: str, epochs: int, anew: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
@@ -47,7 +48,7 @@ def demo(workdir: str, epochs: int, anew: bool) -> int:
     try:
         runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if anew else "auto")
     except KeyboardInterrupt:
-        note(f"interrupted; {_typed('demo', workdir)} goes on where it was")
+        note(f"interrupted; {_typed('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} goes on where it was")
         return INTERRUPTED
     picture = _picture(workdir)
     run = RunFolder(workdir)
@@ -93,7 +94,7 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
         "checkpoints": f"{run.path}/checkpoints/",
         "logs": f"{run.path}/scalars.jsonl, events.jsonl, tensorboard/",
         "curves": "" if picture is None else str(picture),
-        "source": os.path.relpath(source) if not os.path.relpath(source).startswith("../../") else str(source),
+        "source": _short(source),
     }
     workdir = str(run.path)
     next_ = {
@@ -126,6 +127,10 @@ def _beside(program: str) -> str:
     """Return how to call a program that is installed with hookpoint: by its name where that is found, else by its path."""
     here = Path(sys.executable).with_name(program)
     found = shutil.which(program)
-    if found is None and here.exists():
-        return os.path.relpath(here)
-    return program
+    return _short(here) if found is None and here.exists() else program
+
+
+def _short(path: Path) -> str:
+    """Return a path as seen from here, where it is below."""
+    seen = os.path.relpath(path)
+    return str(path) if seen.startswith(os.pardir) else seen

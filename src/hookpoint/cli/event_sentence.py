@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookpoint.cli.scalars_file import number_of
+from hookpoint.cli.scalars_file import OWN_KEYS, number_of
 from hookpoint.cli.words import number, shown
-
-OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})
 
 
 def sentence(event: Mapping[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.cli.last_lines import rows_backwards
-from hookpoint.cli.plain_file import open_plain, whole_lines
+from hookpoint.cli.plain_file import lines_backwards, open_plain, whole_lines
 from hookpoint.cli.scalars_file import record_of
 
 MARK_BYTES = 256  # so much before where we are tells whether the file is still the one we read
@@ -31,13 +32,15 @@ class Following:
     def last(self, count: int) -> list[dict[str, Any]]:
         """Return the last so many records, the oldest first, and go on from there. Only the end of the file is read."""
         rows: list[dict[str, Any]] = []
-        if self._go_to_end() == 0:
-            return rows
-        for row in rows_backwards(self._path):
-            self._latest = max(self._latest, row["time"])
-            if len(rows) >= count:
-                break
-            rows.append(row)
+        try:
+            with open_plain(self._path) as file:
+                for row in self._backwards(file):
+                    self._latest = max(self._latest, row["time"])
+                    if len(rows) >= count:
+                        break
+                    rows.append(row)
+        except OSError:
+            pass
         return rows[::-1]
 
     def new(self) -> list[dict[str, Any]]:
@@ -50,7 +53,7 @@ class Following:
                 if file_id != self._file_id:
                     self._file_id, self._position, self._mark = file_id, 0, b""
                 elif status.st_size < self._position or not self._is_as_we_left_it(file):
-                    return self._after_a_cut()
+                    return self._after_a_cut(file)
                 file.seek(self._position)
                 return self._taken(file)
         except OSError:
@@ -67,29 +70,19 @@ class Following:
                 self._latest = max(self._latest, row["time"])
         return rows
 
-    def _after_a_cut(self) -> list[dict[str, Any]]:
+    def _after_a_cut(self, file: BinaryIO) -> list[dict[str, Any]]:
         self.was_cut = True
-        self._go_to_end()
-        rows = []
-        for row in rows_backwards(self._path):
-            if row["time"] <= self._latest:
-                break
-            rows.append(row)
+        rows = list(takewhile(lambda row: row["time"] > self._latest, self._backwards(file)))
         self._latest = max([self._latest, *(row["time"] for row in rows)])
         return rows[::-1]
 
-    def _go_to_end(self) -> int:
-        """Stand behind the last whole line, without looking at what is before it."""
-        try:
-            with open_plain(self._path) as file:
-                status = os.fstat(file.fileno())
-                end = _end_of_whole_lines(file)
-                file.seek(max(0, end - MARK_BYTES))
-                self._file_id, self._position = (status.st_dev, status.st_ino), end
-                self._mark = file.read(min(end, MARK_BYTES))
-                return end
-        except OSError:
-            return 0
+    def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
+        """Stand behind the last whole line, and yield the records before it, the newest first."""
+        status, end = os.fstat(file.fileno()), _end_of_whole_lines(file)
+        file.seek(max(0, end - MARK_BYTES))
+        self._file_id, self._position = (status.st_dev, status.st_ino), end
+        self._mark = file.read(min(end, MARK_BYTES))
+        return (row for line in lines_backwards(file, end) if (row := record_of(line)) is not None)
 
     def _is_as_we_left_it(self, file: BinaryIO) -> bool:
         file.seek(self._position - len(self._mark))

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.cli.plain_file import lines_backwards, open_plain, whole_lines
-from hookpoint.cli.scalars_file import number_of, record_of
+from hookpoint.cli.scalars_file import OWN_KEYS, number_of, record_of
 
 LINES_LOOKED_AT = 2_000
 OF_STEPS_LOOKED_AT = 50  # of the many records of log steps: behind them only others are worth parsing
 OF_A_STEP = b'"at": "step"'
-OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})
 
 
 @dataclass(frozen=True, slots=True)

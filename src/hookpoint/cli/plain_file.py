@@ -40,12 +40,12 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
             raise OSError(errno.EFBIG, "has a line that is too long for a record", file.name)
 
 
-def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
+def lines_backwards(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
     """Yield the lines from the last to the first, without their ends. A last one that does not end is left out.
 
-    It ends at a line that is too long to be one of ours.
+    The last is the one before `end`, or that of the file. It ends at a line that is too long to be one of ours.
     """
-    position = file.seek(0, os.SEEK_END)
+    position = file.seek(0, os.SEEK_END) if end is None else end
     rest: bytes | None = None  # the beginning of a line whose end was read; None before the last line end was seen
     while position > 0:
         size = min(position, LAST_PIECE_BYTES if rest is None else PIECE_BYTES)

@@ -15,6 +15,8 @@ from hookpoint.cli.best_value import BestValue, guessed
 from hookpoint.cli.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.cli.last_lines import Last, last_of, rows_backwards
 from hookpoint.cli.plain_file import open_plain
+from hookpoint.cli.scalars_file import number_of
+from hookpoint.cli.words import moment_of
 from hookpoint.storage.layout import CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import MOST_BYTES, NAME
@@ -102,8 +104,12 @@ class RunFolder:
 
     @property
     def values(self) -> dict[str, float]:
-        """The newest value of each metric."""
-        return {name: point.value for name, point in self.last.points.items()}
+        """The newest value of each metric, by what was logged, or else by run.json."""
+        if self.last.points:
+            return {name: point.value for name, point in self.last.points.items()}
+        kept = self.facts.get("metrics")
+        pairs = kept.items() if isinstance(kept, dict) else ()
+        return {name: value for name, given in pairs if (value := number_of(given)) is not None}
 
     @cached_property
     def best(self) -> BestValue | None:
@@ -124,7 +130,7 @@ class RunFolder:
     @property
     def started(self) -> datetime | None:
         """When it was started for the first time; without run.json, when its folder's oldest record was written."""
-        return _time(self.facts.get("started")) or _moment(self.last.first_time)
+        return moment_of(self.facts.get("started")) or moment_of(self.last.first_time)
 
     @property
     def seconds(self) -> float | None:
@@ -133,7 +139,7 @@ class RunFolder:
         elapsed = float(kept) if isinstance(kept, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
             resumed = self.facts.get("resumed")
-            began = _time(resumed[-1]) if isinstance(resumed, list) and resumed else _time(self.facts.get("started"))
+            began = moment_of(resumed[-1]) if isinstance(resumed, list) and resumed else moment_of(self.facts.get("started"))
             until = time.time() if self.status == RUNNING else self.last.time
             return elapsed if began is None or until is None else elapsed + max(until - began.timestamp(), 0.0)
         if not self.facts:
@@ -187,18 +193,3 @@ def looks_like_a_run(folder: str, names: set[str]) -> bool:
     if SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)):
         return True
     return CHECKPOINTS in names and newest_step(Path(folder)) is not None
-
-
-def _time(given: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(given)
-    except (TypeError, ValueError):
-        return None
-    return found if found.tzinfo is not None else found.astimezone()
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    try:
-        return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
-    except (OverflowError, OSError, ValueError):
-        return None

@@ -12,6 +12,7 @@ from typing import Any
 from hookpoint.cli.plain_file import open_plain, whole_lines
 from hookpoint.core.errors import HookpointError
 
+OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})  # of a record, all others are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
 NAMED = 5  # so many bad lines are named, others are counted
 _MOST = 2**63  # as much as an array of integers holds

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
 import click
 
+from hookpoint.cli.best_value import BestValue
 from hookpoint.cli.checkpoint_list import bytes_of
 from hookpoint.cli.event_sentence import sentence
 from hookpoint.cli.output import heading, put, put_json, status_style, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.cli.table import Column, table
-from hookpoint.cli.words import counted, duration, moment, number, shown, size
+from hookpoint.cli.words import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.storage.layout import OF_A_RUN, PREVIOUS
 
 NAMED = (Column(""), Column("", flows=True))
@@ -60,7 +60,7 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
         ("because", shown(run.reason)),
         ("at", ", ".join(where)),
         ("started", moment(run.started) + (f", trained for {took}" if took else "")),
-        ("resumed", ", ".join(_times(run.facts.get("resumed")))),
+        ("resumed", ", ".join(moment(moment_of(one)) for one in _list(run.facts.get("resumed")))),
         ("command", shown(run.facts.get("command", ""))),
         ("in", shown(run.facts.get("folder", ""))),
         ("on", shown(run.facts.get("host", ""))),
@@ -78,9 +78,8 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
     yield "last values", _last(run, limit)
     for name in ("config", "hyper", "objects"):
         yield {"hyper": "settings"}.get(name, name), _settings(run.facts.get(name), limit)
-    callbacks = run.facts.get("callbacks")
-    if isinstance(callbacks, list) and callbacks:
-        yield "callbacks", table([Column("", flows=True)], [(", ".join(map(shown, callbacks)),)], limit, head=False)
+    callbacks = ", ".join(map(shown, _list(run.facts.get("callbacks"))))
+    yield "callbacks", table([Column("", flows=True)], [(callbacks,)], limit, head=False) if callbacks else []
     yield "versions", _versions(run, limit)
     yield "events", _events(run, events, limit)
     yield "checkpoints", _checkpoints(run, limit)
@@ -91,7 +90,6 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
 
 
 def _best(run: RunFolder, limit: int | None) -> list[str]:
-    kept = run.all_best.values() if run.best is not None and run.best.source == "run" else filter(None, [run.best])
     rows = [
         (
             shown(best.metric),
@@ -99,7 +97,7 @@ def _best(run: RunFolder, limit: int | None) -> list[str]:
             "" if best.step is None else f"step {best.step}",
             "" if best.source != "guess" else f"the {best.mode}imum of what was logged",
         )
-        for best in kept
+        for best in _kept_best(run)
     ]
     return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
 
@@ -114,8 +112,7 @@ def _last(run: RunFolder, limit: int | None) -> list[str]:
         )
         for name, point in run.last.points.items()
     ]
-    if not rows and isinstance(metrics := run.facts.get("metrics"), dict):
-        rows = [(shown(name), shown(value), "", "") for name, value in metrics.items()]
+    rows = rows or [(shown(name), number(value), "", "") for name, value in run.values.items()]
     return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
 
 
@@ -149,7 +146,7 @@ def _versions(run: RunFolder, limit: int | None) -> list[str]:
 
 def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
     newest = list(islice(run.events(), count))
-    rows = [(moment(_moment(event["time"])), f"step {event['step']}", sentence(event)) for event in reversed(newest)]
+    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", sentence(event)) for event in reversed(newest)]
     return table([Column("", goes=2), Column("", goes=1), Column("", flows=True)], rows, limit, head=False)
 
 
@@ -174,28 +171,21 @@ def _sizes(run: RunFolder) -> list[tuple[str, int]]:
     return [*found, *([("other", other)] if other else []), ("all", sum(count for _, count in found) + other)]
 
 
-def _times(given: Any) -> list[str]:
-    times = []
-    for one in given if isinstance(given, list) else ():
-        try:
-            times.append(moment(datetime.fromisoformat(one)))
-        except (TypeError, ValueError):
-            continue
-    return times
+def _list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
 
 
-def _moment(seconds: float) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(seconds)
-    except (OverflowError, OSError, ValueError):
-        return None
+def _kept_best(run: RunFolder) -> list[BestValue]:
+    """Return all best values that the run kept, or the one that is known otherwise."""
+    if run.best is None:
+        return []
+    return [*run.all_best.values()] if run.best.source == "run" else [run.best]
 
 
 def everything(run: RunFolder, events: int) -> dict[str, Any]:
     """Return what the command shows, for programs."""
     best = {
-        one.metric: {"value": one.value, "step": one.step, "mode": one.mode, "source": one.source}
-        for one in (run.all_best.values() if run.best is not None and run.best.source == "run" else filter(None, [run.best]))
+        one.metric: {"value": one.value, "step": one.step, "mode": one.mode, "source": one.source} for one in _kept_best(run)
     }
     return {
         "name": run.name,

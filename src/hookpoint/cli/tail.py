@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 import click
 
 from hookpoint.cli.event_sentence import sentence
 from hookpoint.cli.following import Following
-from hookpoint.cli.last_lines import OWN_KEYS
 from hookpoint.cli.output import flowed, note, put, status_style, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
-from hookpoint.cli.scalars_file import number_of
-from hookpoint.cli.words import LONGEST, duration, moment, number, shown
+from hookpoint.cli.scalars_file import OWN_KEYS, number_of
+from hookpoint.cli.words import LONGEST, duration, moment, moment_of, number, shown
 
 AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 
@@ -71,10 +69,7 @@ def _put(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _lines(row: dict[str, Any], limit: int | None) -> list[str]:
-    try:
-        clock = moment(datetime.fromtimestamp(row["time"]), "%H:%M:%S")
-    except (OverflowError, OSError, ValueError):
-        clock = "        "
+    clock = moment(moment_of(row["time"]), "%H:%M:%S") or "        "
     is_event = isinstance(row.get("event"), str)
     kind = "event" if is_event else AT.get(row["at"], shown(row["at"]))
     prefix = f"{clock}  epoch {row['epoch']}  step {row['step']}  {kind}  "

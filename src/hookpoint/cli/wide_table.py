@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.cli.last_lines import OWN_KEYS
 from hookpoint.cli.plain_file import open_plain, whole_lines
-from hookpoint.cli.scalars_file import BadLines, number_of, record_of
+from hookpoint.cli.scalars_file import OWN_KEYS, BadLines, number_of, record_of
 
 KEYS = ("step", "epoch", "at", "time")
 

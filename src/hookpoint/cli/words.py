@@ -60,6 +60,15 @@ def moment(given: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return "" if given is None else given.astimezone().strftime(form)
 
 
+def moment_of(given: Any) -> datetime | None:
+    """Return the time that a file tells: seconds since 1970, or a text of the ISO form; None where that makes no sense."""
+    try:
+        found = datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given)
+        return found.astimezone()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun.
 

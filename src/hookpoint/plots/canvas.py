@@ -17,7 +17,7 @@ class Canvas:
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")
     >>> ["".join(character for character, _ in row) for row in canvas.rows()]
-    ['⢀⠎⠱⡀', '⠎  ⠱']
+    [' ⡰⢣ ', '⡰⠁ ⢣']
     """
 
     def __init__(self, columns: int, rows: int, *, braille: bool = True) -> None:

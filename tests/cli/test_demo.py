@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = [sys.executable, "-m", "hookpoint"]
+
+
+@pytest.fixture(autouse=True)
+def aside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def demo(*arguments):
+    return subprocess.run([*PROGRAM, "demo", *arguments], capture_output=True, text=True, check=False, timeout=110)
+
+
+def test_the_first_time_and_the_second_and_anew():
+    done = demo("--epochs", "2")
+    assert done.returncode == 0, done.stderr
+    out = done.stdout.splitlines()
+    assert out[0].startswith("of 360 digits it has never seen, the best of 2 epochs reads ")
+    assert out[2].startswith("digits finished: 2 epochs, 76 steps, ")
+    assert "  curves       runs/digits/curves.png" in out
+    assert any(line.startswith("  best         val-error-top1 0.") for line in out)
+    assert "\x1b" not in done.stdout + done.stderr
+    for name in ("run.json", "scalars.jsonl", "events.jsonl", "tensorboard", "checkpoints/last", "curves.png"):
+        assert Path("runs/digits", name).exists()
+    assert Path("runs/digits/curves.png").read_bytes().startswith(b"\x89PNG")
+
+    again = demo("--epochs", "2")
+    assert again.returncode == 0
+    assert "digits was finished already, and nothing was trained: 2 epochs, 76 steps" in again.stdout
+    assert "demo --epochs 4" in again.stdout
+    assert "demo --anew" in again.stdout
+    assert again.stdout.splitlines()[0] == out[0]
+
+    longer = demo("--epochs", "3")
+    assert "digits finished: 3 epochs, 114 steps" in longer.stdout
+    assert "epoch 2/3" not in longer.stderr
+
+    anew = demo("--epochs", "1", "--anew")
+    assert "digits finished: 1 epochs, 38 steps" in anew.stdout
+    assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 3
+
+
+def test_an_interrupt_says_how_to_go_on():
+    with subprocess.Popen(
+        [*PROGRAM, "demo", "--epochs", "5", "--workdir", "here"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        scalars, until = Path("here/scalars.jsonl"), time.monotonic() + 90
+        while not scalars.exists() or not scalars.read_bytes():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 goes on where it was")
+
+
+def test_a_missing_package_is_named():
+    hide = "import sys; sys.modules['sklearn'] = None; from hookpoint.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", hide, "demo"], capture_output=True, text=True, check=False)
+    assert done.returncode == 73
+    assert done.stderr == "hookpoint: the demo needs scikit-learn: pip install 'hookpoint[demo]'\n"
+    assert not list(Path.cwd().iterdir())
