@@ -18,9 +18,9 @@ INTRODUCTION = """\
 <!-- Made by docs/make_callbacks.py from the docstrings of the classes. Do not edit: run `make docs`. -->
 
 `from hookpoint import callbacks as cb`. Each works in a `Runner` and in a loop of one's own. Behind each name are its arguments
-and its docstring, as `help(cb.EarlyStopping)` shows them: which points it listens to, what it reads and writes, what it keeps in
-the checkpoint, and what a step pays for it. How to write one: [writing a callback](writing-callbacks.md). Whose name is what:
-[coming from Keras, tensorpack, MindSpore, Orca or cinnamon](coming-from.md).
+and its docstring, as `help(cb.EarlyStopping)` shows them: which points it listens to, what it reads and writes, what it keeps
+in the checkpoint, and what a step pays for it. How to write one: [writing a callback](writing-callbacks.md). Whose name is
+what: [coming from Keras, tensorpack, MindSpore, Orca or cinnamon](coming-from.md).
 """
 
 REFERENCE_INTRODUCTION = """\

@@ -50,4 +50,5 @@ def test_sentences_flow():
 def test_pieces_flow_behind_their_prefix():
     assert flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], None) == ["step 1  loss 0.5  accuracy 0.25"]
     assert flowed("step 1  ", [], 20) == ["step 1"]
-    assert flowed("x" * 30 + "  ", ["a 1", "b 2"], 36) == ["x" * 30 + "  a 1", "    b 2"]
+    assert flowed("step 1  ", ["a 1", "a-name-of-some-length 2"], 28) == ["step 1  a 1", "    a-name-of-some-length 2"]
+    assert flowed("step 1  ", ["a-name-of-some-length 2", "a 1"], 28) == ["step 1", "    a-name-of-some-length 2", "    a 1"]

@@ -99,3 +99,35 @@ except CannotResume as error:
         "  install   pip install 'hookpoint[torch]'",
     ]
     assert names() == ["last", "step-00000001"]
+
+
+@pytest.mark.parametrize("stops_at", [2, 5], ids=["in-an-epoch", "between-epochs"])
+def test_a_run_that_was_saved_before_torch_was_imported_goes_on_with_it(stops_at, tmp_path):
+    program = f"""
+import random
+from hookpoint import Loop, callbacks as cb
+
+seen = []
+def train(stops_at=None):
+    with Loop([cb.ModelSaver()], workdir={str(tmp_path / "run")!r}, extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(random.sample(range(5), 5)):
+                seen.append((epoch, batch, random.random()))
+                if len(seen) == stops_at:
+                    run.stop()
+random.seed(3)
+train(stops_at={stops_at})
+import torch
+random.seed(4)
+train()
+resumed = list(seen)
+random.seed(3)
+seen.clear()
+with Loop(extra_callbacks=[], monitors=[]) as run:
+    for epoch in run.epochs(2):
+        for batch in run.batches(random.sample(range(5), 5)):
+            seen.append((epoch, batch, random.random()))
+print(resumed == seen, len(seen))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True 10\n"), done.stderr

@@ -65,7 +65,7 @@ def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  
     indent = " " * (len(prefix) if limit is None or len(prefix) + longest <= limit else 4)
     line, between = prefix, ""
     for piece in pieces:
-        if limit is not None and between and len(line) + len(between) + len(piece) > limit:
+        if limit is not None and line != indent and len(line) + len(between) + len(piece) > limit:
             lines.append(line.rstrip())
             line, between = indent, ""
         line += between + piece

@@ -77,11 +77,11 @@ class TorchPositions:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._begun = state["begun"]
-        self._waiting = list(state["loaders"])
+        self._waiting = list(state.get("loaders", ()))  # none where torch was not in use when it was saved
 
     def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
         self.load_state_dict(state)
-        record = None if state["last"] is None else self._waiting.pop(state["last"])
+        record = None if state.get("last") is None else self._waiting.pop(state["last"])
         _tell_pass(loader, epoch, goes_on=True)
         self._last, _ = self._meet(loader, trains=True, adopts=False)
         if self._last is not None and record is not None:

@@ -29,7 +29,8 @@ class TorchRandomness:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._host.load_state_dict(state)
-        torch.set_rng_state(state["torch"].cpu())
+        if "torch" in state:  # not where torch was not in use when it was saved
+            torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
                 torch.cuda.set_rng_state(kept.cpu(), device)

@@ -237,7 +237,7 @@ def _panel_legend(axes: Axes, panel: Panel, sheet: Sheet, letters: int) -> None:
         entries += [(Line2D([], [], color=colours[name], linestyle=STYLES[one.style]), name) for name, one in curves.items()]
     for name, curve in curves.items():
         if curve.best is not None:
-            text = "best of each run" if several else f"best {number_text(curve.best.y)} at step {curve.best.step}"
+            text = "best of each run" if several else f"best {number_text(curve.best.y)} at step {curve.best.step:,}"
             entries.append((Line2D([], [], **_ring(colours[name])), text))
     broken = [colours[curve.name] for curve in panel.curves if curve.broken]
     if broken:

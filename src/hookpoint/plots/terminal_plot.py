@@ -127,7 +127,7 @@ def _legend(panel: Panel, sheet: Sheet, look: Look, frame: _Frame, width: int) -
             entries.append(((swatch, QUIET if several else _curve_ink(curve, sheet)), (_fitting(name, width - 6, look), "")))
     marked = [(curve, curve.best) for curve in panel.curves if curve.best is not None]
     for curve, best in marked if not several else marked[:1]:
-        text = "best of each run" if several else f"best {number_text(best.y)} at step {best.step}"
+        text = "best of each run" if several else f"best {number_text(best.y)} at step {best.step:,}"
         entries.append(((frame.best, QUIET if several else _curve_ink(curve, sheet)), (text, "")))
     if any(curve.broken for curve in panel.curves):
         entries.append(((frame.broken, QUIET), ("NaN or infinite", "")))
