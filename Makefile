@@ -58,7 +58,7 @@ pictures: $(VENV)/.stamp-dev ## train an example and draw it for the README (min
 	@$(PY) docs/make_pictures.py
 
 clean: ## remove the environments, caches and build outputs
-	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The build backend is installed first and isolation is off, because -c does not reach isolated builds.

@@ -33,7 +33,7 @@ are those that every callback takes: `name`, [`on_error`](writing-callbacks.md#w
 [`ranks`](writing-callbacks.md#ranks). In the examples, the public names of `hookpoint` are imported.
 """
 
-MOST_LETTERS = 100  # of a signature on one line
+MOST_LETTERS = 84  # of a signature on one line: as many as the site shows
 
 GROUPS = {
     "In every run": ["MovingAverageSummary", "ProgressBar", "MergeAllSummaries", "RunUpdateOps"],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import doctest
 import importlib
+import inspect
 import io
 import re
 import runpy
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,14 @@ from pathlib import Path
 import pytest
 
 import hookpoint
+from hookpoint import callbacks, errors
 from hookpoint.core import points as point_table
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -71,14 +76,56 @@ def aside(tmp_path, monkeypatch):
     monkeypatch.setattr(point_table, "_declared", set(point_table._declared))
 
 
-def test_the_page_of_points_is_made_from_the_table():
-    page = runpy.run_path(str(ROOT / "docs" / "make_points.py"))["page"]()
-    assert (ROOT / "docs" / "points.md").read_text() == page, "run `make docs`"
+@pytest.mark.parametrize(
+    ("page", "maker", "function"),
+    [
+        ("points.md", "make_points.py", "page"),
+        ("callbacks.md", "make_callbacks.py", "page"),
+        ("reference.md", "make_callbacks.py", "reference"),
+        ("errors.md", "make_errors.py", "page"),
+    ],
+)
+def test_a_page_that_is_made_from_the_source_is_up_to_date(page, maker, function):
+    made = runpy.run_path(str(ROOT / "docs" / maker))[function]()
+    assert (ROOT / "docs" / page).read_text() == made, "run `make docs`"
 
 
-def test_the_page_of_callbacks_is_made_from_their_docstrings():
-    page = runpy.run_path(str(ROOT / "docs" / "make_callbacks.py"))["page"]()
-    assert (ROOT / "docs" / "callbacks.md").read_text() == page, "run `make docs`"
+def test_the_reference_has_every_callback_with_all_its_arguments_and_its_whole_docstring():
+    page = (ROOT / "docs" / "reference.md").read_text()
+    sections = {section.partition("\n")[0]: section for section in page.split("\n### ")[1:]}
+    assert set(sections) == set(callbacks.__all__)
+    for name, section in sections.items():
+        one = getattr(callbacks, name)
+        plain = section.replace("\\", "")
+        words = re.sub(r"  # doctest: .*|\\", "", inspect.cleandoc(one.__doc__))
+        assert [word for word in words.split() if word not in plain] == [], name
+        given = [] if getattr(one, "_is_protocol", False) else inspect.signature(one).parameters
+        assert [argument for argument in given if not re.search(rf"\b{argument}\b", section.split("```")[1])] == [], name
+
+
+def test_every_error_is_on_the_page_of_errors():
+    headings = HEADING.findall((ROOT / "docs" / "errors.md").read_text())
+    classes = [name for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, Exception)]
+    assert len(classes) > 30
+    assert [name for name in classes if name not in headings] == []
+
+
+def test_every_example_is_on_the_page_of_examples():
+    page = (ROOT / "docs" / "examples.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+\.py)` ", page, re.MULTILINE)) == sorted(
+        path.name for path in (ROOT / "examples").glob("*.py")
+    )
+
+
+def test_every_layer_is_on_the_page_of_the_design():
+    page = (ROOT / "docs" / "design.md").read_text()
+    layers = {path.parent.name for path in Path(hookpoint.__file__).parent.glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == layers
+
+
+def test_the_site_has_every_page_once_and_no_other():
+    listed = re.findall(r"^ +- .*?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == [path.name for path in PAGES[1:]]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -104,10 +151,51 @@ def test_a_wrong_page_is_seen(tmp_path):
     ]
 
 
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as far as the site and GitHub make the same of them."""
+    site: list[str] = []
+    github: list[str] = []
+    for heading in HEADING.findall(FENCE.sub("", page)):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading).lower()
+        words = re.sub(r"[^\w\s-]", "", unicodedata.normalize("NFKD", words).encode("ascii", "ignore").decode()).strip()
+        for found, slug, joint in ((site, re.sub(r"[-\s]+", "-", words), "_"), (github, words.replace(" ", "-"), "-")):
+            again = sum(one == slug or re.fullmatch(rf"{re.escape(slug)}{joint}\d+", one) is not None for one in found)
+            found.append(f"{slug}{joint}{again}" if again else slug)
+    return set(site) & set(github)
+
+
+def dead_links(path: Path) -> list[str]:
+    """Return the links of a page to files that are not there, and to headings that a page does not have."""
+    found = []
+    for file, anchor in LINK.findall(FENCE.sub("", path.read_text())):
+        target = path.parent / file if file else path
+        if not target.exists():
+            found.append(file)
+        elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text())):
+            found.append(f"{file}#{anchor}")
+    return found
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_of_a_page_lead_somewhere(path):
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", FENCE.sub("", path.read_text()))
-    assert [link for link in links if not (path.parent / link).exists()] == []
+    assert dead_links(path) == []
+
+
+@pytest.mark.parametrize("path", PAGES[1:], ids=lambda path: path.name)
+def test_links_of_the_site_stay_in_it(path):
+    assert [file for file, _ in LINK.findall(FENCE.sub("", path.read_text())) if file.startswith("..")] == []
+
+
+def test_a_dead_link_is_seen(tmp_path):
+    (tmp_path / "other.md").write_text(
+        "# `on_x` & more\n## A [linked](x.md) one, really?\n## Twice\n## Twice\n```\n# No heading\n```\n"
+    )
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md) [b](other.md#a-linked-one-really) [c](#here) [d](other.md#twice) [e](https://example.org/#x)\n"
+        "[f](missing.md) [g](other.md#no-heading) [h](#there) [i](other.md#twice-1) [j](other.md#on_x-more)\n"
+    )
+    assert dead_links(page) == ["missing.md", "other.md#no-heading", "#there", "other.md#twice-1", "other.md#on_x-more"]
 
 
 def modules() -> list[str]:

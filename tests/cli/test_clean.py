@@ -83,11 +83,11 @@ def test_a_dry_run_deletes_nothing(command, mine):
 
 
 def test_the_newest_is_verified_before_anything_goes(command, mine):
-    with open(mine / "checkpoints" / "step-00000020" / "state.json", "r+b") as file:
-        file.write(b"x")
+    for path in (mine / "checkpoints" / "step-00000020").glob("state.*"):  # .json, or .pt where torch is loaded
+        path.write_bytes(b"x")
     shown = command("clean", "mine", "--dry-run").stdout
     assert "step-00000016  the newest that is good" in shown
-    for path in (mine / "checkpoints").glob("step-*/state.json"):
+    for path in (mine / "checkpoints").glob("step-*/state.*"):
         path.write_bytes(b"x")
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 

@@ -134,6 +134,18 @@ def test_runs_that_are_none(trained, here):
     (here / "runs/mine/scalars.jsonl").unlink()
     code, line = refused("mine")
     assert (code, line) == (65, "there is nothing to draw in runs/mine: it has no scalars.jsonl, which JSONWriter writes")
+    (here / "runs/mine/scalars.jsonl").write_text('{"step": 1, "loss": "soup"}\n')
+    for words in ([], ["-m", "loss"], ["--terminal"]):
+        assert refused("mine", *words) == (65, "there is nothing to draw in runs/mine: no number was logged there")
+
+
+def test_more_than_anybody_could_look_at(here):
+    folder = here / "runs/wide"
+    folder.mkdir(parents=True)
+    row = {"step": 1, **{f"m{number}": number for number in range(5000)}}
+    (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
+    code, line = refused("wide", "-m", "m1*")
+    assert (code, line) == (2, "these metrics would be 1111 panels; at most 36 are drawn: name fewer")
 
 
 def test_a_damaged_file_is_named(trained, here):

@@ -42,6 +42,13 @@ def test_a_png_has_twice_as_many_pixels_and_the_colours_of_its_curves(run, tmp_p
     assert found["#FFFFFF"] > 0.8 * 1280 * 600
 
 
+def test_a_narrow_picture_has_its_panels_below_each_other_and_is_as_high_as_they_need(run, tmp_path):
+    draw(sheet(run), tmp_path / "a.png", width=250, height=200)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width == 500
+        assert picture.height > 2 * 2 * 130
+
+
 def test_each_run_has_its_colour(run, tmp_path):
     draw(sheet(*[run] * 3, metrics=["loss"]), tmp_path / "a.png")
     assert all(colours(tmp_path / "a.png").get(colour, 0) > 100 for colour in COLOURS[:3])

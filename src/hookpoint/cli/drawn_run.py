@@ -18,13 +18,15 @@ def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> She
     """Return what to draw of some run folders. Only the metrics that are wished for are read, where each is named in full."""
     names = None if not wish.metrics or any(set(name) & set("*?[") for name in wish.metrics) else wish.metrics
     try:
-        return sheet_of([_subject(run, label, names) for run, label in _labelled(runs)], wish, columns=columns)
+        return _sheet(runs, wish, names, columns)
     except UnknownCurve:
         if names is None:
             raise
-        return sheet_of(
-            [_subject(run, label, None) for run, label in _labelled(runs)], wish, columns=columns
-        )  # says what there is
+        return _sheet(runs, wish, None, columns)  # which says what there is
+
+
+def _sheet(runs: Sequence[RunFolder], wish: Wish, names: Collection[str] | None, columns: int) -> Sheet:
+    return sheet_of([_subject(run, label, names) for run, label in _labelled(runs)], wish, columns=columns)
 
 
 def _subject(run: RunFolder, label: str, names: Collection[str] | None) -> Subject:
@@ -32,6 +34,8 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None) -> Subje
         series = read_series(run.path / SCALARS, names)
     except FileNotFoundError:
         raise Refusal(f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes") from None
+    if not series and names is None:
+        raise Refusal(f"there is nothing to draw in {shown(run.path)}: no number was logged there")
     kept = {name: best.mode for name, best in run.all_best.items()}
     modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
     return Subject(label, series, _about(run), tuple(kept), modes)

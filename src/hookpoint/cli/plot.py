@@ -15,7 +15,7 @@ from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.core.terminal import printable
-from hookpoint.plots.choice import UnknownCurve
+from hookpoint.plots.choice import TooManyPanels, UnknownCurve
 from hookpoint.plots.curves import Wish, X
 from hookpoint.plots.sheet import Sheet
 from hookpoint.plots.terminal_plot import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
@@ -69,7 +69,7 @@ def plot(
     wish = Wish(metrics, smooth, log, x)
     try:
         sheet = _in_terminal(runs, wish, width, height) if terminal else _in_file(runs, output, wish, width, height)
-    except UnknownCurve as error:
+    except (TooManyPanels, UnknownCurve) as error:
         raise Refusal(str(error), USAGE) from None
     for line in sheet.notes:
         note(line)

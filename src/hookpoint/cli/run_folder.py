@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -14,15 +13,13 @@ from typing import Any
 from hookpoint.cli.best_value import BestValue, guessed
 from hookpoint.cli.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.cli.last_lines import Last, last_of, rows_backwards
-from hookpoint.cli.plain_file import open_plain
 from hookpoint.cli.scalars_file import number_of
 from hookpoint.cli.words import moment_of
 from hookpoint.storage.layout import CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
-from hookpoint.storage.run_file import MOST_BYTES, NAME
+from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
 
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
-SAID = (RUNNING, FINISHED, STOPPED, FAILED)  # what run.json may say
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 EVENTS_LOOKED_AT = 2_000
 
@@ -53,7 +50,8 @@ class RunFolder:
     @property
     def name(self) -> str:
         name = self.facts.get("name")
-        return name if isinstance(name, str) and name else self.path.resolve().name
+        is_told = isinstance(name, str) and name not in ("", "run")  # which is what a loop is called unless told otherwise
+        return str(name) if is_told else self.path.resolve().name
 
     @cached_property
     def holder(self) -> Holder | None:
@@ -69,7 +67,7 @@ class RunFolder:
             if said == RUNNING:
                 return KILLED
             del self.facts
-        if said in SAID:
+        if said in STATUSES:
             return str(said)
         return RUNNING if self.holder is not None else UNKNOWN
 
@@ -177,13 +175,7 @@ class RunFolder:
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what run.json in a folder says, or nothing where it is not one of ours."""
-    try:
-        with open_plain(folder / NAME) as file:
-            facts = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    is_ours = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in SAID
-    return facts if is_ours else {}
+    return read_run_file(folder) or {}
 
 
 def looks_like_a_run(folder: str, names: set[str]) -> bool:

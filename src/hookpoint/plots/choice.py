@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.terminal import printable
 
-MOST_PANELS = 6
+MOST_PANELS, MOST_ASKED = 6, 36
 
 _PASS = re.compile(r"(?:(train|training)|(val|valid|validation))[-_/]", re.IGNORECASE)
 _RATE = re.compile(r"(?:learning_rate|lr)(?:$|[-_/])")
@@ -27,6 +27,13 @@ class UnknownCurve(HookpointError, KeyError):
         listed = ", ".join(map(printable, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
         super().__init__(f"'{printable(name)}' is no metric of it{meant}. There are: {listed or 'none'}")
         self.name = name
+
+
+class TooManyPanels(HookpointError, ValueError):
+    """More was asked for than anybody could look at."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"these metrics would be {count} panels; at most {MOST_ASKED} are drawn: name fewer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,10 @@ def chosen(known: Collection[str], asked: Sequence[str] = (), watched: Collectio
      Group(title='learning_rate', names=('learning_rate',))]
     """
     if asked:
-        return _grouped(_found(known, asked)), []
+        groups = _grouped(_found(known, asked))
+        if len(groups) > MOST_ASKED:
+            raise TooManyPanels(len(groups))
+        return groups, []
     derived = {name for name in known if name.rpartition("/")[0] in known}  # loss/ema, of loss
     groups = _grouped(sorted(set(known) - derived))
     groups.sort(key=lambda group: _rank(group, watched))

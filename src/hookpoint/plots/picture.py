@@ -42,6 +42,7 @@ STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MOST_POINTS_MARKED = 40
 LONGEST_NAME = 44
+LEAST_PANEL, LEAST_HEIGHT = 260, 130  # pixels of a panel that can be read
 PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of one panel, by how many stand side by side
 LOOK: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same picture on every machine
@@ -105,6 +106,7 @@ def columns_of(width: int | None) -> int:
 def draw(sheet: Sheet, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
     """Write a sheet to a .png, .svg or .pdf, whole or not at all. `width` and `height` are in pixels; a PNG has twice as many.
 
+    A height that is too small for all panels gives way.
     The same sheet is the same file, byte by byte, with the same version of matplotlib. Raises NoPictures without it.
     """
     target, kind = Path(path), check(path)
@@ -124,8 +126,10 @@ def draw(sheet: Sheet, path: str | os.PathLike[str], *, width: int | None = None
             staged.unlink(missing_ok=True)
 
 
-def _across(panels: int) -> int:
-    return {1: 1, 2: 2, 4: 2}.get(panels, 3)
+def _across(panels: int, width: int | None) -> int:
+    """Return how many panels stand side by side: fewer where there is no room for their numbers."""
+    most = {1: 1, 2: 2, 4: 2}.get(panels, 3)
+    return most if width is None else max(1, min(most, width // LEAST_PANEL))
 
 
 def _figure(sheet: Sheet, width: int | None, height: int | None) -> Figure:
@@ -133,14 +137,14 @@ def _figure(sheet: Sheet, width: int | None, height: int | None) -> Figure:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     number = max(1, len(sheet.panels))
-    across = _across(number)
+    across = _across(number, width)
     down = ceil(number / across)
     one_wide, one_high = PANEL[across]
     wide = width or across * one_wide
     title = _wrapped(sheet.title, wide - 24, most=2)
     legend = _run_names(sheet, wide)
     room = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
-    high = height or down * one_high + room
+    high = max(height or down * one_high + room, down * LEAST_HEIGHT + room)
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.05)
     figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, layout=layout)
     figure.suptitle("\n".join(title), fontsize=12, fontweight="bold", x=0.012, ha="left", color=INK)
@@ -160,7 +164,7 @@ def _draw_panel(axes: Axes, panel: Panel, sheet: Sheet, wide: float, *, is_last:
     low, high = _with_room(*sheet.x_range)
     axes.set_xlim(low, high)
     is_whole = sheet.x_label in ("step", "epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], integer=is_whole))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(2, min(6, int(wide / 65))), steps=[1, 2, 2.5, 5, 10], integer=is_whole))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     if is_last:
         axes.set_xlabel(sheet.x_label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hookpoint.storage.operations import perform
 
 NAME = "run.json"
 FORMAT = 1
+STATUSES = ("running", "finished", "stopped", "failed")
 MOST_BYTES = 16 * 2**20  # of a file that is read; anything longer is none of ours
 
 
@@ -57,11 +59,14 @@ class RunFile:
 
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return what run.json in a workdir says, or None where there is none that makes sense."""
+    """Return what run.json in a workdir says, or None where there is none of ours."""
     path = Path(workdir) / NAME
     try:
-        with open(path, "rb") as file:
-            facts = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError):
+        found = disk.status(path, follow=True)
+        if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would wait for ever
+            return None
+        facts = json.loads(disk.read(path))
+    except (OSError, ValueError, RecursionError):
         return None
-    return facts if isinstance(facts, dict) and isinstance(facts.get("status"), str) else None
+    is_ours = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
+    return facts if is_ours else None
