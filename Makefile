@@ -80,7 +80,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-base
 	@echo "setting up $(VENV) for docs ..."
-	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[docs]'
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[docs,torch]'
 	@touch $@
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import hookpoint
 from hookpoint import callbacks
 
 PAGE = Path(__file__).with_name("callbacks.md")
@@ -24,16 +25,19 @@ what: [coming from Keras, tensorpack, MindSpore, Orca or cinnamon](coming-from.m
 """
 
 REFERENCE_INTRODUCTION = """\
-# Reference of the callbacks
+# Reference
 
 <!-- Made by docs/make_callbacks.py from the docstrings of the classes. Do not edit: run `make docs`. -->
 
-The arguments and the docstring of every class in `hookpoint.callbacks`, in the order of [the list](callbacks.md). `**options`
-are those that every callback takes: `name`, [`on_error`](writing-callbacks.md#when-a-callback-fails) and
-[`ranks`](writing-callbacks.md#ranks). In the examples, the public names of `hookpoint` are imported.
+The arguments and the docstring of `Loop`, of `Runner`, and of every class in `hookpoint.callbacks`, in the order of [the
+list](callbacks.md). `**options` are those that every callback takes: `name`,
+[`on_error`](writing-callbacks.md#when-a-callback-fails) and [`ranks`](writing-callbacks.md#ranks). In the examples, the public
+names of `hookpoint` and what is beside them in their modules are imported.
 """
 
 MOST_LETTERS = 84  # of a signature on one line: as many as the site shows
+
+LOOPS = ["Loop", "Runner"]
 
 GROUPS = {
     "In every run": ["MovingAverageSummary", "ProgressBar", "MergeAllSummaries", "RunUpdateOps"],
@@ -106,7 +110,8 @@ def page() -> str:
 
 def reference() -> str:
     """Return the page of all docstrings as it should be."""
-    return "\n".join([REFERENCE_INTRODUCTION, *(line for title, names in GROUPS.items() for line in _described(title, names))])
+    groups = {"Loops": LOOPS, **GROUPS}
+    return "\n".join([REFERENCE_INTRODUCTION, *(line for title, names in groups.items() for line in _described(title, names))])
 
 
 def _group(title: str, names: list[str]) -> Iterator[str]:
@@ -119,7 +124,7 @@ def _group(title: str, names: list[str]) -> Iterator[str]:
 def _described(title: str, names: list[str]) -> Iterator[str]:
     yield from (f"## {title}", "")
     for name in names:
-        one = getattr(callbacks, name)
+        one = getattr(hookpoint if name in LOOPS else callbacks, name)
         yield from (f"### {name}", "", "```py", *_signature(one), "```", "")
         for paragraph in inspect.cleandoc(one.__doc__ or "").split("\n\n"):
             if paragraph.startswith(">>>"):  # not "python": the tests run docstrings where they are

@@ -1,4 +1,4 @@
-"""Train examples/digits.py and draw it for the README, into docs/images: `make pictures`. No test runs it: it takes minutes."""
+"""Run `hookpoint demo` and draw it for the README, into docs/images: `make pictures`. No test runs it: it takes a minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import hookpoint
 
 ROOT = Path(__file__).parents[1]
 IMAGES = Path(__file__).with_name("images")
-COLUMNS, ROWS = 96, 26
+COLUMNS, ROWS = 96, 28
 MOST_BYTES = 200_000
 
 # As rich has it, but with fonts that readers have: a picture in a README fetches nothing.
@@ -73,6 +73,7 @@ def recorded(command: list[str], folder: Path) -> str:
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     surroundings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUNBUFFERED": "1"}
     surroundings.pop("NO_COLOR", None)
+    surroundings["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), surroundings.get("PATH", "")])
     stream = b""
     with subprocess.Popen(command, cwd=folder, env=surroundings, stdin=its, stdout=its, stderr=its) as process:
         os.close(its)
@@ -99,13 +100,14 @@ def main(epochs: int) -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        example = [sys.executable, "-W", "ignore", str(ROOT / "examples" / "digits.py"), "--epochs", str(epochs)]
         screen = Screen()
-        screen.feed(recorded(example, folder))
-        lines = [line for line in screen.lines if Text.from_ansi(line).plain.strip()]
-        typed = f"\x1b[1m$ python examples/digits.py --epochs {epochs}\x1b[0m"
-        shown = [typed, *lines] if len(lines) < ROWS else [typed, *lines[:6], "\x1b[2m...\x1b[0m", *lines[8 - ROWS :]]
-        (IMAGES / "terminal.svg").write_text(terminal_picture("digits", shown))
+        screen.feed(recorded(["hookpoint", "demo", "--epochs", str(epochs)], folder).replace(f"{ROOT}/", ""))
+        lines = screen.lines
+        while not Text.from_ansi(lines[-1]).plain.strip():
+            lines.pop()
+        typed = f"\x1b[1m$ hookpoint demo --epochs {epochs}\x1b[0m"
+        shown = [typed, *lines[:4], "\x1b[2m...\x1b[0m", *lines[6 - ROWS :]] if len(lines) >= ROWS else [typed, *lines]
+        (IMAGES / "terminal.svg").write_text(terminal_picture("hookpoint demo", shown))
         metrics = ["loss", "val-error-top1", "learning_rate"]
         hookpoint.plot(folder / "runs" / "digits", path=IMAGES / "curves.png", metrics=metrics, x="epoch")
     for picture in sorted(IMAGES.iterdir()):

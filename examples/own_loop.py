@@ -1,4 +1,4 @@
-"""A loop of one's own: logistic regression in plain Python, and everything else as callbacks. Run it with `make demo`."""
+"""A loop of one's own: logistic regression in plain Python, and everything else as callbacks. Run it with python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about the command line shows what the commands print."""
+"""Pages that show the command line show what the commands print."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from hookpoint.cli.main import COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+SHOWN = {
+    "command-line.md": {"runs", "show", "tail", "export", "verify", "clean", "explain", "points"},
+    "index.md": {"runs", "tail"},
+}
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_console_block_is_what_is_printed(command, monkeypatch):
+@pytest.mark.parametrize("page", SHOWN)
+def test_every_console_block_is_what_is_printed(page, command, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     namespace: dict[str, object] = {}
     seen = set()
-    for kind, text in FENCE.findall(PAGE.read_text()):
+    for kind, text in FENCE.findall(PAGE.with_name(page).read_text()):
         if kind == "python":
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 exec(text, namespace)
@@ -32,7 +39,7 @@ def test_every_console_block_is_what_is_printed(command, monkeypatch):
         printed = command(*arguments).output
         assert doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS), f"{line}\n{printed}"
         seen.add(arguments[0])
-    assert seen >= {"runs", "show", "tail", "export", "verify", "clean", "explain", "points"}
+    assert seen >= SHOWN[page]
     sys.modules.pop("my_training", None)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 import hookpoint
-from hookpoint.cli.drawn_run import sheet_of_runs
 from hookpoint.cli.output import heading, note, put
 from hookpoint.cli.refusal import INTERRUPTED, NOT_WRITTEN, Refusal
 from hookpoint.cli.run_folder import RunFolder
@@ -22,6 +21,7 @@ from hookpoint.core.terminal import printable
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 SOURCE = "digits.py"
 EPOCHS = 40
+DRAWN = ("loss", "val-error-top1", "learning_rate")
 
 
 @click.command()
@@ -71,17 +71,11 @@ def _is_finished(run: RunFolder, epochs: int) -> bool:
 
 
 def _picture(workdir: str) -> Path | None:
-    from hookpoint.plots.curves import Wish
-    from hookpoint.plots.picture import NoPictures, check, columns_of, draw
-
-    target = Path(workdir) / "curves.png"
     try:
-        check(target)
-        draw(sheet_of_runs([RunFolder(workdir)], Wish(), columns=columns_of(None)), target)
-    except (NoPictures, OSError) as error:
+        return hookpoint.plot(workdir, metrics=DRAWN)
+    except (ImportError, OSError) as error:
         note(f"no picture of the curves: {printable(str(error))}")
         return None
-    return target
 
 
 def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished: bool) -> list[str]:

@@ -25,7 +25,15 @@ BEST = "best-"
 DAMAGED = "damaged-"
 MANIFEST = "manifest.json"
 TENSOR_DUMPS = "tensor-dumps"
-OF_A_RUN = ("checkpoints", "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS)  # as they are moved aside
+OF_A_RUN = (
+    "checkpoints",
+    "run.json",
+    "scalars.jsonl",
+    "events.jsonl",
+    "tensorboard",
+    TENSOR_DUMPS,
+    "curves.png",
+)  # as they are moved aside
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 HASH_LETTERS = 12
