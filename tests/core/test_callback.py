@@ -318,3 +318,38 @@ def test_two_runs_do_not_share_what_is_compiled():
     first, second = Hooks([counter]), Hooks([counter])
     assert first.entries[0] is not second.entries[0]
     assert first.entries[0].name == second.entries[0].name == "Counter"
+
+
+def test_an_option_that_nobody_takes_is_refused_by_its_name():
+    class Saver(Callback):
+        def __init__(self, every, **options):
+            super().__init__(**options)
+
+    with pytest.raises(TypeError) as caught:
+        Saver(3, verbose=1, name="mine")
+    assert str(caught.value) == "Saver takes no verbose=.\n  see       help(Saver)"
+
+
+def test_logs_are_for_reading():
+    class Adds(Callback):
+        def on_epoch_end(self, logs):
+            logs["score"] = 1.0
+
+    with pytest.raises(TypeError, match="logs is for reading") as caught, Loop([Adds()]) as run:
+        for _ in run.epochs(1):
+            pass
+    assert str(caught.value) == "logs is for reading.\n  log       run.log('score', value), which every monitor gets"
+
+
+def test_who_looks_at_the_end_knows_why_it_stopped():
+    reasons = []
+
+    class Look(Callback):
+        def on_run_end(self, run):
+            reasons.append(run.stop_reason)
+
+    for asks in (False, True):
+        with Loop([Look()]) as run:
+            if asks:
+                run.stop("enough")
+    assert reasons == [None, "enough"]

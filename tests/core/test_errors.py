@@ -220,6 +220,14 @@ REFUSED = {
             '  write     @on("on_epoch_end") above def unmarked'
         ),
     ),
+    "a list in a list": (
+        lambda: [[Saver()]],
+        errors.NotACallback,
+        (
+            "a list of callbacks stands in a list of callbacks.\n"
+            "  write     *callbacks, or CallbackPipeline(...)"
+        ),
+    ),
     "something else": (
         lambda: [NotPrintable()],
         errors.NotACallback,

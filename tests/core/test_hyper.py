@@ -4,6 +4,7 @@ import pytest
 
 from hookpoint import ObjAttrParam
 from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.hyper import Hyper
 from hookpoint.core.loop import Loop
 
 
@@ -61,6 +62,22 @@ def test_a_setting_is_changed_only_in_the_groups_that_have_it(hyper, optimizer):
     hyper["weight_decay"] = 1
     assert "momentum" not in optimizer.param_groups[1]
     assert (optimizer.param_groups[0]["momentum"], optimizer.param_groups[1]["weight_decay"]) == (0.5, 1)
+
+
+def test_several_optimizers_are_set_together_or_by_name():
+    optimizers = {"artist": Optimizer({"lr": 0.1}, {"lr": 0.2}), "critic": Optimizer({"lr": 0.3})}
+    hyper = Hyper(optimizers)
+
+    def rates():
+        return [group["lr"] for one in optimizers.values() for group in one.param_groups]
+
+    assert (hyper["lr"], hyper["lr@critic"], hyper["learning_rate@1"]) == (0.1, 0.3, 0.2)
+    hyper["learning_rate@critic"] = 0.5
+    assert rates() == [0.1, 0.2, 0.5]
+    hyper["lr"] = 1.0
+    assert rates() == [1.0, 1.0, 1.0]
+    with pytest.raises(UnknownSetting):
+        hyper["lr@nobody"]
 
 
 def test_several_values_stay_several(hyper):

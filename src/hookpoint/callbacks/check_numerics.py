@@ -119,7 +119,7 @@ class CheckNumerics(Callback):
 
 
 def _loss(run: Run) -> Any:
-    return run.loss if run.loss is not None else run.metrics._values.get("loss")  # read as a metric it would be waited for
+    return run.loss if run.loss is not None else run.metrics.as_logged("loss")  # read as a metric it would be waited for
 
 
 def _gradients(run: Run) -> Iterator[tuple[str, Any]]:

@@ -75,7 +75,7 @@ class LossWatch:
 
 
 def _logged(run: Run) -> Any:
-    return run.metrics._values.get("loss")  # as it was logged: read as a metric it would be waited for
+    return run.metrics.as_logged("loss")  # as it was logged: read as a metric it would be waited for
 
 
 def _parts(loss: Any) -> Iterator[Any]:

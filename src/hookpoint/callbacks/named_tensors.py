@@ -158,7 +158,7 @@ class NamedTensors:
                 cures = {"leave": "it out, or see that it takes part in the loss and requires_grad is set"}
                 raise BadLoop(text(f"{self.owner}: there is no '{name}' at step {run.step}.", **cures))
             return gradient
-        return run.metrics._values.get(name, MISSING)  # as it was logged: read as a metric it would be waited for
+        return run.metrics.as_logged(name, MISSING)  # as it was logged: read as a metric it would be waited for
 
     def _check_gradient(self, run: Run, name: str, known: Mapping[str, Any]) -> None:
         parameter = name.removesuffix(GRADIENT)

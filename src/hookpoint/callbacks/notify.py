@@ -133,9 +133,8 @@ class Notify(Callback):
 
     def on_run_end(self, run: Run) -> None:
         if not self._has_failed:
-            verdicts = run._verdicts
-            if verdicts.stop:
-                lines = [tidy(verdicts.reason), *self._best_line(), *self._again()]
+            if run.stop_reason is not None:
+                lines = [tidy(run.stop_reason), *self._best_line(), *self._again()]
                 self._tell("stop", news(run, "stopped", *lines, tone="warning", names=self.names), instead="end")
             else:
                 self._tell("end", news(run, "finished", *self._best_line(), tone="success", names=self.names))

@@ -179,7 +179,7 @@ def _selected(owner: str, what: str, selection: Selection | None, names: list[st
 
 
 def _first_loss(run: Run) -> Any:
-    loss = run.loss if run.loss is not None else run.metrics._values.get("loss")  # read as a metric it would be waited for
+    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # read as a metric it would be waited for
     while isinstance(loss, Mapping | tuple | list) and loss:
         loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
     return loss

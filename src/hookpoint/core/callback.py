@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from hookpoint.core.errors import OutsideRun
+from hookpoint.core.errors import OutsideRun, text
 from hookpoint.core.handlers import call_by_hand, declared_only
 from hookpoint.core.points import POINTS
 
@@ -73,7 +73,12 @@ class Callback:
     schedule: When | None = None
     _run: Run | None = None
 
-    def __init__(self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None, **unknown: Any
+    ) -> None:
+        if unknown:
+            own = type(self).__name__
+            raise TypeError(text(f"{own} takes no {', no '.join(f'{one}=' for one in unknown)}.", see=f"help({own})"))
         if name is not None:
             self.name = name
         if on_error is not None:

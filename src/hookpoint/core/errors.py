@@ -179,6 +179,8 @@ class NotACallback(CompileError, TypeError):
 
     @classmethod
     def a_thing(cls, given: Any) -> NotACallback:
+        if isinstance(given, list | tuple):
+            return cls(text("a list of callbacks stands in a list of callbacks.", write="*callbacks, or CallbackPipeline(...)"))
         return cls(
             text(
                 f"{given!r} is no callback: it has no method named after a point.",

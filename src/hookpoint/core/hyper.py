@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from hookpoint.core.errors import BadValue, UnknownSetting, text
@@ -66,7 +66,8 @@ class Hyper(MutableMapping[str, Any]):
     """`run.hyper["learning_rate"] = 0.1`: the settings of a run, and those that were registered.
 
     `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups, of all
-    groups or, as `"lr@0"`, of one. A value that is not finite or not of the setting's type is refused.
+    groups or, as `"lr@0"`, of one. Of several optimizers in a dict, all are set, or one: `"lr@critic"`. A value that is not
+    finite or not of the setting's type is refused.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
@@ -96,19 +97,22 @@ class Hyper(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = getattr(self._optimizer, "param_groups", None) or []
+    def _groups(self, of: str = "") -> list[dict[str, Any]]:
+        """Return the parameter groups of all optimizers; or one group by its number, or those of one optimizer by its name."""
+        several = self._optimizer if isinstance(self._optimizer, Mapping) else {"": self._optimizer}
+        if of and of in several:
+            several, of = {of: several[of]}, ""
+        groups = [group for one in several.values() for group in getattr(one, "param_groups", None) or []]
+        if of:
+            return groups[int(of) : int(of) + 1] if of.isdecimal() else []
         return groups
 
     def _param(self, name: str) -> HyperParam:
         if name in self._registered:
             return self._registered[name]
-        key, _, number = name.partition("@")
+        key, _, of = name.partition("@")
         key = ALIASES.get(key, key)
-        groups = self._groups()
-        if number:
-            groups = groups[int(number) : int(number) + 1] if number.isdecimal() else []
-        groups = [group for group in groups if key in group]
+        groups = [group for group in self._groups(of) if key in group]
         if not groups:
             raise UnknownSetting(name, self)
         return GroupParam(groups, key, name)

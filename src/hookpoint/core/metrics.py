@@ -149,6 +149,10 @@ class Metrics(Mapping[str, float]):
     def __repr__(self) -> str:
         return f"Metrics({', '.join(self)})"
 
+    def as_logged(self, name: str, default: Any = None) -> Any:
+        """Return the latest value as it was logged: a tensor may be on a device, and reading it as a float would wait for it."""
+        return self._values.get(name, default)
+
     def show(self, name: str, value: Any, epoch: int) -> None:
         """Make a value the latest one, without counting it as an observation."""
         self._values[name] = value
@@ -207,6 +211,9 @@ class Logs(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise TypeError(text("logs is for reading.", log=f"run.log({name!r}, value), which every monitor gets"))
 
     def __repr__(self) -> str:
         return f"Logs({', '.join(self._names)})"

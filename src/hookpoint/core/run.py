@@ -311,6 +311,11 @@ class Run(OtherNames):
         if self._verdicts.ask_stop(reason):
             self.put_event("stop", reason=reason)
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run is to stop, or has stopped; None where nobody has asked for it."""
+        return self._verdicts.reason if self._verdicts.stop else None
+
     def request_stop(self) -> None:
         """Stop the run, in MindSpore's words."""
         self.stop("request_stop() was called")
