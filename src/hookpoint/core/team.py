@@ -1,0 +1,66 @@
+"""Team: the processes that train one model together. The core knows this protocol only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Answer = Callable[[], int]
+
+
+class Team(Protocol):
+    """Say who one is among the processes of a run, and talk to the others.
+
+    All ranks call the same methods in the same order, from the training thread only; values are of plain types, as JSON knows
+    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model.
+    """
+
+    rank: int
+    local_rank: int
+    size: int
+    data_rank: int
+    data_size: int
+    model_rank: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value of every rank, in the order of ranks."""
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value that one rank has."""
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over the ranks with different data, the same ones on every rank, bit for bit."""
+
+    def start_agreeing(self, bits: int) -> Answer:
+        """Begin to find out which bits any rank has set, and return what waits for the answer; nobody waits here."""
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def close(self) -> None:
+        """Let go of what was made for talking."""
+
+
+class Solo:
+    """A team of one, for whom everybody has agreed already."""
+
+    rank = local_rank = data_rank = model_rank = 0
+    size = data_size = 1
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        return value
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def start_agreeing(self, bits: int) -> Answer:
+        return lambda: bits
+
+    def barrier(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""TorchTeam: the processes of torch.distributed as a team."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from math import fsum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.team import Answer
+
+SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
+
+
+class TorchTeam:
+    """Talk over a gloo group of one's own, beside whatever the training itself talks over.
+
+    Making one is a collective call: all ranks make theirs at the same place. Values travel as JSON, never as pickles.
+    """
+
+    def __init__(self, *, seconds: float = SECONDS) -> None:
+        if not dist.is_initialized():
+            raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.data_rank, self.data_size, self.model_rank = self.rank, self.size, 0
+        wait = timedelta(seconds=seconds)
+        self._talk = dist.new_group(backend="gloo", timeout=wait)
+        self._agree = dist.new_group(backend="gloo", timeout=wait)  # answers are on their way while others talk
+
+    def gather(self, value: Any) -> list[Any]:
+        data = json.dumps(value, allow_nan=True).encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._talk)
+        longest = max(int(size) for size in sizes)
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        pieces = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(pieces, mine, group=self._talk)
+        return [json.loads(bytes(piece[: int(size)].tolist())) for piece, size in zip(pieces, sizes, strict=True)]
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        data = json.dumps(value, allow_nan=True).encode() if self.rank == source else b""
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, source, group=self._talk)
+        piece = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == source:
+            piece = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.broadcast(piece, source, group=self._talk)
+        return json.loads(bytes(piece.tolist()))
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        mine = torch.tensor(list(values), dtype=torch.float64)
+        pieces = [torch.zeros_like(mine) for _ in range(self.size)]
+        dist.all_gather(pieces, mine, group=self._talk)
+        return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces), strict=True)]
+
+    def start_agreeing(self, bits: int) -> Answer:
+        asked = torch.tensor([bits >> place & 1 for place in range(16)], dtype=torch.uint8)
+        work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
+
+        def answer() -> int:
+            assert work is not None
+            work.wait()
+            return sum(int(bit) << place for place, bit in enumerate(asked.tolist()))
+
+        return answer
+
+    def barrier(self) -> None:
+        dist.barrier(group=self._talk)
+
+    def close(self) -> None:
+        for group in (self._talk, self._agree):
+            dist.destroy_process_group(group)
