@@ -42,6 +42,7 @@ from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
 from hookpoint.core.store import Resume, Store
+from hookpoint.core.team import Solo, Team
 
 logger = logging.getLogger("hookpoint")
 
@@ -50,7 +51,11 @@ EVERYWHERE: list[Any] = []  # callbacks that are in every loop of this process, 
 
 
 class Loop:
-    """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it."""
+    """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it.
+
+    `team` is called when the loop is entered, on every process at the same place, and makes the team of the run; the loop
+    closes it when it is left.
+    """
 
     def __init__(
         self,
@@ -79,10 +84,10 @@ class Loop:
         prepare: Callable[[Any], Any] | None = None,
         begin: Callable[[Run], None] | None = None,
         run_points: bool = True,
+        team: Callable[[], Team] = Solo,
     ) -> None:
         if log_every < 0 or max_retries < 0:
             raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{log_every} and {max_retries}"))
-        rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         self._given = {
             "name": name,
             "model": model,
@@ -92,12 +97,15 @@ class Loop:
             "device": device,
             "workdir": workdir,
             "config": config_of(config),
-            "rank": rank,
-            "local_rank": local_rank,
-            "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         }
-        self._compile = partial(Hooks, _completed(callbacks), rank=rank, local_rank=local_rank)
-        self.hooks = self._compile()
+        self._make_team = team
+        self._place = {
+            "rank": _number("RANK", 0),
+            "local_rank": _number("LOCAL_RANK", 0),
+            "world_size": _number("WORLD_SIZE", 1),
+        }
+        self._compile = partial(Hooks, _completed(callbacks))
+        self.hooks = self._compiled()
         self.log_every = log_every
         self.max_retries = max_retries
         self._store = store if run_points else None
@@ -162,12 +170,13 @@ class Loop:
                 self.running().stop(stop.reason)
 
     def _prepare(self) -> None:
-        if self._was_entered:
-            self.hooks = self._compile()  # with schedules that count from the start
+        self._join_team()
+        if self._was_entered or not self._is_compiled_for_here():
+            self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
         self.clocks = Clocks()
         self.logbook = Logbook(self.clocks, log_every=self.log_every, floats=self._floats)
-        self._run = run = Run(self, self.hooks, self.clocks, self.logbook, **self._given)
+        self._run = run = Run(self, self.hooks, self.clocks, self.logbook, team=self.team, **self._place, **self._given)
         run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
         if self._stepper is not None:
             run._stepper = self._stepper
@@ -185,6 +194,19 @@ class Loop:
         self.step_hooks = StepHooks(run)
         self._outer = CURRENT.get()
         CURRENT.set(run)
+
+    def _join_team(self) -> None:
+        """Make the team of this run, which all its processes do at the same time, and take one's place in it."""
+        self.team = team = self._make_team()
+        if team.size > 1:
+            self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
+
+    def _compiled(self) -> Hooks:
+        self._compiled_for = (self._place["rank"], self._place["local_rank"])
+        return self._compile(rank=self._place["rank"], local_rank=self._place["local_rank"])
+
+    def _is_compiled_for_here(self) -> bool:
+        return self._compiled_for == (self._place["rank"], self._place["local_rank"])
 
     def _leave(self, error: BaseException | None) -> bool:
         """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
@@ -263,6 +285,7 @@ class Loop:
         self.hooks.attach(None)
         run.monitors.close()
         self.saving.close()
+        self.team.close()
         CURRENT.set(self._outer)
         self._run = None
 
@@ -366,6 +389,10 @@ class Loop:
         for line in self.share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
         self.saving.at_epoch_end()
+
+
+def _number(variable: str, default: int) -> int:
+    return int(os.environ.get(variable, default))
 
 
 def _completed(callbacks: Any) -> Any:

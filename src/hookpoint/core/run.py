@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from hookpoint.core.asking import Asking
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.evaluation import evaluate
@@ -15,6 +16,7 @@ from hookpoint.core.original_args import OriginalArgs
 from hookpoint.core.other_names import OtherNames
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.stepper import PlainStepper, Stepper
+from hookpoint.core.together import Together
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop import Loop
     from hookpoint.core.monitors import Monitors
     from hookpoint.core.passes import Batches, Progress
-    from hookpoint.core.store import Keep
+    from hookpoint.core.team import Team
 
 Mode = Literal["train", "val", "pred"]
 
@@ -41,7 +43,7 @@ CALLS = {
 }
 
 
-class Run(OtherNames):
+class Run(Asking, Together, OtherNames):
     """The run as callbacks know it: what was given, the clocks, this iteration's values, and services.
 
     `batch`, `batch_idx`, `outputs` and `loss` are there during an iteration only. Anything else that callbacks want to share
@@ -68,6 +70,7 @@ class Run(OtherNames):
         "resuming",
         "store",
         "summaries",
+        "team",
         "update_ops",
     )
 
@@ -92,6 +95,7 @@ class Run(OtherNames):
     hyper: Hyper
     monitors: Monitors
     store: dict[str, Any]
+    team: Team
     summaries: dict[str, Callable[[], Any]]
     update_ops: list[Callable[[], object]]
 
@@ -99,6 +103,7 @@ class Run(OtherNames):
         for name in GIVEN:
             setattr(self, name, given.get(name))
         self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
+        self.team = given["team"]
         self.hooks = hooks
         self.hyper = Hyper(self.optimizer)
         self.mode = self.max_epochs = None
@@ -205,10 +210,6 @@ class Run(OtherNames):
         self._now.loss = value
 
     @property
-    def is_chief(self) -> bool:
-        return self.rank == 0
-
-    @property
     def skipped(self) -> frozenset[str]:
         """What a verdict left out of this iteration: "batch", "backward", "step"."""
         if self._now is not NO_ITERATION:
@@ -303,55 +304,6 @@ class Run(OtherNames):
         """Register a function to be called after each step."""
         self.update_ops.append(function)
 
-    # Verdicts
-
-    def stop(self, reason: str = "run.stop() was called") -> None:
-        """Stop the run at the next boundary: no further iteration starts; the end points still fire."""
-        self._loop.settle()
-        if self._verdicts.ask_stop(reason):
-            self.put_event("stop", reason=reason)
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the run is to stop, or has stopped; None where nobody has asked for it."""
-        return self._verdicts.reason if self._verdicts.stop else None
-
-    def request_stop(self) -> None:
-        """Stop the run, in MindSpore's words."""
-        self.stop("request_stop() was called")
-
-    def stop_epoch(self) -> None:
-        """End this epoch's training at the next boundary; in a validation or prediction pass, end that pass."""
-        self._loop.stop_epoch()
-
-    def skip_batch(self) -> None:
-        """Leave this batch out: asked before the iteration's body, the body does not run; on_iter_skip fires."""
-        self._ask_skip("batch")
-
-    def skip_backward(self) -> None:
-        """Leave out the backward pass and the step of this iteration. In a loop of one's own the body asks `run.skipped`."""
-        self._ask_skip("backward")
-
-    def skip_step(self) -> None:
-        """Leave out the optimizer's step of this iteration. In a loop of one's own the body asks `run.skipped`."""
-        self._ask_skip("step")
-
-    def retry(self) -> None:
-        """Run this batch again, from on_iter_begin, as often as the loop allows; on_iter_skip fires for this attempt."""
-        self._loop.settle()
-        if self._now is NO_ITERATION:
-            raise OutsideIteration("retry()")
-        self._now.ask_retry()
-
-    def save(self, tag: str = "manual", *, keep: Keep | None = None, in_background: bool = False) -> None:
-        """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary.
-
-        `keep` says which of the checkpoints with this tag are kept; without it all are. In the background, the run waits
-        only until the state is copied.
-        """
-        self._loop.settle()
-        self._loop.saving.ask(tag, keep, in_background)
-
     # Points of one's own
 
     def fire(self, point: str, **payload: Any) -> Any:
@@ -375,12 +327,6 @@ class Run(OtherNames):
                 except (OutsideIteration, AttributeError):
                     continue
         return values
-
-    def _ask_skip(self, what: str) -> None:
-        self._loop.settle()
-        if self._now is NO_ITERATION:
-            raise OutsideIteration(f"skip_{what}()")
-        self._now.ask_skip(what)
 
     def __setattr__(self, name: str, value: Any) -> None:
         attribute = getattr(type(self), name, None)

@@ -13,6 +13,7 @@ from hookpoint.core.data import as_batches
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.stepper import PlainStepper
 from hookpoint.core.store import Resume, Store
+from hookpoint.core.team import Solo, Team
 from hookpoint.presets.defaults import with_defaults
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.identity import collect
@@ -73,8 +74,18 @@ class Loop(core.Loop):
             state=state,
             stepper=_stepper(model),
             floats=_floats(),
+            team=_team,
             **{**kept, "store": kept.get("store") if store is None else store},
         )
+
+
+def _team() -> Team:
+    """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
+    if "torch" not in sys.modules:
+        return Solo()
+    from hookpoint.parallel.joining import joined
+
+    return joined()
 
 
 def _floats() -> Floats:
