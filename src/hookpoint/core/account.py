@@ -50,6 +50,7 @@ class Account:
             objects={name: type(kept).__name__ for name in _OBJECTS if (kept := getattr(run, name)) is not None},
             callbacks=[entry.name for entry in run.hooks.entries],
             identity=identity,
+            **self._inexact(),
             **self._standing(),
         )
 
@@ -71,6 +72,13 @@ class Account:
         if run.max_epochs is not None and run._clocks.epochs_done < run.max_epochs:
             return "stopped", f"the loop was left after {run._clocks.epochs_done} of {run.max_epochs} epochs"
         return "finished", ""
+
+    def _inexact(self) -> dict[str, Any]:
+        """Return what makes this run another one than the one it goes on with, where anything does."""
+        moved = self._run._loop.resuming.moved
+        if moved is None:
+            return {}
+        return {"inexact": [f"from step {self._run.step} on by {moved['to']} processes, before by {moved['from']}"]}
 
     def _standing(self) -> dict[str, Any]:
         run, clocks = self._run, self._run._clocks.state_dict()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.core.parts import has_state, load_state, put_gradients
+from hookpoint.core.shares import share_of
 from hookpoint.core.store import Checkpoint, Resume
 from hookpoint.core.terminal import say
 
@@ -33,6 +34,7 @@ class Resuming:
         self.place: Mapping[str, Any] = BETWEEN_EPOCHS
         self.identity: Mapping[str, Any] = {}
         self.has_resumed = False
+        self.moved: Mapping[str, int] | None = None
         self._loop = loop
         self._run = run
         self._parts = parts
@@ -47,6 +49,8 @@ class Resuming:
             self.identity = identity()
             self._found = store.open(resume, self.identity)
         if self._found is not None:
+            self._found = Checkpoint(self._found.path, share_of(self._found.state, run.rank, run.world_size))
+            self.moved = self._found.state.get("moved")
             loop.clocks.load_state_dict(self._found.state["clocks"])
             self.place = self._found.state["place"]
             self.has_resumed = run.resuming = True
@@ -59,10 +63,11 @@ class Resuming:
             return
         where = f"epoch {run.epoch}, step {run.step}"
         say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
-        self._report(found)
+        if run.is_chief:
+            self._report(found)
         self._load(found.state)
         self._loop.positions.load_state_dict(found.state["data"])
-        self._loop.randomness.load_state_dict(found.state["rng"])
+        self._put_generators(found.state)
         self._loop.saving.keep_at()
         run._payload = {"path": found.path}
         self._loop.hooks.fire("on_load", run)
@@ -156,7 +161,13 @@ class Resuming:
         self._run.resuming = self._loop.logbook.is_muted = self._run.monitors.is_muted = False
         self._loop.clocks.load_state_dict(state["clocks"])  # now: the way back is no training time
         self._run.put_event("resume", path=str(path))
-        self._loop.randomness.load_state_dict(state["rng"])
+        if self.moved is not None:
+            self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
+        self._put_generators(state)
+
+    def _put_generators(self, state: Mapping[str, Any]) -> None:
+        if state["rng"] is not None:  # made by another number of processes, it has none for this one: they begin afresh
+            self._loop.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False) -> None:
         loop, run, parts = self._loop, self._run, state["parts"]
@@ -169,7 +180,7 @@ class Resuming:
                     raise
         run._stepper.load_state_dict(run, parts["stepper"])
         if "gradients" in parts:
-            put_gradients(run.model, parts["gradients"])
+            put_gradients(self._parts["model"], parts["gradients"])
         loop.hooks.load_state_dict(state["callbacks"])
         loop.logbook.load_state_dict(state["logbook"], in_pass=in_pass)
         if loop.after_load is not None:
@@ -178,6 +189,14 @@ class Resuming:
     def _report(self, found: Checkpoint) -> None:
         """Say what the checkpoint and the run do not have in common; what nobody takes is kept for later checkpoints."""
         saved = found.state["parts"]
+        if self.moved is not None:
+            logger.warning(
+                "%s was made by %d processes, and %d go on: from here on the run is inexact; no sample is lost or repeated, but"
+                " random numbers begin afresh, and a step is made of other samples",
+                found.path,
+                self.moved["from"],
+                self.moved["to"],
+            )
         for name in saved:
             if name not in ("stepper", "gradients") and name not in self._parts:
                 logger.warning("the checkpoint has a state of '%s', which this run has no use for", name)

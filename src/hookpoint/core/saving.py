@@ -37,6 +37,8 @@ class Saving:
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
         self._loop = loop
         self._run = run
+        self._is_in_team = run.team.size > 1
+        _join(store, run)
         self._request = Request()
         self._was_signalled = False
         self._in_flight = 0
@@ -57,8 +59,6 @@ class Saving:
 
     def refuse_without_store(self) -> None:
         """Say, before anything runs, that a saver has nowhere to save to."""
-        if self.savers and self._run.world_size > 1:
-            raise NothingToSaveTo(text(f"{self.savers[0]}: a run of several processes cannot be saved yet.", drop="the saver"))
         if self.savers and self.store is None:
             raise NothingToSaveTo(text(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"'))
 
@@ -121,7 +121,10 @@ class Saving:
             self._collect(wait=True)  # before it counts as the last chance: what the background could not write is written here
         self._is_last_chance = failure is None
         if failure is not None:
-            self._request.tags = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
+            wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
+            self._request.tags = {} if self._is_in_team else wanted
+            if wanted and self._is_in_team:
+                logger.warning("rank %d does not save after an exception: the other processes are elsewhere", self._run.rank)
         elif self.savers and self.store is not None and not self._has_stopped and not self._is_kept():
             self.ask("end")
             self._place = {"in_epoch": False, "is_end": True}
@@ -145,12 +148,14 @@ class Saving:
         parts = {name: state_of(part) for name, part in self.parts.items() if has_state(part)}
         parts["stepper"] = run._stepper.state_dict(run)
         if self.window_is_open:
-            parts["gradients"] = gradients_of(run.model)
+            parts["gradients"] = gradients_of(self.parts["model"])
+        of_ranks = [entry.name for entry in loop.hooks.entries if getattr(entry.subject, "per_rank_state", False)]
         return {
+            **({"per_rank": of_ranks} if self._is_in_team else {}),
             "clocks": loop.clocks.state_dict(),
             "place": self._place or self.place(),
             "parts": parts,
-            "finite": [name for name, _ in named_parameters(run.model)],
+            "finite": [name for name, _ in named_parameters(self.parts["model"])],
             "callbacks": loop.hooks.state_dict(),
             "logbook": loop.logbook.state_dict(),
             "data": loop.positions.state_dict(),
@@ -270,6 +275,19 @@ class Saving:
                 "make": "room, or the folder writable, and start again: the run goes on from there",
             }
             raise CannotSave(text(f"step {self._run.step} could not be saved: {error}", **cures), error.errno) from error
+
+
+def _join(store: Any, run: Run) -> None:
+    """Let a store know the team whose state it keeps, or refuse one that knows of none."""
+    if hasattr(store, "join"):
+        store.join(run.team)
+    elif store is not None and run.team.size > 1:
+        raise NothingToSaveTo(
+            text(
+                f"{type(store).__name__} keeps the state of one process, and this run has {run.world_size}.",
+                give='workdir="runs/name" instead of store=, or the store a method join(team)',
+            )
+        )
 
 
 def _plain(one_pass: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
+from hookpoint.parallel.team_store import TeamStore
+from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.identity import collect
 
 
-def kept_in(workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
+def kept_in(
+    workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, allow_world_change: bool = False, **facts: Any
+) -> dict[str, Any]:
     """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
     options: dict[str, Any] = {
         "randomness": TorchRandomness(),
         "positions": TorchPositions,
         "after_load": tell_schedulers,
         "may_wait": waits_allowed,
+        "unwrapped": unwrapped,
     }
-    if workdir is not None and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        options["store"] = CheckpointStore(workdir)
+    if workdir is not None:
+        store = CheckpointStore(workdir, allow_world_change=allow_world_change)
+        options["store"] = TeamStore(store) if world_size() > 1 else store
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model that a user's DistributedDataParallel is around: a checkpoint knows its weights by their own names."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 @contextmanager
@@ -57,12 +68,12 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts:
     """Return what must be, or should be, the same when a run goes on."""
     cuda = torch.cuda.is_available()
     return collect(
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        world_size=world_size(),
         seed=seed,
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(model),
+        model=_fingerprint(unwrapped(model)),
         optimizer=_kind(optimizer),
         **facts,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from hookpoint.storage import disk, named_copies, opening, state_files
 from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.background import Background
 from hookpoint.storage.catalog import entries, to_delete
-from hookpoint.storage.checkpoint_folder import cannot_save, discard, verified, write_checkpoint
+from hookpoint.storage.checkpoint_folder import cannot_save, discard, read_checkpoint, verified, write_checkpoint
 from hookpoint.storage.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.lock import WorkdirLock
 from hookpoint.storage.manifest import Manifest
@@ -37,7 +38,8 @@ class CheckpointStore:
     memory, which is kept for the next.
 
     `state["finite"]` names the tensors of `state["parts"]["model"]` that must be finite for anything to be saved; it is not
-    saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do not go on from.
+    saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do not go on from. One that another number
+    of processes has made is refused, unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to go on from
@@ -49,8 +51,9 @@ class CheckpointStore:
     >>> store.close()
     """
 
-    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+    def __init__(self, workdir: str | os.PathLike[str], *, allow_world_change: bool = False) -> None:
         self.workdir = Path(workdir)
+        self._allow_world_change = allow_world_change
         self._lock = WorkdirLock(self.workdir)
         self._is_open = False
         self._identity: dict[str, Any] = {}
@@ -71,7 +74,7 @@ class CheckpointStore:
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
-                found = opening.prepare(self.workdir, resume, self._identity)
+                found = opening.prepare(self.workdir, resume, self._identity, self._allow_world_change)
             except BaseException:
                 self._lock.release()
                 raise
@@ -126,6 +129,27 @@ class CheckpointStore:
         self._snapshots = Snapshots()
         self._is_open = False
         self._lock.release()
+
+    # For a team, whose other processes have no store of their own
+
+    def read(self, path: str | os.PathLike[str]) -> Checkpoint:
+        """Return a checkpoint, all of it verified before any of it is looked into; the workdir need not be held for that."""
+        return read_checkpoint(path)
+
+    def packed(self, share: Mapping[str, Any]) -> bytes:
+        """Return a part of a state as bytes; raise NotSaveable where it could not be read back."""
+        from hookpoint.storage.torch_file import write_tree
+
+        memory = io.BytesIO()
+        write_tree(Snapshots().take(share, outlives_the_call=False), memory)
+        return memory.getvalue()
+
+    def unpacked(self, data: bytes) -> dict[str, Any]:
+        """Return what was packed."""
+        from hookpoint.storage.torch_file import read_tree
+
+        share: dict[str, Any] = read_tree(io.BytesIO(data))
+        return share
 
     # Saving, on the training thread or beside it
 

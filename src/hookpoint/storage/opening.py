@@ -20,8 +20,10 @@ from hookpoint.storage.layout import Place, checkpoints, is_leftover
 
 logger = logging.getLogger("hookpoint")
 
+WORLD_SIZE = "world_size"
 
-def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+
+def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any], allow_world_change: bool = False) -> Checkpoint | None:
     """Make the workdir ready to be written to, and return what to go on from.
 
     Nothing of an earlier run is moved aside before it is certain that this run can start.
@@ -32,7 +34,7 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any]) -> Check
     _remove_leftovers(workdir)
     found = None if resume == "never" else find(workdir, resume)
     if found is not None:
-        _refuse_other_run(found, identity)
+        _refuse_other_run(found, identity, allow_world_change)
     if found is None:
         aside.move_run(workdir)
     elif resume not in ("auto", "must"):
@@ -56,17 +58,17 @@ def _remove_leftovers(workdir: Path) -> None:
             discard(folder / name)
 
 
-def _refuse_other_run(found: Found, identity: Mapping[str, Any]) -> None:
+def _refuse_other_run(found: Found, identity: Mapping[str, Any], allow_world_change: bool) -> None:
     """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same."""
     rows = compare(found.manifest.identity, identity)
-    if any(row.verdict == "refused" for row in rows):
-        raise CannotResume(
-            text(
-                f"{found.path} does not fit this run.\n{table(rows)}",
-                run="the script as it was when that was saved",
-                start='anew with resume="never"',
-            )
-        )
+    if allow_world_change:
+        rows = [row._replace(verdict="warned") if row.name == WORLD_SIZE else row for row in rows]
+    refused = [row.name for row in rows if row.verdict == "refused"]
+    if refused:
+        cures = {"run": "the script as it was when that was saved", "start": 'anew with resume="never"'}
+        if refused == [WORLD_SIZE]:
+            cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but random numbers begin afresh"
+        raise CannotResume(text(f"{found.path} does not fit this run.\n{table(rows)}", **cures))
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
         logger.warning("%s was made by a run that is not quite this one:\n%s", found.path, table(warned))

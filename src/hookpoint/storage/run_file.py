@@ -19,7 +19,8 @@ MOST_BYTES = 16 * 2**20  # of a file that is read; anything longer is none of ou
 
 
 class RunFile:
-    """Write run.json, whole or not at all, each time more is known. Its first start stays known when a run goes on.
+    """Write run.json, whole or not at all, each time more is known. When a run goes on, its first start stays known, and so
+    does what has made it inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -50,12 +51,16 @@ class RunFile:
 
     def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         earlier = read_run_file(self._path.parent) or {}
-        resumed = earlier.get("resumed")
-        resumed = [*resumed] if isinstance(resumed, list) else []
+        resumed = _list(earlier.get("resumed"))
         made = {"format": FORMAT, **facts, "resumed": resumed}
         if isinstance(earlier.get("started"), str):
             made |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
-        return made
+        inexact = [*_list(earlier.get("inexact")), *_list(facts.get("inexact"))]
+        return {**made, "inexact": inexact} if inexact else made
+
+
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
 
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:

@@ -1,0 +1,184 @@
+"""TeamStore: the checkpoints of a team, which its chief writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hookpoint.core import errors
+from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, HookpointError, text
+from hookpoint.core.shares import joined, own_share
+from hookpoint.core.store import Checkpoint, Request, ResumableStore, Resume, Saved
+from hookpoint.core.team import Team
+from hookpoint.parallel.whole_tensors import with_whole_tensors
+
+
+class OwnStore(ResumableStore, Protocol):
+    """The store of one process, as a team needs it: it also reads for the others, and packs what they send to the chief."""
+
+    workdir: Path
+
+    def read(self, path: str | os.PathLike[str]) -> Checkpoint: ...
+
+    def packed(self, share: Mapping[str, Any]) -> bytes: ...
+
+    def unpacked(self, data: bytes) -> dict[str, Any]: ...
+
+
+class TeamStore:
+    """Keep the checkpoints of a team in one place: those of the chief's store, with the share of each rank in them.
+
+    All ranks call each method at the same place, but `describe` and `close`, which wait for nobody. Whatever fails on one rank
+    fails on all, before any of them goes on: none waits for one that has given up. A save is over when `write` returns, also
+    one that may be in the background: the ranks would have to find out together when it is. The chief holds the lock and
+    writes; the others read the checkpoint to go on from by themselves, so that all must see the same workdir.
+    """
+
+    def __init__(self, store: OwnStore) -> None:
+        self._store = store
+        self._team: Team | None = None
+
+    @property
+    def workdir(self) -> Path:
+        return self._store.workdir
+
+    def join(self, team: Team) -> None:
+        """Take the team of the run that begins."""
+        self._team = team
+
+    @property
+    def team(self) -> Team:
+        if self._team is None:
+            raise BadLoop(text("the store of a team is used before a run of that team has begun.", enter="the loop first"))
+        return self._team
+
+    def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+        """Let the chief take the workdir and find what to go on from; return it on all ranks, or raise the same on all."""
+        self._refuse_different_runs(identity)
+        found = self._by_chief(lambda: self._store.open(resume, identity), _path_of)
+        read: Checkpoint | None = self._together(lambda: self._read(found) if isinstance(found, str) else found)
+        return read
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse on all ranks what could not be read back from any."""
+        self._together(lambda: self._store.check(state))
+
+    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
+        """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
+        whole = with_whole_tensors(state)
+        shares = self.team.to_chief(self._together(lambda: self._store.packed(own_share(whole))))
+        now = Request(request.tags, in_background=False, rules=request.rules)
+
+        def save() -> Saved | None:
+            everything = joined(whole, [self._store.unpacked(share) for share in shares[1:]])
+            return self._store.write(everything, step=step, elapsed=elapsed, request=now)
+
+        return _saved(self._by_chief(save, _facts_of))
+
+    def collect(self, *, wait: bool = False) -> list[Saved]:
+        """Return nothing: no save is ever under way."""
+        return []
+
+    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Path:
+        """Keep the state, and return its folder."""
+        elapsed = float(state["clocks"]["elapsed"]) if "clocks" in state else 0.0
+        saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
+        assert saved is not None
+        return Path(saved.path)
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Let the chief write down what is known of the run."""
+        if self.team.rank == 0:
+            self._store.describe(facts)
+
+    def close(self) -> None:
+        """Let go of the workdir, on the chief."""
+        if self._team is not None and self._team.rank == 0:
+            self._store.close()
+
+    # Together
+
+    def _read(self, path: str) -> Checkpoint:
+        try:
+            return self._store.read(path)
+        except (OSError, errors.DamagedCheckpoint) as error:
+            raise CannotResume(
+                text(
+                    f"{path} cannot be read on rank {self.team.rank}, and could on the chief's: {error}",
+                    give="all processes a workdir that they share",
+                )
+            ) from error
+
+    def _refuse_different_runs(self, identity: Mapping[str, Any]) -> None:
+        """Find out before anything is written whether all ranks train the same thing."""
+        mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
+        for rank, others in enumerate(self.team.gather(mine)):
+            for name, value in mine.items():
+                if others[name] != value:
+                    what = f"rank {rank} has {others[name]!r}, rank {self.team.rank} has {value!r}"
+                    raise BadLoop(text(f"the processes of this run differ in {name}: {what}.", make="the same on all"))
+
+    def _together(self, work: Callable[[], Any]) -> Any:
+        """Do something on each rank; where it fails on any, raise on all what the first of them has raised."""
+        result, failure = _tried(work)
+        told = self.team.gather(None if failure is None else _told(failure))
+        for rank, other in enumerate(told):
+            if other is not None:
+                raise failure if failure is not None and rank == self.team.rank else _retold(other, rank)
+        return result
+
+    def _by_chief(self, work: Callable[[], Any], facts: Callable[[Any], Any]) -> Any:
+        """Do something on the chief; return what came of it there, and the facts of it elsewhere, or raise the same on all."""
+        if self.team.rank == 0:
+            result, failure = _tried(work)
+            self.team.broadcast({"failure": _told(failure)} if failure is not None else {"facts": facts(result)})
+            if failure is not None:
+                raise failure
+            return result
+        heard = self.team.broadcast(None)
+        if "failure" in heard:
+            raise _retold(heard["failure"], 0)
+        return heard["facts"]
+
+
+def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:  # also a second Ctrl-C: the others must not wait for this rank
+        return None, error
+
+
+def _told(failure: BaseException) -> dict[str, Any]:
+    return {"kind": type(failure).__name__, "text": str(failure), "errno": getattr(failure, "errno", None)}
+
+
+def _retold(heard: Mapping[str, Any], rank: int) -> BaseException:
+    """Return the error of another rank, of the same class where it is one of ours, so that the same is done about it."""
+    kind: Any = getattr(errors, heard["kind"], None)
+    made: BaseException
+    if isinstance(kind, type) and issubclass(kind, HookpointError):
+        made = kind.__new__(kind)
+        made.args = (heard["text"],)
+    elif heard["errno"] is not None:
+        made = CannotSave(heard["text"])
+    else:
+        made = RuntimeError(f"{heard['kind']}: {heard['text']}")
+    if isinstance(made, OSError):
+        made.errno = heard["errno"]
+    made.add_note(f"on rank {rank} of the team")
+    return made
+
+
+def _path_of(found: Checkpoint | None) -> str | None:
+    return None if found is None else os.fspath(found.path)
+
+
+def _facts_of(saved: Saved) -> dict[str, Any]:
+    return {"path": os.fspath(saved.path), "step": saved.step, "tags": list(saved.tags), "seconds": saved.seconds}
+
+
+def _saved(known: Any) -> Saved:
+    """Return what was saved, on the chief as its store has said it, elsewhere as the chief has told it."""
+    return known if isinstance(known, Saved) else Saved(**{**known, "path": Path(known["path"])})
