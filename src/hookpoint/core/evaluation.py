@@ -11,8 +11,8 @@ from hookpoint.core.errors import BadLoop, StopRun, text
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from hookpoint.core.batches import Batches
     from hookpoint.core.dispatch import Dispatch
-    from hookpoint.core.passes import Batches
     from hookpoint.core.randomness import Randomness
     from hookpoint.core.run import Run
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from hookpoint.core.account import Account, config_of
+from hookpoint.core.batches import Batches
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
 from hookpoint.core.current import CURRENT
@@ -28,11 +29,12 @@ from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.leaving import Leaving
+from hookpoint.core.levels import Levels
 from hookpoint.core.logbook import Logbook
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.monitors import Monitors
 from hookpoint.core.parts import own_parts
-from hookpoint.core.passes import MODES, Batches, Pass
+from hookpoint.core.passes import MODES, Pass
 from hookpoint.core.positions import PlainPositions, Positions
 from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
@@ -50,7 +52,7 @@ KEPT = ("model", "optimizer", "criterion", "lr_scheduler")  # of what a loop is 
 EVERYWHERE: list[Any] = []  # callbacks that are in every loop of this process, last of all
 
 
-class Loop:
+class Loop(Levels):
     """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it.
 
     `team` is called when the loop is entered, on every process at the same place, and makes the team of the run; the loop
@@ -78,6 +80,7 @@ class Loop:
         randomness: Randomness | None = None,
         positions: Callable[[Randomness], Positions] = PlainPositions,
         after_load: Callable[[Run], None] | None = None,
+        unwrapped: Callable[[Any], Any] = lambda part: part,
         may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
         stepper: Stepper | None = None,
         floats: Floats = floats_one_by_one,
@@ -110,7 +113,7 @@ class Loop:
         self.max_retries = max_retries
         self._store = store if run_points else None
         self._resume = resume
-        self._state = {name: self._given[name] for name in KEPT} | own_parts(state)
+        self._state = {name: unwrapped(self._given[name]) for name in KEPT} | own_parts(state)
         self._identity = identity
         self.randomness = HostRandomness() if randomness is None else randomness
         self._make_positions = positions
@@ -323,72 +326,6 @@ class Loop:
             self.passes[-1].wants_end = self.running()._verdicts.asked = True
         else:
             self.running()._verdicts.ask_stop_epoch()
-
-    # Levels
-
-    def settle(self) -> None:
-        """Close what a `break` left behind. Every service of the run calls this first."""
-        if self.abandoned:
-            self.abandoned = False
-            left_behind = next((number for number, one in enumerate(self.passes) if one.abandoned), len(self.passes))
-            self._close_passes_from(left_behind)
-            if self.epochs_abandoned and not any(one.is_closing for one in self.passes):
-                self.close_open_epoch(cut_short=True)
-            self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed at this moment
-
-    def is_in_epoch(self, run: Run, epoch: int) -> bool:
-        return self._run is run and self.epoch_is_open and self.clocks.epoch == epoch
-
-    def close_passes_above(self, kept: Pass) -> None:
-        self._close_passes_from(self.passes.index(kept) + 1)
-
-    def close_passes(self) -> None:
-        """Close every pass that is still open."""
-        self._close_passes_from(0)
-
-    def _close_passes_from(self, number: int) -> None:
-        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its last points asks for this
-            self.passes[-1].close(complete=False)
-
-    @property
-    def epochs_opened(self) -> int:
-        """How many epochs were opened; one that is to be gone on with is to be opened again."""
-        return self.clocks.epoch - self.resuming.is_under_way
-
-    def open_epoch(self) -> None:
-        run = self.running()
-        self.resuming.enter_epoch()
-        self.clocks.epoch = self.epochs_opened + 1
-        self.passes_opened = 0
-        self.saving.passes_done = []
-        self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
-        run.epoch_complete = False
-        run._verdicts.begin_epoch()
-        self.hooks.fire("on_epoch_begin", run)
-
-    def close_open_epoch(self, *, cut_short: bool) -> None:
-        """Close the epoch, and the passes in it, if one is open."""
-        self.close_passes()
-        if self.epoch_is_open:
-            self.cut_short |= cut_short
-            self.close_epoch()
-
-    def close_epoch(self) -> None:
-        run = self.running()
-        self.resuming.refuse_if_lost()
-        self.epoch_is_open = self.epochs_abandoned = False
-        run.epoch_complete = not self.cut_short
-        self.clocks.epochs_done = self.clocks.epoch
-        try:
-            self.hooks.fire("on_epoch_end", run)
-        finally:
-            self.leaving.leave(None)
-        self.logbook.flush()
-        run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
-        run.monitors.raise_errors()
-        for line in self.share.heavy(self.hooks.costs(of_users=True)):
-            logger.warning("%s", line)
-        self.saving.at_epoch_end()
 
 
 def _number(variable: str, default: int) -> int:

@@ -22,13 +22,14 @@ from hookpoint.core.verdicts import Verdicts
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from hookpoint.core.batches import Batches
     from hookpoint.core.epochs import Epochs
     from hookpoint.core.evaluation import EvaluateOptions
     from hookpoint.core.hooks import Hooks
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.loop import Loop
     from hookpoint.core.monitors import Monitors
-    from hookpoint.core.passes import Batches, Progress
+    from hookpoint.core.passes import Progress
     from hookpoint.core.team import Team
 
 Mode = Literal["train", "val", "pred"]
