@@ -33,9 +33,11 @@ from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
 from hookpoint.engine.recovery import is_computed, recovered
 from hookpoint.engine.rng import apart, deterministic_algorithms, seed_all
+from hookpoint.engine.sharing import sharing
 from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, learning_rate
 from hookpoint.engine.strict_sync import StrictSync
 from hookpoint.engine.values import device_floats
+from hookpoint.parallel.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 END = object()
@@ -75,11 +77,13 @@ class Runner:
         config: Any = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
+        strategy: Strategy | Literal["auto"] = "auto",
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
+        self._sharing = sharing(strategy)
         self.device = choose_device(model, device)
         place_model(model, self.device)
         check_optimizer(model, optimizer)
@@ -160,6 +164,8 @@ class Runner:
             seed_all(self._seed)
 
         def begin(run: Run) -> None:
+            nonlocal train
+            train = self._sharing.begin_fit(run, train, self._seed)
             if not overrides(run.hooks.main, "on_iter_backward"):
                 refuse_several(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
@@ -224,10 +230,12 @@ class Runner:
     # One epoch, one iteration
 
     def _train_epoch(self, run: Run, train: Iterable[Any], max_steps: int | None) -> None:
+        self._sharing.begin_epoch(train, run.epoch)
         batches, first_step = run.batches(train), run.step + 1
+        train_step = self._sharing.around(self._train_step, self._stepper)
         for batch in batches:
             del batch  # the run has it, and lets go of it when the iteration ends
-            self._train_step(run)
+            train_step(run)
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
                     run.stop_epoch()
@@ -288,6 +296,7 @@ class Runner:
             "device": self.device,
             "floats": device_floats,
             "prepare": partial(move, device=self.device) if self.device.type != "cpu" else None,
+            **self._sharing.loop_options,
             **self._loop_options,
             **given,
         }
@@ -297,8 +306,11 @@ class Runner:
     def _prepare(self, run: Run) -> None:
         hooks = run.hooks
         after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
+        self._sharing.begin_run(run)
         forward = Forward(self.model, self.criterion)
-        self._stepper = TorchStepper(forward, hooks, self.device, after_step=after_step, **self._step_options)
+        self._stepper = TorchStepper(
+            forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
+        )
         run._stepper = self._stepper
         self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
         if overrides(hooks.main, "on_train_forward", "on_iter_forward"):

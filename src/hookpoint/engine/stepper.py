@@ -17,6 +17,7 @@ from hookpoint.engine.data import as_loader
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.recovery import is_computed
+from hookpoint.engine.sharing import ALONE, Sharing
 
 Precision = Literal["32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,6 +42,7 @@ class TorchStepper:
         clip_grad_norm: float | None = None,
         lr_metric: str | None = None,
         after_step: Callable[[Run], None] | None = None,
+        sharing: Sharing = ALONE,
     ) -> None:
         self.backward_was_called = False
         self._forward = forward
@@ -48,6 +50,9 @@ class TorchStepper:
         self._clip = clip_grad_norm
         self._lr_metric = lr_metric
         self._after_step = after_step
+        self._sharing = sharing
+        self._merge = sharing.before_step
+        self._was_computed = False
         self._dtype = DTYPES.get(precision)
         self._device_type = device.type
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
@@ -98,8 +103,10 @@ class TorchStepper:
             loss = now.loss if self._accumulate == 1 else now.loss / self._accumulate
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self._in_window += 1
+            self._was_computed = True
         else:
             self._left_out = True
+            self._was_computed = False
         if self._end is not None:
             self._end(run)
 
@@ -143,10 +150,10 @@ class TorchStepper:
                 set_now(run, NO_ITERATION)
 
     def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
-        return as_loader(data, batch_size, shuffle=False)
+        return self._sharing.part(as_loader(data, batch_size, shuffle=False))
 
     def evaluating(self, run: Run) -> AbstractContextManager[None]:
-        return evaluating(run.model)
+        return self._sharing.evaluating(run.model)
 
     def evaluate(self, run: Run, forward: Dispatch | None) -> None:
         """Compute a batch of a validation pass in the precision of the run, and log its loss where it has one."""
@@ -224,11 +231,13 @@ class TorchStepper:
     def _apply(self, run: Run) -> None:
         self._in_window = 0
         optimizer, scaler = run.optimizer, self._scaler
+        if self._merge is not None:
+            self._merge(run, self._was_computed)
         if self._clip is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self._clip)
+            self._sharing.clip_grad_norm(parameters, self._clip)
         if self._counts_steps:
             if self._step_begin is not None:
                 self._step_begin(run)
@@ -263,6 +272,11 @@ class TorchStepper:
                     ask="at on_backward_end",
                 )
             )
+
+    def steps_now(self, run: Run) -> bool:
+        """Say whether a step follows the batch that is at hand, as far as that is known."""
+        window, progress = self._in_window % self._accumulate, run.progress
+        return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
 
     @staticmethod
     def is_last(run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -15,12 +16,32 @@ def joined(*, seconds: float = SECONDS) -> Team:
     """Return the team of the processes that torch.distributed knows, or that torchrun started; of one where there are none.
 
     All processes call it at the same place. Where torchrun started them and nobody has initialised torch.distributed, it is
-    done here, and stays so.
+    done here, and undone when the process ends: sharded parameters are of no use without it, also after a run.
     """
     if not dist.is_available():
         return Solo()
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ:
+    if not dist.is_initialized() and is_shared():
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(local_rank())
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(_leave)
     return TorchTeam(seconds=seconds) if dist.is_initialized() and dist.get_world_size() > 1 else Solo()
+
+
+def is_shared() -> bool:
+    """Say whether this process is one of several: in a process group of the user's, or started by torchrun."""
+    if not dist.is_available():
+        return False
+    if dist.is_initialized():
+        return dist.get_world_size() > 1
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ
+
+
+def local_rank() -> int:
+    """Return which of the processes on this machine this is."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,175 @@
+"""Sharing: how a Runner's work is shared with other processes, or that it is alone."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.samples import length_of
+from hookpoint.engine.modules import evaluating
+from hookpoint.engine.rng import seed_all
+from hookpoint.parallel.joining import local_rank
+from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
+from hookpoint.parallel.strategy import Strategy, chosen
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+    from hookpoint.core.team import Team
+
+Step = Callable[["Run"], None]
+
+
+class Steps(Protocol):
+    """Whoever makes the steps, and knows which batch one follows."""
+
+    def steps_now(self, run: Run) -> bool: ...
+
+
+class Alone:
+    """One process: nothing is shared, and nothing is paid for it."""
+
+    loop_options: dict[str, Any] = {}
+    before_step: Callable[[Run, bool], None] | None = None
+    clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
+
+    def begin_run(self, run: Run) -> None:
+        pass
+
+    def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
+        return train
+
+    def begin_epoch(self, train: Any, epoch: int) -> None:
+        pass
+
+    def around(self, step: Step, steps: Steps) -> Step:
+        return step
+
+    def part(self, loader: Any) -> Any:
+        return loader
+
+    def evaluating(self, model: Any) -> AbstractContextManager[None]:
+        return evaluating(model)
+
+
+class Shared:
+    """One of several processes, by a strategy; all of them do the same at the same places.
+
+    Model and optimizer are set up once, when the first run begins. Data is spread over the processes wherever its order is
+    torch's own, and the generators of random numbers get a seed for each part of the data: what is drawn for the samples of one
+    process is not drawn for those of another.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.loop_options: dict[str, Any] = {"team": strategy.team}
+        self.clip_grad_norm = strategy.clip_grad_norm
+        self._team: Team | None = None
+        self._seed = 0
+        self._is_set_up = self._is_apart = False
+        self._is_even = True
+        self._parts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank())
+
+    def begin_run(self, run: Run) -> None:
+        """Meet the team of a run; before the first one, share the model."""
+        self._team = run.team
+        if not self._is_set_up:
+            self.strategy.setup(run.model, run.optimizer, run.device)
+            self._is_set_up = True
+
+    def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
+        """Return this process's part of the training data, and seed what is drawn for it."""
+        team = run.team
+        drawn = int(torch.randint(2**62, (1,)))
+        self._seed = team.broadcast(drawn if seed is None else seed)
+        seed_all(self._seed + team.data_rank)
+        train = self._part(train, trains=True)
+        lengths = team.gather(length_of(train))
+        if len(set(lengths)) > 1:
+            raise BadLoop(
+                text(
+                    f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}.",
+                    give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
+                )
+            )
+        return train if lengths[0] is not None else AsLongAsAll(train, team)
+
+    def begin_epoch(self, train: Any, epoch: int) -> None:
+        tell_epoch(train, epoch)
+
+    def around(self, step: Step, steps: Steps) -> Step:
+        """Return a step that talks to the others only where the optimizer steps."""
+
+        def shared(run: Run) -> None:
+            self._is_apart = not steps.steps_now(run)
+            if self._is_apart:
+                with self.strategy.accumulating():
+                    step(run)
+            else:
+                step(run)
+
+        return shared
+
+    def before_step(self, run: Run, was_computed: bool) -> None:
+        """Bring gradients together, where the batch that should have done so was left out, or was not known to be the last."""
+        if self._is_apart or not was_computed:
+            parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+            self.strategy.merge_gradients(parameters)
+
+    def part(self, loader: Any) -> Any:
+        """Return this process's part of data to evaluate on."""
+        loader = self._part(loader, trains=False)
+        self._is_even = team_sampler_of(loader) is not None
+        if not self._is_even and self._team is not None:
+            lengths = set(self._team.gather(length_of(loader)))
+            self._is_even = len(lengths) == 1 and None not in lengths
+        return loader
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        with evaluating(model), self.strategy.evaluating(is_even=self._is_even):
+            yield
+
+    def _part(self, loader: Any, *, trains: bool) -> Any:
+        assert self._team is not None
+        make = partial(spread, loader, self._team, self._seed, trains=trains)
+        try:
+            found = self._parts.get(loader)
+        except TypeError:  # a list, or another builtin
+            return make()
+        if found is None or (sampler := team_sampler_of(found)) is None or (trains and sampler.seed != self._seed):
+            found = make()
+            if found is not loader:
+                self._parts[loader] = found
+        return found
+
+
+class AsLongAsAll:
+    """Batches of data whose end nobody knows, until one of the processes has no more; what others still have is left out."""
+
+    def __init__(self, data: Any, team: Team) -> None:
+        self.data, self.team = data, team
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.data:
+            if not all(self.team.gather(True)):
+                return
+            yield batch
+        self.team.gather(False)
+
+
+Sharing = Alone | Shared
+ALONE = Alone()
+
+
+def sharing(strategy: Strategy | Literal["auto"]) -> Sharing:
+    """Return how a Runner's work is shared, by the strategy that is given."""
+    found = chosen(strategy)
+    return ALONE if found is None else Shared(found)

@@ -1,0 +1,178 @@
+"""Sharded: parameters, gradients and the optimizer's state in parts, one on every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.parts import load_state, state_of
+from hookpoint.core.team import Team
+from hookpoint.parallel.buffers import SharedBuffers
+from hookpoint.parallel.joining import joined
+from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.whole import part_of, whole
+
+Wrap = Callable[[str, torch.nn.Module], bool] | tuple[type[torch.nn.Module], ...] | None
+LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
+
+class Sharded:
+    """Train with torch's FSDP2, `fully_shard`: each process keeps its part of every parameter, and has all of it when used.
+
+    `wrap` says which modules are gathered on their own, so that not all of the model is there at a time: classes, or a function
+    of a module's name and itself; by default those that stand in the outermost ModuleList, ModuleDict or Sequential. With
+    `precision="bf16"` parameters are gathered and used as bfloat16, and kept, averaged and stepped in their own type; it needs
+    no autocast. In one process it does nothing.
+
+    The optimizer that was made for the dense parameters goes on with their parts, matched by name. `run.model` stays the module
+    that was given; its parameters are DTensors, and its `load_state_dict`, as the optimizer's, takes whole tensors, too, which
+    every process has. Buffers are whole, and those of the chief, from each step on.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=Sharded())
+    >>> runner.fit((torch.ones(8, 2), torch.ones(8, 1)), epochs=1, batch_size=4).step
+    2
+    """
+
+    def __init__(self, *, wrap: Wrap = None, precision: Literal["32", "bf16"] = "32") -> None:
+        if precision not in ("32", "bf16"):
+            raise BadLoop(text(f"Sharded(precision={precision!r}).", choose="'32' or 'bf16'"))
+        if isinstance(wrap, type):
+            wrap = (wrap,)
+        if wrap is not None and not callable(wrap) and not (isinstance(wrap, tuple) and wrap):
+            raise BadLoop(text(f"Sharded(wrap={wrap!r}).", give="classes of modules, as (Block,), or a function"))
+        self.wrap, self.precision = wrap, precision
+        self._modules: list[torch.nn.Module] = []
+
+    def team(self) -> Team:
+        return joined()
+
+    def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
+        self._modules = modules = modules_in(model)
+        if any(isinstance(module, FSDPModule) for module in modules):
+            raise BadLoop(text("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard"))
+        send_weights(modules)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        dense = {id(one): (module, name) for module in modules for name, one in module.named_parameters()}
+        for module in modules:
+            self._shard(module, mesh)
+            module.register_load_state_dict_pre_hook(_take_parts)
+        sharded = {id(module): dict(module.named_parameters()) for module in modules}
+        for one in optimizers_in(optimizer):
+            _point_at(one, {key: sharded[id(module)][name] for key, (module, name) in dense.items()})
+            one.register_load_state_dict_pre_hook(_take_parts_of_state)
+        SharedBuffers(modules).watch(optimizers_in(optimizer))
+        return model
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return nullcontext()  # each batch's gradients go to where they lie: whole ones would take a dense model's memory
+
+    def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        pass  # they are never apart
+
+    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+        """Gather parameters for each forward, as in training; once for all of them, where some have more batches."""
+        return nullcontext() if is_even else _gathered(self._modules)
+
+    def full_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
+        state = {"model": state_of(model), "optimizer": state_of(optimizer)}
+        return whole(state, keep=dist.get_rank() == 0) or {}
+
+    def load_full_state(self, model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
+        load_state(model, state["model"])
+        load_state(optimizer, state["optimizer"])
+
+    def close(self) -> None:
+        self._modules = []
+
+    def _shard(self, module: torch.nn.Module, mesh: DeviceMesh) -> None:
+        policy = MixedPrecisionPolicy()
+        if self.precision == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for part in [*_wrapped(module, self.wrap), module]:
+            # After each forward, also that of the whole: nobody is to find parameters that the next step does not change.
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.wrap, self.precision)
+
+
+def _again(wrap: Wrap, precision: Literal["32", "bf16"]) -> Sharded:
+    return Sharded(wrap=wrap, precision=precision)
+
+
+def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
+    """Return the modules inside of a model that are gathered on their own, the innermost first."""
+    found = []
+    if wrap is None:
+        lists = [one for _, one in model.named_modules() if isinstance(one, LISTS)]
+        inside = {id(part) for one in lists for part in one.modules() if part is not one}
+        found = [part for one in lists if id(one) not in inside for part in one.children()]
+    else:
+        for name, module in model.named_modules():
+            if module is not model and (isinstance(module, wrap) if isinstance(wrap, tuple) else wrap(name, module)):
+                found.append(module)
+        if not found:
+            raise BadLoop(text(f"Sharded(wrap={wrap!r}) fits no module of {type(model).__name__}.", give="others, or None"))
+    return [module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())]
+
+
+def _point_at(optimizer: Any, sharded: Mapping[int, torch.nn.Parameter]) -> None:
+    """Let an optimizer go on with other parameters: those that took the places of its own."""
+    state = optimizer.state
+    for group in optimizer.param_groups:
+        for number, dense in enumerate(group["params"]):
+            new = sharded.get(id(dense))
+            if new is not None and new is not dense:
+                group["params"][number] = new
+                if dense in state:
+                    state[new] = {name: _like(value, new) for name, value in state.pop(dense).items()}
+
+
+def _take_parts(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let whole tensors be loaded into parameters of which parts are here."""
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        value = state.get(prefix + name)
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            state[prefix + name] = part_of(value, parameter)
+
+
+def _take_parts_of_state(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    if len(own) != len(numbers):
+        return state  # the optimizer says what is wrong with it
+    parts = dict(state["state"])
+    for number, parameter in zip(numbers, own, strict=True):
+        if number in parts:
+            parts[number] = {name: _like(value, parameter) for name, value in parts[number].items()}
+    return {**state, "state": parts}
+
+
+def _like(value: Any, parameter: torch.nn.Parameter) -> Any:
+    fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
+    return part_of(value, parameter) if fits else value
+
+
+@contextmanager
+def _gathered(modules: list[torch.nn.Module]) -> Iterator[None]:
+    """Keep what the first forward gathers until the end: later ones ask nothing of processes that have no batch any more."""
+    sharded = [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
+    for part in sharded:
+        part.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for part in sharded:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()

@@ -1,0 +1,85 @@
+"""Spread: a DataLoader's samples over the processes of a team."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from hookpoint.core.team import Team
+from hookpoint.parallel.sampler import TeamBatchSampler
+
+logger = logging.getLogger("hookpoint")
+
+
+def is_plain(loader: Any) -> bool:
+    """Say whether a loader has just the samplers that torch gives it: no order of its owner's."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler, batches = loader.sampler, loader.batch_sampler
+    if type(sampler) is RandomSampler:
+        is_all = not sampler.replacement and sampler._num_samples is None
+    else:
+        is_all = type(sampler) is SequentialSampler
+    return is_all and type(batches) is BatchSampler
+
+
+def spread(loader: Any, team: Team, seed: int, *, trains: bool) -> Any:
+    """Return a loader for this process's part of the samples; the loader itself, where its owner has given it a sampler.
+
+    Data to validate on with fewer samples than there are processes is for each of them.
+    """
+    if not is_plain(loader):
+        if trains and team.rank == 0 and not _knows_of_others(loader):
+            logger.warning(
+                "%s has an order of its own: every process trains on what it gives there; a DataLoader without a sampler is"
+                " shared, as is one with a DistributedSampler",
+                type(loader).__name__,
+            )
+        return loader
+    if not trains and len(loader.dataset) < team.data_size:
+        return loader
+    return with_sampler(loader, rank=team.data_rank, size=team.data_size, seed=seed)
+
+
+def with_sampler(loader: DataLoader[Any], *, rank: int, size: int, seed: int) -> DataLoader[Any]:
+    """Return a plain loader with a TeamBatchSampler in the place of its own."""
+    batches = loader.batch_sampler
+    sampler = TeamBatchSampler(
+        len(loader.dataset),  # type: ignore[arg-type]
+        batches.batch_size,  # type: ignore[union-attr]
+        shuffle=isinstance(loader.sampler, RandomSampler),
+        seed=seed,
+        rank=rank,
+        size=size,
+        drop_last=batches.drop_last,  # type: ignore[union-attr]
+        origin=_twin(loader, dataset=range(len(loader.dataset)), collate_fn=list, num_workers=0, pin_memory=False),  # type: ignore[arg-type]
+    )
+    return _twin(loader, batch_sampler=sampler)
+
+
+def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
+    """Return the TeamBatchSampler of a loader, if it has one."""
+    sampler = getattr(loader, "batch_sampler", None)
+    return sampler if isinstance(sampler, TeamBatchSampler) else None
+
+
+def tell_epoch(loader: Any, epoch: int) -> None:
+    """Tell samplers that have to know it which epoch begins, as DistributedSampler."""
+    for sampler in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
+        if callable(getattr(sampler, "set_epoch", None)):
+            sampler.set_epoch(epoch)
+
+
+def _knows_of_others(loader: Any) -> bool:
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    return any(hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers)
+
+
+def _twin(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """Return a loader like another one, of its class, with other attributes; setting them is refused."""
+    twin = copy.copy(loader)
+    twin.__dict__.update({**changes, "_iterator": None})
+    return twin

@@ -1,0 +1,61 @@
+"""Strategy: how the processes of a run share the work on one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+
+from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.team import Team
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Say how a model is trained by several processes. All of them call the same methods at the same places.
+
+    The model stays the object that it was, and is called as before: in training, gradients are those of all processes.
+    """
+
+    def team(self) -> Team:
+        """Join the other processes, and return the team of a run."""
+
+    def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
+        """Make the model one that is shared, once, before the first run; return what to call in training."""
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Let gradients add up on each process, in a forward and backward that no step follows."""
+
+    def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Make gradients that have added up on each process those of all."""
+
+    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
+        """Clip gradients by the norm of all of them, wherever they lie."""
+
+    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+        """Let the model be called without gradients; by some more often than by others, where it `is_even` not."""
+
+    def full_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
+        """Return the states of "model" and "optimizer" as one process would have them, on the host; {} but for the chief."""
+
+    def load_full_state(self, model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
+        """Load what `full_state` has returned; every process has all of it."""
+
+    def close(self) -> None:
+        """Leave the model as it is, and let go of everything else."""
+
+
+def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
+    """Return the strategy of a run, or None in one process, which needs none; refuse what is no strategy."""
+    from hookpoint.parallel.data_parallel import DataParallel
+    from hookpoint.parallel.joining import is_shared
+
+    if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
+        raise BadLoop(
+            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or hookpoint.Sharded()'),
+        )
+    if not is_shared():
+        return None
+    return DataParallel() if isinstance(strategy, str) or strategy is None else strategy
