@@ -31,6 +31,9 @@ class Team(Protocol):
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sums over the ranks with different data, the same ones on every rank, bit for bit."""
 
+    def to_chief(self, data: bytes) -> list[bytes]:
+        """Send the chief some bytes, of any length; return what each rank has sent, there, and nothing elsewhere."""
+
     def start_agreeing(self, bits: int) -> Answer:
         """Begin to find out which bits any rank has set, and return what waits for the answer; nobody waits here."""
 
@@ -55,6 +58,9 @@ class Solo:
 
     def sums(self, values: Sequence[float]) -> list[float]:
         return list(values)
+
+    def to_chief(self, data: bytes) -> list[bytes]:
+        return [data]
 
     def start_agreeing(self, bits: int) -> Answer:
         return lambda: bits

@@ -61,6 +61,15 @@ class TorchTeam:
         dist.all_gather(pieces, mine, group=self._talk)
         return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces), strict=True)]
 
+    def to_chief(self, data: bytes) -> list[bytes]:
+        sizes = self.gather(len(data))
+        mine = torch.zeros(max(max(sizes), 1), dtype=torch.uint8)
+        if data:
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        pieces = [torch.zeros_like(mine) for _ in sizes] if self.rank == 0 else None
+        dist.gather(mine, pieces, dst=0, group=self._talk)
+        return [piece[:size].numpy().tobytes() for piece, size in zip(pieces or (), sizes, strict=False)]
+
     def start_agreeing(self, bits: int) -> Answer:
         asked = torch.tensor([bits >> place & 1 for place in range(16)], dtype=torch.uint8)
         work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)

@@ -56,8 +56,9 @@ class Loop(core.Loop):
         store: Store | None = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
+        allow_world_change: bool = False,
     ) -> None:
-        kept = _kept_in(workdir, model, optimizer)
+        kept = _kept_in(workdir, model, optimizer, allow_world_change)
         super().__init__(
             with_defaults(callbacks, extra_callbacks, monitors),
             model=model,
@@ -108,12 +109,13 @@ def _stepper(model: Any) -> PlainStepper:
     return PlainStepper(evaluating=evaluating, batches=batches)
 
 
-def _kept_in(workdir: Any, model: Any, optimizer: Any) -> dict[str, Any]:
+def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
     if "torch" in sys.modules:
         from hookpoint.engine.keeping import kept_in
 
-        return kept_in(workdir, model, optimizer)
+        return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
     if workdir is None:
         return {}
-    return {"store": CheckpointStore(workdir), "identity": partial(collect, world_size=1, seed=None)}
+    store = CheckpointStore(workdir, allow_world_change=allow_world_change)
+    return {"store": store, "identity": partial(collect, world_size=1, seed=None)}
