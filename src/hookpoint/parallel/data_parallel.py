@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,6 +17,11 @@ from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.modules import modules_in, optimizers_in
 from hookpoint.parallel.whole import whole
+
+# Its name since torch 2.13, and before: buffers are shared by us.
+UNSHARED_BUFFERS = next(
+    name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(DistributedDataParallel).parameters
+)
 
 
 class DataParallel:
@@ -44,10 +50,10 @@ class DataParallel:
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         modules = modules_in(model)
-        place = {} if device.type == "cpu" else {"device_ids": [device]}
+        given = {**({} if device.type == "cpu" else {"device_ids": [device]}), UNSHARED_BUFFERS: False, **self.options}
         for module in modules:
             if any(parameter.requires_grad for parameter in module.parameters()):
-                around = DistributedDataParallel(module, broadcast_buffers=False, **place, **self.options)
+                around = DistributedDataParallel(module, **given)
                 self._around.append(around)
                 _stand_in(module, around)
         SharedBuffers(modules).watch(optimizers_in(optimizer))
