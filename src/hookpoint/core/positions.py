@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from hookpoint.core.errors import CannotResume, text
 from hookpoint.core.randomness import Randomness
 
 logger = logging.getLogger("hookpoint")
@@ -39,6 +40,14 @@ class Positions(Protocol):
         The generators of random numbers are left anywhere: the loop puts them where they belong, last of all.
         """
 
+    def resume_in_team(
+        self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]
+    ) -> tuple[Iterator[Any], int]:
+        """Do the same where another number of processes has made the checkpoint; return also how many batches are done now.
+
+        `state["moved"]` has the state that the chief has kept as "data", and which process this is.
+        """
+
 
 class PlainPositions:
     """Find back into any iterable: put the generators where the pass began, and read over what was seen."""
@@ -66,6 +75,17 @@ class PlainPositions:
         self._begun = dict(state["begun"])
         self._randomness.load_state_dict(self._begun)
         return read_over(loader, batches, quietly=isinstance(loader, Sequence))
+
+    def resume_in_team(
+        self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]
+    ) -> tuple[Iterator[Any], int]:
+        raise CannotResume(
+            text(
+                f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on"
+                " in the middle of its epoch.",
+                start="from a checkpoint that was made at the end of an epoch",
+            )
+        )
 
 
 def read_over(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:

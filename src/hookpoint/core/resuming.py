@@ -130,7 +130,9 @@ class Resuming:
         source = None
         with loop.may_wait():
             self._load(state, in_pass=batches is not None)
-            if batches is not None:
+            if batches is not None and self.moved is not None:
+                source, batches = loop.positions.resume_in_team(loader, loop.clocks.epoch, batches, state["data"])
+            elif batches is not None:
                 source = loop.positions.resume(loader, loop.clocks.epoch, batches, state["data"])
             self._finish(state)
         return (loop.positions.begin(loader, loop.clocks.epoch) if source is None else source), batches or 0

@@ -9,6 +9,8 @@ from typing import Any, TypeGuard
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.engine import loader_state
+from hookpoint.engine.shared_order import order_of
+from hookpoint.parallel.spread import team_sampler_of
 
 
 class KnownLoader:
@@ -38,6 +40,7 @@ class KnownLoader:
                 loader_state.put_generators(loader, record["now"])
             self._load(loader, record)
             self._own_before = record["own"]
+            self._take_seed(loader, record)
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
@@ -55,6 +58,7 @@ class KnownLoader:
     def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
         """Take over what is known of a pass that is gone on with."""
         self._load(loader, record)
+        self._take_seed(loader, record)
         self.begun, self.had_iterator, self._seeds = record["begun"], record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
@@ -62,6 +66,11 @@ class KnownLoader:
     def _load(self, loader: Any, record: Mapping[str, Any]) -> None:
         if record["dataset"] is not None and _has_state(loader.dataset):
             loader.dataset.load_state_dict(record["dataset"])
+
+    def _take_seed(self, loader: Any, record: Mapping[str, Any]) -> None:
+        order, sampler = record.get("order"), team_sampler_of(loader)
+        if sampler is not None and order is not None and order["kind"] == "team":
+            sampler.seed = order["seed"]
 
     def state_of(self, loader: Any) -> dict[str, Any]:
         return {
@@ -78,6 +87,7 @@ class KnownLoader:
             "own_before": self._own_before,
             "own": loader.state_dict() if self.trains and keeps_own_state(loader) else None,
             "dataset": loader.dataset.state_dict() if self.trains and _keeps_state_of_dataset(loader) else None,
+            "order": order_of(loader) if self.trains else None,
         }
 
 

@@ -36,6 +36,8 @@ from hookpoint.engine.known_loader import (
     keeps_own_state,
 )
 from hookpoint.engine.seeded_samples import seeded_samples_of
+from hookpoint.engine.shared_order import as_team_state, rest_of, unknown_order
+from hookpoint.parallel.sampler import TeamBatchSampler
 
 logger = logging.getLogger("hookpoint")
 
@@ -50,10 +52,12 @@ class TorchPositions:
         self._known: list[KnownLoader] = []
         self._last: KnownLoader | None = None
         self._waiting: list[Mapping[str, Any]] = []
+        self._rest: TeamBatchSampler | None = None
         self._has_warned = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         _tell_pass(loader, epoch, goes_on=False)
+        self._rest = None
         if not self.remembers:
             return iter(loader)
         self._begun = self._randomness.state_dict()
@@ -73,6 +77,7 @@ class TorchPositions:
             "begun": self._begun,
             "last": last,
             "loaders": [*(known.state_of(loader) for known, loader in alive), *self._waiting],
+            "rest": None if self._rest is None else {"rank": self._rest.rank, **self._rest.state_dict()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -89,6 +94,9 @@ class TorchPositions:
         begin = partial(self._put_back, loader, record)
         if record is not None and record["own"] is not None and keeps_own_state(loader):
             iterator = own_state.rest_of_pass(loader, record["own"], record["own_before"], batches, begin)
+        elif state.get("rest") is not None:
+            rest = state["rest"]
+            iterator, _ = self._iterator_of_rest(loader, rest, batches, rest["rank"], rest["size"])
         elif has_index(loader):
             had_iterator = record is not None and record["had_iterator"]
             self._warn_of_workers(loader, batches > 0 or had_iterator)
@@ -100,6 +108,34 @@ class TorchPositions:
             # Drawn by others than the sampler too, they may stand elsewhere than it has left them.
             loader_state.put_generators(loader, record["now"])
         return iterator
+
+    def resume_in_team(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> tuple[Iterator[Any], int]:
+        """Go on in a pass that a team of another size has begun, from the first sample that nobody has seen.
+
+        Returns an iterator, and how many batches of this team's size are done.
+        """
+        moved, kept = state["moved"], state["moved"]["data"]
+        _tell_pass(loader, epoch, goes_on=True)
+        if not has_index(loader) or kept.get("last") is None:
+            raise unknown_order(loader)
+        self._last, _ = self._meet(loader, trains=True, adopts=False)
+        if self._last is not None:
+            self._last.begin(loader)
+        record, order = kept["loaders"][kept["last"]], kept.get("rest")
+        self._begun = self._randomness.state_dict()
+        if order is None:
+            begin = partial(self._randomness.load_state_dict, kept["begun"])
+            order = as_team_state(record.get("order"), record, begin, loader)
+            self._randomness.load_state_dict(self._begun)
+        return self._iterator_of_rest(loader, order, batches, moved["rank"], moved["to"])
+
+    def _iterator_of_rest(
+        self, loader: Any, order: Mapping[str, Any], batches: int, rank: int, size: int
+    ) -> tuple[Iterator[Any], int]:
+        """Return an iterator of what follows so many batches of a team's, and how many of this one's are done."""
+        left, self._rest, done = rest_of(loader, order, batches, rank, size)
+        iterator = iterator_behind(left, done - self._rest.first, lambda: None, None, had_iterator=False)
+        return iterator, done
 
     def _meet(self, loader: Any, *, trains: bool, adopts: bool = True) -> tuple[KnownLoader | None, Mapping[str, Any] | None]:
         """Return what is known of a loader, and what a checkpoint says of it if this is its first pass after a resume.

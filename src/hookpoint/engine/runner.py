@@ -78,6 +78,7 @@ class Runner:
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
         strategy: Strategy | Literal["auto"] = "auto",
+        allow_world_change: bool = False,
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
@@ -111,7 +112,15 @@ class Runner:
             "max_retries": max_retries,
             "config": config,
             "resume": resume,
-            **kept_in(workdir, model, optimizer, seed=seed, precision=precision, accumulate=accumulate),
+            **kept_in(
+                workdir,
+                model,
+                optimizer,
+                seed=seed,
+                allow_world_change=allow_world_change,
+                precision=precision,
+                accumulate=accumulate,
+            ),
         }
         self._state = dict(state or {})
         self._run: Run | None = None
