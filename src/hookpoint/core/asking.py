@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import OutsideIteration
 from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from hookpoint.core.store import Keep
@@ -16,10 +17,14 @@ class Asking:
 
     __slots__ = ()
 
-    def stop(self: Any, reason: str = "run.stop() was called") -> None:
-        """Stop the run at the next boundary: no further iteration starts; the end points still fire."""
+    def stop(self: Any, reason: str = "run.stop() was called", *, alike: bool = False) -> None:
+        """Stop the run at the next boundary: no further iteration starts; the end points still fire.
+
+        In a run of several processes all of them stop, one step later. Whoever says `alike` knows that every process asks for
+        the same at this point, and is not kept waiting. The same holds for `stop_epoch` and `save`.
+        """
         self._loop.settle()
-        if self._verdicts.ask_stop(reason):
+        if Verdicts.ask_stop(self._verdicts, reason) if alike else self._verdicts.ask_stop(reason):
             self.put_event("stop", reason=reason)
 
     @property
@@ -31,9 +36,9 @@ class Asking:
         """Stop the run, in MindSpore's words."""
         self.stop("request_stop() was called")
 
-    def stop_epoch(self: Any) -> None:
+    def stop_epoch(self: Any, *, alike: bool = False) -> None:
         """End this epoch's training at the next boundary; in a validation or prediction pass, end that pass."""
-        self._loop.stop_epoch()
+        self._loop.stop_epoch(alike=alike)
 
     def skip_batch(self: Any) -> None:
         """Leave this batch out: asked before the iteration's body, the body does not run; on_iter_skip fires."""
@@ -52,19 +57,28 @@ class Asking:
         self._loop.settle()
         if self._now is NO_ITERATION:
             raise OutsideIteration("retry()")
+        if self._loop.agreement is not None and self.mode == "train":
+            self._loop.agreement.refuse_retry()
         self._now.ask_retry()
 
-    def save(self: Any, tag: str = "manual", *, keep: Keep | None = None, in_background: bool = False) -> None:
+    def save(
+        self: Any, tag: str = "manual", *, keep: Keep | None = None, in_background: bool = False, alike: bool = False
+    ) -> None:
         """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary.
 
         `keep` says which of the checkpoints with this tag are kept; without it all are. In the background, the run waits
         only until the state is copied.
         """
         self._loop.settle()
-        self._loop.saving.ask(tag, keep, in_background)
+        agreement = self._loop.agreement
+        (self._loop.saving.ask if agreement is None or alike else agreement.ask_save)(tag, keep, in_background)
 
     def _ask_skip(self: Any, what: str) -> None:
         self._loop.settle()
         if self._now is NO_ITERATION:
             raise OutsideIteration(f"skip_{what}()")
-        self._now.ask_skip(what)
+        if self._loop.agreement is not None and self.mode == "train":
+            self._now.refuse_if_ended(f"skip_{what}")
+            self._loop.agreement.ask_skip(what)
+        else:
+            self._now.ask_skip(what)

@@ -52,6 +52,8 @@ class Callback:
     `ranks` says on which processes it runs. `after` and `before` name callbacks or classes, `reads` and `writes` metrics:
     they refine the order of the list. `points` names methods that look like slips of the pen and are not. `outside` marks a
     monitor that talks to the network: when it is too slow, the oldest records are dropped instead of waiting for it.
+    In a run of several processes, `collective` marks one whose handlers talk to the other processes, and `may_skip` one that
+    asks for skips: `run.skip_batch()` and the like are agreed on with the others, which costs a word with them each time.
 
     >>> class Say(Callback):
     ...     def on_epoch_end(self, run, logs):
@@ -67,6 +69,8 @@ class Callback:
     writes: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
     outside: bool = False
+    collective: bool = False
+    may_skip: bool = False
 
     component: Any = None
     save_path: Any = None

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.costs import Cost
@@ -30,8 +31,12 @@ from hookpoint.core.ticks import Armed
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
 
+# Where processes can agree on a skip: all of them are there, with a batch that has not ended.
+SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
+
 Dispatch = Callable[["Run"], None]
 
+CALLS = "__hookpoint_calls__"
 ARGUMENTS = {
     "run": "run",
     "logs": "run.logs",
@@ -67,6 +72,11 @@ class Call:
     needs: Callable[[Run], None] | None = None
     cost: Cost | None = None
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the processes of a team agree after this call on what of the iteration is skipped."""
+        return self.entry.may_skip and self.point in SKIP_POINTS
+
 
 def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
     """Return one function that makes the calls in order, or None where there are none."""
@@ -77,15 +87,28 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
     head = [f"def {label}(run):", "    try:"]
     tail = ["    except BaseException as error:", "        blame(error, run)", "        raise"]
     names["blame"] = _blame(calls, first_line=len(head) + 1)
+    names[CALLS] = (calls, len(head) + 1)
+    if any(call.agrees for call in calls):
+        lines.append("run._loop.agreement.settle_skips(run)")
     source = "\n".join([*head, *(f"        {line}" for line in lines), *tail])
     exec(compile(source, f"<hookpoint {label}>", "exec"), names)
     dispatch: Dispatch = names[label]
     return dispatch
 
 
+def call_in(frame: FrameType) -> Call | None:
+    """Return the call that a frame of a compiled dispatch is making; None for any other frame."""
+    found = frame.f_globals.get(CALLS)
+    if found is None or not frame.f_code.co_filename.startswith("<hookpoint "):
+        return None
+    calls, first_line = found
+    number = frame.f_lineno - first_line
+    return calls[number] if 0 <= number < len(calls) else None  # type: ignore[no-any-return]
+
+
 def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     handler, entry = call.handler, call.entry
-    names[f"h{number}"] = entry.contained(handler.function, call.point)
+    names[f"h{number}"] = entry.in_its_team(entry.contained(handler.function, call.point))
     by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
@@ -96,6 +119,8 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     if call.needs is not None:
         names[f"n{number}"] = call.needs
         statements.insert(0, f"n{number}(run)")
+    if entry.meets:
+        statements.insert(0, f"run._loop.agreement.meet({entry.name!r}, {call.point!r})")
     if call.notes_run:
         names[f"e{number}"] = entry
         statements.append(f"e{number}.has_run = True")
@@ -122,7 +147,7 @@ def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, R
     def blame(error: BaseException, run: Run) -> None:
         traceback = error.__traceback__
         assert traceback is not None
-        call = calls[traceback.tb_lineno - first_line]
+        call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
         if isinstance(error, StopIteration):  # a `for` over batches would take it for the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error

@@ -11,7 +11,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
-from hookpoint.core.errors import BadOption, MainPointTaken, NotACallback, NoTrigger, StopRun
+from hookpoint.core.current import current_run
+from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
 from hookpoint.core.handlers import Handler, Parameter, find_handlers
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import Mark, marks
@@ -49,6 +50,21 @@ class Entry:
     has_run: bool = False
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
+    is_in_team: bool = False
+
+    @property
+    def meets(self) -> bool:
+        """Whether all processes are to be at a handler before it is called: it talks to the others."""
+        return self.is_in_team and bool(getattr(self.subject, "collective", False))
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether it may skip what all processes of a team do."""
+        return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
+
+    def in_its_team(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with a StopRun made a wish, where other processes would go on without this one."""
+        return _stopping_all(function) if self.is_in_team else function
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads or writes."""
@@ -120,12 +136,26 @@ class Entry:
             logger.warning("%s; the run goes on", what, exc_info=error)
 
 
+def _stopping_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except StopRun as stop:
+            run = current_run()
+            if run is None:
+                raise
+            run.stop(stop.reason)
+            return None
+
+    return call
+
+
 def is_anything(kept: Mapping[str, Any]) -> bool:
     """Say whether there is anything in what a checkpoint keeps of a callback."""
     return bool(kept["state"]) or bool(kept["schedules"])
 
 
-def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0) -> list[Entry]:
+def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> list[Entry]:
     """Return an entry for each callback that belongs on this rank, pipelines opened, names made unique."""
     entries: list[Entry] = []
     names: set[str] = set()
@@ -133,6 +163,7 @@ def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0) 
         entry = _entry(subject, path)
         entry.name = _unique(entry.name, names)
         names.add(entry.name)
+        entry.is_in_team = is_in_team
         entries.append(entry)
     _refuse_idle_schedules(entries)
     mains = [entry for entry in entries if entry.kind == MAIN]
@@ -176,6 +207,10 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
             raise MainPointTaken.outsider(handlers[0].owner, point)
     options = _said_by_marks(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
+    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_monitor else "all")
+    for claim in ("collective", "may_skip") if ranks != "all" else ():
+        if getattr(subject, claim, False):
+            raise CompileError(text(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"'))
     on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
     return Entry(
         subject,
@@ -184,7 +219,7 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
         handlers,
         kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
         on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
-        ranks=_option(name, "ranks", options, RANKS, default="chief" if is_monitor else "all"),
+        ranks=ranks,
         schedule=_schedule(subject, name, path, "on_trigger" in has),
     )
 

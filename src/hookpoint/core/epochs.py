@@ -24,7 +24,11 @@ class Epochs:
     def __next__(self) -> int:
         loop = self._loop
         run = loop.running()
-        loop.close_open_epoch(cut_short=False)
+        if loop.epoch_is_open:
+            loop.close_open_epoch(cut_short=False)
+        else:
+            loop.close_passes()
+            loop.agree_now("the next epoch")
         while not run._verdicts.stop and (run.max_epochs is None or loop.epochs_opened < run.max_epochs):
             loop.open_epoch()
             if not run._verdicts.stop and not run._verdicts.stop_epoch:

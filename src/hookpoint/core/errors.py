@@ -33,7 +33,8 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── DamagedCheckpoint (ValueError)        a checkpoint is not what its manifest says
     ├── CannotResume (RuntimeError)           there is something to resume from, and it does not fit or is damaged
     ├── WorkdirInUse (RuntimeError)           another process is writing to this workdir
-    └── TooManyRetries (RuntimeError)         run.retry() asked again and again
+    ├── TooManyRetries (RuntimeError)         run.retry() asked again and again
+    └── OutOfStep (RuntimeError)              the processes of a run are not at the same place
 
     StopRun (Exception)                       raise it to stop the run; no error
     HookpointWarning (UserWarning)            what does not stop a run but should be known
@@ -388,3 +389,7 @@ class WorkdirInUse(HookpointError, RuntimeError):
 
 class TooManyRetries(HookpointError, RuntimeError):
     """run.retry() was asked for one batch more often than the loop allows."""
+
+
+class OutOfStep(HookpointError, RuntimeError):
+    """The processes of a run are not at the same place: one waits for the others, or talks of something else."""

@@ -54,7 +54,8 @@ def evaluate(run: Run, data: Any, *, aside: bool = False, **options: Unpack[Eval
                 if update is not None:
                     update(run)
     this = batches._pass
-    if not this.batches_done and not this.was_cut:
+    batches_done, counted = _by_all(run, this.is_shared, this.batches_done, counted)
+    if not batches_done and not this.was_cut:
         raise BadLoop(text("the validation data gave no batch.", check=LOADER_CHECK))
     if "results" not in options:
         return batches.results
@@ -63,6 +64,14 @@ def evaluate(run: Run, data: Any, *, aside: bool = False, **options: Unpack[Eval
     values = options["results"](batches.results)
     loop.logbook.log_final(values, "val")
     return values
+
+
+def _by_all(run: Run, is_shared: bool, *counts: int) -> tuple[int, ...]:
+    """Return counts as all processes of the pass have them together: one of them may have had no data."""
+    agreement = run._loop.agreement
+    if agreement is None or not is_shared:
+        return counts
+    return tuple(sum(column) for column in zip(*agreement.talk.gather(counts, "the end of an evaluation"), strict=True))
 
 
 @contextmanager

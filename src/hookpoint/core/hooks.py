@@ -40,8 +40,8 @@ class Hooks:
     True
     """
 
-    def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0) -> None:
-        self.entries = entries_of(callbacks, rank=rank, local_rank=local_rank)
+    def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
+        self.entries = entries_of(callbacks, rank=rank, local_rank=local_rank, is_in_team=is_in_team)
         refuse_misspelt_metrics(self.entries)
         # The first of them is to be around the others, and is asked last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from hookpoint.core.errors import BadValue, UnknownSetting, text
@@ -73,16 +73,38 @@ class Hyper(MutableMapping[str, Any]):
     def __init__(self, optimizer: Any = None) -> None:
         self._optimizer = optimizer
         self._registered: dict[str, HyperParam] = {}
+        self._wished: dict[str, Any] = {}
+        self.wish: Callable[[str, Any], None] | None = None
 
     def register(self, param: HyperParam) -> None:
         """Add a setting of one's own; its name wins over the optimizer's."""
         self._registered[param.name] = param
 
     def __getitem__(self, name: str) -> Any:
-        return self._param(name).get_value()
+        return self._wished[name] if name in self._wished else self._param(name).get_value()
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._param(name).set_value(value)
+        self.set(name, value)
+
+    def set(self, name: str, value: Any, *, alike: bool = False) -> None:
+        """Change a setting. In a run of several processes all of them get it at the same step, a step later.
+
+        Whoever says `alike` knows that every process sets the same value at this point, and it is set at once.
+        """
+        param = self._param(name)
+        if self.wish is None or alike:
+            param.set_value(value)
+            return
+        if isinstance(param, GroupParam | ObjAttrParam):
+            checked(name, value, param.get_value())
+        self.wish(name, value)
+        self._wished[name] = value
+
+    def granted(self, values: Mapping[str, Any]) -> None:
+        """Set what all processes have agreed on."""
+        for name, value in values.items():
+            self._wished.pop(name, None)
+            self._param(name).set_value(value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self._registered:

@@ -50,15 +50,16 @@ class Iteration:
         return self.retry or "batch" in self.skipped
 
     def ask_skip(self, what: str) -> None:
-        self._refuse_if_ended(f"skip_{what}")
+        self.refuse_if_ended(f"skip_{what}")
         self.skipped |= {what}
         self.asked = True
 
     def ask_retry(self) -> None:
-        self._refuse_if_ended("retry")
+        self.refuse_if_ended("retry")
         self.retry = self.asked = True
 
-    def _refuse_if_ended(self, verdict: str) -> None:
+    def refuse_if_ended(self, verdict: str) -> None:
+        """Say that a verdict comes too late, where it does."""
         if self.has_ended:
             raise BadLoop(text(f"run.{verdict}() comes too late: the iteration has ended.", ask="it before on_train_iter_end"))
 

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hookpoint.core.agreement import Agreement
     from hookpoint.core.clocks import Clocks
     from hookpoint.core.costs import StepShare
     from hookpoint.core.hooks import Hooks
@@ -28,6 +29,7 @@ class Levels:
     cut_short: bool
     abandoned: bool
     epochs_abandoned: bool
+    agreement: Agreement | None
     clocks: Clocks
     hooks: Hooks
     leaving: Leaving
@@ -39,6 +41,11 @@ class Levels:
 
     def running(self) -> Run:
         raise NotImplementedError
+
+    def agree_now(self, what: str) -> None:
+        """Let all processes of a team act on what any of them has asked for; all of them are at this point."""
+        if self.agreement is not None:
+            self.agreement.now(what)
 
     def settle(self) -> None:
         """Close what a `break` left behind. Every service of the run calls this first."""
@@ -79,6 +86,7 @@ class Levels:
         run.epoch_complete = False
         run._verdicts.begin_epoch()
         self.hooks.fire("on_epoch_begin", run)
+        self.agree_now("the beginning of the epoch")
 
     def close_open_epoch(self, *, cut_short: bool) -> None:
         """Close the epoch, and the passes in it, if one is open."""
@@ -97,6 +105,7 @@ class Levels:
             self.hooks.fire("on_epoch_end", run)
         finally:
             self.leaving.leave(None)
+        self.agree_now("the end of the epoch")
         self.logbook.flush()
         run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
         run.monitors.raise_errors()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
     from hookpoint.core.monitors import Monitors
 
+Shared = Callable[[Mapping[str, Mean], str], dict[str, Any]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
 ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
 
@@ -18,9 +19,10 @@ ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_",
 class Page:
     """What one pass has logged: a mean per name since the last log step, and one of the whole pass."""
 
-    __slots__ = ("aside", "is_final", "mode", "whole", "window")
+    __slots__ = ("aside", "is_final", "is_shared", "mode", "whole", "window")
 
-    def __init__(self, mode: str, aside: bool) -> None:
+    def __init__(self, mode: str, aside: bool, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
         self.mode = mode
         self.aside = aside
         self.is_final = False
@@ -41,11 +43,13 @@ class Logbook:
         self._floats = floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
+        self.shared: Shared | None = None  # in a team: how the means of all processes become one
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
-    def open_page(self, mode: str, *, aside: bool = False) -> None:
+    def open_page(self, mode: str, *, aside: bool = False, is_shared: bool = False) -> None:
+        """Begin a page for a pass; one that `is_shared` is made by all processes of a team, which have its means in common."""
         self.flush()  # with the clocks of now, not those of the next log step
-        self._pages.append(Page(mode, aside))
+        self._pages.append(Page(mode, aside, is_shared))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
         """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
@@ -93,6 +97,8 @@ class Logbook:
             page.whole[name].add_mean(mean)
         if send:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
+            if self.shared is not None and page.is_shared:
+                window = self.shared(window, "the means of a log step")
             extra = [added for function in self.at_log_step for added in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
 
@@ -101,6 +107,8 @@ class Logbook:
         self.end_window(send=False)
         page = self._pages[-1]
         page.is_final = True
+        if self.shared is not None and page.is_shared:
+            page.whole = self.shared(page.whole, f"the means of a {page.mode} pass")
         for name, mean in page.whole.items():
             self._observe(page, name, mean)
         return page.whole

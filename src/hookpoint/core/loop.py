@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from hookpoint.core.account import Account, config_of
+from hookpoint.core.agreement import Agreement, Wishes
 from hookpoint.core.batches import Batches
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
@@ -40,11 +41,15 @@ from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.saving import Saving
+from hookpoint.core.shared_means import shared_means
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
 from hookpoint.core.store import Resume, Store
+from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team
+from hookpoint.core.terminal import be_silent
+from hookpoint.core.verdicts import Verdicts
 
 logger = logging.getLogger("hookpoint")
 
@@ -109,6 +114,7 @@ class Loop(Levels):
         }
         self._compile = partial(Hooks, _completed(callbacks))
         self.hooks = self._compiled()
+        self.agreement: Agreement | None = None
         self.log_every = log_every
         self.max_retries = max_retries
         self._store = store if run_points else None
@@ -156,6 +162,7 @@ class Loop(Levels):
             self.saving.body_begins()
             self.resuming.put_back()
             self.saving.check()
+            self.agree_now("the beginning of the run")
         except BaseException as error:
             self._leave(error)
             raise
@@ -174,7 +181,7 @@ class Loop(Levels):
 
     def _prepare(self) -> None:
         self._join_team()
-        if self._was_entered or not self._is_compiled_for_here():
+        if self._was_entered or self._compiled_for != self._here():
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
         self.clocks = Clocks()
@@ -190,11 +197,13 @@ class Loop(Levels):
         self.share = StepShare()
         self.positions = self._make_positions(self.randomness)
         self.positions.remembers = self._store is not None
+        self.agreement = self._agreeing(run)
         self.saving = Saving(self, run, self._store, self._state)
         self.resuming = Resuming(self, run, self._state)
         self.account = Account(run, self.saving.resumable)
-        self.signals = Signals(run._verdicts.ask_stop, self.saving.ask_by_signal if self.saving.store is not None else None)
+        self.signals = self._listening(run)
         self.step_hooks = StepHooks(run)
+        be_silent(self, silent=run.rank != 0)
         self._outer = CURRENT.get()
         CURRENT.set(run)
 
@@ -205,11 +214,30 @@ class Loop(Levels):
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
 
     def _compiled(self) -> Hooks:
-        self._compiled_for = (self._place["rank"], self._place["local_rank"])
-        return self._compile(rank=self._place["rank"], local_rank=self._place["local_rank"])
+        self._compiled_for = self._here()
+        return self._compile(**self._compiled_for)
 
-    def _is_compiled_for_here(self) -> bool:
-        return self._compiled_for == (self._place["rank"], self._place["local_rank"])
+    def _here(self) -> dict[str, Any]:
+        is_in_team = getattr(self, "team", Solo).size > 1
+        return {"rank": self._place["rank"], "local_rank": self._place["local_rank"], "is_in_team": is_in_team}
+
+    def _agreeing(self, run: Run) -> Agreement | None:
+        """Return what lets processes act as one; None for one process, which needs none of it."""
+        if self.team.size == 1:
+            return None
+        wishes, talk = Wishes(), Talk(self.team, run)
+        run._verdicts, run.team = wishes, talk
+        self.logbook.shared = partial(shared_means, talk, self.may_wait)
+        return Agreement(run, talk, wishes, run.hyper)
+
+    def _listening(self, run: Run) -> Signals:
+        ask_save = self.saving.ask_by_signal
+        if self.agreement is None:
+            return Signals(run._verdicts.ask_stop, ask_save if self.saving.store is not None else None)
+        ask_stop, ask_save = partial(Verdicts.ask_stop, run._verdicts), self.agreement.ask_save_by_signal
+        signals = Signals(ask_stop, ask_save if self.saving.store is not None else None, is_in_team=True)
+        self.agreement.connect(self.saving, signals)
+        return signals
 
     def _leave(self, error: BaseException | None) -> bool:
         """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
@@ -242,12 +270,15 @@ class Loop(Levels):
                 if error is not None:
                     run.stop(error.reason)
                 self.close_open_epoch(cut_short=True)
+                self.agree_now("the end of the loop")
                 self.resuming.enter_epoch()
                 self.logbook.flush()
                 run.monitors.raise_errors()
                 return None
             except BaseException as raised:
                 error = raised
+        if self.agreement is not None:
+            self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
         self.saving.before_failure()
         for one in self.passes:
             one.drop()
@@ -270,6 +301,8 @@ class Loop(Levels):
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
         try:
+            if failure is None:
+                self.agree_now("the end of the run")
             self.saving.at_end(failure)
             self.leaving.leave(None)
         except Exception as error:
@@ -289,6 +322,7 @@ class Loop(Levels):
         run.monitors.close()
         self.saving.close()
         self.team.close()
+        be_silent(self, silent=False)
         CURRENT.set(self._outer)
         self._run = None
 
@@ -320,10 +354,12 @@ class Loop(Levels):
         check_pass(self, loader, trains=mode == "train")
         return Batches(Pass(self, loader, mode, aside=aside))
 
-    def stop_epoch(self) -> None:
+    def stop_epoch(self, *, alike: bool = False) -> None:
         self.settle()
         if self.passes and self.passes[-1].mode != "train":
             self.passes[-1].wants_end = self.running()._verdicts.asked = True
+        elif alike:
+            Verdicts.ask_stop_epoch(self.running()._verdicts)
         else:
             self.running()._verdicts.ask_stop_epoch()
 

@@ -12,6 +12,7 @@ from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Mode, set_now
 from hookpoint.core.samples import count_samples, length_of
+from hookpoint.core.talk import caller
 
 if TYPE_CHECKING:
     from hookpoint.core.loop import Loop
@@ -38,6 +39,7 @@ class Pass:
     # Slots, not a dict: above thirty attributes a dict's are no longer shared, and each iteration reads twenty of them.
     __slots__ = (
         "_again",
+        "_agreement",
         "_aside",
         "_batches_seen",
         "_began",
@@ -164,6 +166,8 @@ class Pass:
             self.results = loop.logbook.finish_page()
             loop.hooks.fire(f"on_{self.mode}_epoch_end", run)
             loop.close_passes_above(self)
+            if self._is_train:
+                loop.agree_now("the end of a training pass")
         finally:
             loop.logbook.close_page()
             loop.passes.remove(self)
@@ -175,6 +179,12 @@ class Pass:
         if self._opened_epoch:
             loop.close_epoch()
             loop.saving.body_begins()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all processes of a team make this pass: predictions, and what one of them does for itself, are not theirs."""
+        call = caller() if self._agreement is not None else None
+        return self._agreement is not None and self.mode != "pred" and (call is None or call.entry.ranks == "all")
 
     @property
     def batches_done(self) -> int:
@@ -205,6 +215,7 @@ class Pass:
         self._verdicts, self._clocks = run._verdicts, run._clocks
         self._counts_steps, self._steps_before = loop.step_hooks.count, run._clocks.step
         self._saving = loop.saving
+        self._agreement = loop.agreement
         if self._is_done:
             raise StopIteration
         if self._must_end():
@@ -237,7 +248,7 @@ class Pass:
             run.train_loader = self._loader
         elif self.mode == "val" and not self._aside:
             run.val_loader = self._loader
-        loop.logbook.open_page(self.mode, aside=self._aside)
+        loop.logbook.open_page(self.mode, aside=self._aside, is_shared=self.is_shared)
         loop.passes.append(self)
         self.is_open = True
         self._resolve_calls()
@@ -330,6 +341,8 @@ class Pass:
                     run.monitors.raise_errors()
             elif self._count % FOLD_EVERY == 0:
                 loop.logbook.end_window(send=False)
+            if self._agreement is not None and self._is_train:
+                self._agreement.at_step()
             if self._is_train:
                 self._saving.window_is_open = window_is_open = self._counts_steps and self._clocks.step == self._steps_before
                 # After a `break`, what follows the loop's body has run already: nobody could go on from here, and a save waits.
@@ -364,4 +377,6 @@ class Pass:
             return False
         now.has_ended = True
         self._loop.hooks.fire("on_iter_skip", self._run)
+        if self._agreement is not None and self._is_train:
+            self._agreement.at_step()
         return True

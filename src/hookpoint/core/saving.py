@@ -62,9 +62,12 @@ class Saving:
         if self.savers and self.store is None:
             raise NothingToSaveTo(text(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"'))
 
-    def ask(self, tag: str, keep: Keep | None = None, in_background: bool = False) -> None:
+    def refuse_if_nowhere(self) -> None:
         if self.store is None:
             raise NothingToSaveTo(text("there is nothing to save to.", give='workdir="runs/name", or a store'))
+
+    def ask(self, tag: str, keep: Keep | None = None, in_background: bool = False) -> None:
+        self.refuse_if_nowhere()
         self._request.add(tag, keep, in_background)
         self.is_due = True
 

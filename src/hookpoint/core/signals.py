@@ -17,9 +17,15 @@ class Signals:
     Only a main thread may install handlers; elsewhere, and for signals that are ignored, nothing happens. SIGUSR1 is watched
     where there is something to save to and nobody else listens to it. `has_stopped` says whether a signal, and nothing else
     before it, has asked the run to stop.
+
+    Where a process is one of several, a signal that was `caught` is `received` when all of them know of it.
     """
 
-    def __init__(self, ask_stop: Callable[[str], bool], ask_save: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, ask_stop: Callable[[str], bool], ask_save: Callable[[], None] | None = None, *, is_in_team: bool = False
+    ) -> None:
+        self.caught: signal.Signals | None = None
+        self._is_in_team = is_in_team
         self.received: signal.Signals | None = None
         self.has_stopped = False
         self._ask_stop = ask_stop
@@ -43,11 +49,17 @@ class Signals:
         return None if self.received is None else _ending(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        if self.caught is not None:
             self.restore()
             raise _ending(signal.Signals(number))
-        self.received = signal.Signals(number)
-        self.has_stopped = self._ask_stop(f"{self.received.name} was received")
+        self.caught = signal.Signals(number)
+        if not self._is_in_team:
+            self.take(self.caught)
+
+    def take(self, received: signal.Signals) -> None:
+        """Act on a signal."""
+        self.received = received
+        self.has_stopped = self._ask_stop(f"{received.name} was received")
 
     def _save(self, number: int, frame: FrameType | None) -> None:
         if self._ask_save is not None:

@@ -8,10 +8,16 @@ from collections.abc import Callable
 Show = Callable[[str], None]
 
 _drawing: list[Show] = []
+_silent: list[object] = []
 
 
 def say(line: str) -> None:
-    """Print a line to stderr; where a progress bar is drawn there, above it. Any thread may call it."""
+    """Print a line to stderr; where a progress bar is drawn there, above it. Any thread may call it.
+
+    Of the processes of a run only the chief prints.
+    """
+    if _silent:
+        return
     if _drawing:
         _drawing[-1](line)
     else:
@@ -32,6 +38,14 @@ def release(show: Show) -> None:
     """End a claim; ending one that is not there does nothing."""
     if show in _drawing:
         _drawing.remove(show)
+
+
+def be_silent(who: object, *, silent: bool) -> None:
+    """Have nothing printed while one of those who asked for it is there: a run that is not the chief's."""
+    if who in _silent:
+        _silent.remove(who)
+    if silent:
+        _silent.append(who)
 
 
 def is_claimed() -> bool:

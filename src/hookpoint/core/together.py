@@ -47,12 +47,19 @@ class Together:
         """
         if op not in OPS:
             raise BadLoop(text(f"run.reduce() knows no {op!r}.", choose=", ".join(map(repr, OPS))))
-        return OPS[op](self.team.gather(float(value)))
+        return OPS[op](
+            [one for one, part in _said(self, f"run.reduce(op={op!r})", [float(value), self.model_rank]) if part == 0]
+        )
 
     def agree(self: Any, flag: bool) -> bool:
         """Return whether any process says so."""
-        return any(self.team.gather(bool(flag)))
+        return any(_said(self, "run.agree()", bool(flag)))
 
     def broadcast(self: Any, value: Any, source: int = 0) -> Any:
         """Return what one process has: numbers, texts, None, lists and dicts of them. It travels as JSON."""
-        return self.team.broadcast(value, source)
+        return _said(self, f"run.broadcast(source={source})", value if self.rank == source else None)[source]
+
+
+def _said(run: Any, what: str, value: Any) -> list[Any]:
+    agreement = run._loop.agreement
+    return [value] if agreement is None else agreement.talk.gather(value, what)  # type: ignore[no-any-return]

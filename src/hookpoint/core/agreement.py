@@ -1,0 +1,205 @@
+"""Agreement: what any process of a team asks for happens on all of them, at the same step.
+
+In a team a verdict is a wish until all have heard of it. At the end of each training iteration a rank says whether it has
+wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
+then are they told, and granted everywhere. Between passes and epochs, and in an iteration in which the team has talked anyway,
+wishes are told and granted at once. Handlers of signals only set flags: they may come while somebody talks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.dispatch import SKIP_POINTS
+from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.talk import Talk, caller
+from hookpoint.core.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from hookpoint.core.hyper import Hyper
+    from hookpoint.core.run import Run
+    from hookpoint.core.saving import Saving
+    from hookpoint.core.signals import Signals
+    from hookpoint.core.store import Keep
+    from hookpoint.core.team import Answer
+
+logger = logging.getLogger("hookpoint")
+
+SKIPS = {"batch": 1 << 1, "backward": 1 << 2, "step": 1 << 3}
+
+
+class Wishes(Verdicts):
+    """Verdicts that are not in force before everybody knows of them; `mine` is what this rank wishes."""
+
+    __slots__ = ("mine",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mine: dict[str, Any] = {}
+
+    def ask_stop(self, reason: str) -> bool:
+        if not self.stop:
+            self.mine.setdefault("stop", reason)
+        return False
+
+    def ask_stop_epoch(self) -> None:
+        self.mine["stop_epoch"] = True
+
+
+class Agreement:
+    """Hear what every rank wishes, and grant it on all of them at once. One process alone has none of this."""
+
+    def __init__(self, run: Run, talk: Talk, wishes: Wishes, hyper: Hyper) -> None:
+        self.talk = talk
+        self._run = run
+        self._wishes = wishes
+        self._hyper = hyper
+        self._announced: dict[str, Any] = {}
+        self._answer: Answer | None = None
+        self._talks_heard = 0
+        self._skips: set[str] = set()
+        self._keeps: dict[str, Keep | None] = {}
+        self._is_save_signalled = False
+        self._is_signal_told = False
+        self._saving: Saving
+        self._signals: Signals
+        hyper.wish = self.ask_setting
+
+    def connect(self, saving: Saving, signals: Signals) -> None:
+        self._saving, self._signals = saving, signals
+
+    # Wishes of this rank
+
+    def ask_save(self, tag: str, keep: Keep | None, in_background: bool) -> None:
+        self._saving.refuse_if_nowhere()
+        self._keeps[tag] = keep
+        self._wishes.mine.setdefault("save", {})[tag] = in_background
+
+    def ask_save_by_signal(self) -> None:
+        self._is_save_signalled = True
+
+    def ask_setting(self, name: str, value: Any) -> None:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            how = "a number, a text, True or False, or a list of such"
+            raise BadValue(text(f"{name} is set to {value!r}, which other processes cannot be told.", give=how)) from None
+        self._wishes.mine.setdefault("settings", {})[name] = value
+
+    def ask_skip(self, what: str) -> None:
+        """Note that a callback wants part of this iteration skipped, or refuse it."""
+        call = caller()
+        if call is None or not call.entry.may_skip:
+            who = "the loop's body" if call is None else call.entry.name
+            cure = "may_skip = True in its class" if call is not None else "in a callback with may_skip = True"
+            raise BadLoop(
+                text(f"{who} asks for skip_{what}(), and {self.talk.size} processes have to agree on it.", declare=cure)
+            )
+        if call.point not in SKIP_POINTS:
+            where = ", ".join(SKIP_POINTS)
+            raise BadLoop(
+                text(f"{call.entry.name} asks for skip_{what}() at {call.point}.", ask=f"in several processes at {where}")
+            )
+        self._skips.add(what)
+
+    def refuse_retry(self) -> None:
+        raise BadLoop(
+            text(
+                f"run.retry() is for one process; this run has {self.talk.size}, which would not do the same.",
+                ask="for run.skip_batch(), with may_skip = True in the callback",
+            )
+        )
+
+    # Agreeing
+
+    def at_step(self) -> None:
+        """Grant what was wished in the iteration before, and let the others know whether there are new wishes."""
+        if self.talk.count != self._talks_heard:
+            self.now("what the iteration has asked for")
+            return
+        answer, self._answer = self._answer, None
+        if answer is not None and answer():
+            self._grant(self.talk.gather(self._announced, "what is asked for"))
+            self._talks_heard = self.talk.count
+        self._announced = self._taken()
+        self._answer = self.talk.start_agreeing(int(bool(self._announced)))
+
+    def now(self, what: str) -> None:
+        """Grant at once what anybody wishes; all ranks are here."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer()
+        said = self.talk.gather([self._announced, self._taken()], what)
+        self._announced = {}
+        self._talks_heard = self.talk.count
+        self._grant([one[0] for one in said])
+        self._grant([one[1] for one in said])
+
+    def meet(self, name: str, point: str) -> None:
+        """Wait until all ranks are about to call this handler; whoever is elsewhere is named."""
+        self.talk.gather(None, "a collective callback,")
+
+    def settle_skips(self, run: Run) -> None:
+        """Skip on all ranks what any rank wants skipped; in training only: other passes may differ in length."""
+        if run.mode == "train":
+            bits = sum(SKIPS[what] for what in self._skips)
+            self._skips.clear()
+            agreed = self.talk.start_agreeing(bits)()
+            for what, bit in SKIPS.items():
+                if agreed & bit:
+                    run._now.ask_skip(what)
+
+    def end(self, why: str) -> None:
+        """Talk no more: this rank has failed."""
+        self.talk.end(why)
+
+    def _taken(self) -> dict[str, Any]:
+        """Return what this rank wishes, and wish it no longer."""
+        mine, self._wishes.mine = self._wishes.mine, {}
+        if self._is_save_signalled:
+            self._is_save_signalled = False
+            mine.setdefault("save", {})["manual"] = True
+        if self._signals.caught is not None and not self._is_signal_told:
+            self._is_signal_told = True
+            mine["signal"] = self._signals.caught.name
+        return mine
+
+    def _grant(self, wishes: list[dict[str, Any]]) -> None:
+        """Do what was wished, in the order of ranks: what is done is the same everywhere."""
+        grants: dict[str, Callable[[Any], None]] = {
+            "stop": self._stop,
+            "signal": self._be_signalled,
+            "save": self._save,
+            "stop_epoch": lambda _: Verdicts.ask_stop_epoch(self._wishes),
+        }
+        for wish in wishes:
+            for name, value in wish.items():
+                if name in grants:
+                    grants[name](value)
+        self._set([wish["settings"] for wish in wishes if "settings" in wish])
+
+    def _stop(self, reason: str) -> None:
+        if Verdicts.ask_stop(self._wishes, reason):
+            self._run.put_event("stop", reason=reason)
+
+    def _be_signalled(self, name: str) -> None:
+        if self._signals.received is None:
+            self._signals.take(signal.Signals[name])
+
+    def _save(self, tags: Mapping[str, bool]) -> None:
+        for tag, in_background in tags.items():
+            self._saving.ask(tag, self._keeps.pop(tag, None), in_background)
+
+    def _set(self, settings: list[dict[str, Any]]) -> None:
+        values: dict[str, Any] = {}
+        for one in settings:
+            for name, value in one.items():
+                if values.setdefault(name, value) != value and self.talk.rank == 0:
+                    logger.warning(
+                        "%s is set to %r and to %r by different ranks; %r stays", name, values[name], value, values[name]
+                    )
+        self._hyper.granted(values)

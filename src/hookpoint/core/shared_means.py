@@ -1,0 +1,35 @@
+"""Shared means: those of all processes of a team, weighted by samples, made of their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from math import fsum, nan
+from typing import Any
+
+from hookpoint.core.metrics import Mean
+from hookpoint.core.talk import Talk
+
+
+def shared_means(
+    talk: Talk, may_wait: Callable[[], AbstractContextManager[None]], means: Mapping[str, Mean], what: str
+) -> dict[str, Any]:
+    """Return the mean over all processes with different data, of each name that any of them has; the same everywhere."""
+    with may_wait():
+        mine = {name: list(mean.sums()) for name, mean in means.items()}
+    parts = [sums for sums, model_rank in talk.gather([mine, talk.model_rank], what) if model_rank == 0]
+    names = dict.fromkeys(name for sums in parts for name in sums)
+    return {name: _mean([sums[name] for sums in parts if name in sums]) for name in names}
+
+
+def _mean(sums: list[list[float]]) -> float:
+    weight = total_of([weight for _, weight in sums])
+    return total_of([total for total, _ in sums]) / weight if weight else nan
+
+
+def total_of(numbers: list[float]) -> float:
+    """Return an exact sum, rounded once; of infinities and of what is too large, what plain addition makes of them."""
+    try:
+        return fsum(numbers)
+    except (OverflowError, ValueError):
+        return sum(numbers)

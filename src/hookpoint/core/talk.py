@@ -1,0 +1,110 @@
+"""Talk: a team in which everybody says what he talks about, so that words for one thing are never taken for another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import fsum
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.dispatch import call_in
+from hookpoint.core.errors import OutOfStep, text
+
+if TYPE_CHECKING:
+    from hookpoint.core.dispatch import Call
+    from hookpoint.core.run import Run
+    from hookpoint.core.team import Answer, Team
+
+
+class Talk:
+    """Pass words on to a team, and compare what each rank says it is about: the same call, of the same callback, at one point.
+
+    Ranks that talk about different things, or to nobody, get an error that names who was where, instead of waiting for ever
+    or of taking one number for another. `count` is how often the team has talked: the same on every rank.
+    """
+
+    def __init__(self, team: Team, run: Run) -> None:
+        self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
+        self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
+        self.count = 0
+        self._team = team
+        self._run = run
+        self._is_off = ""
+
+    def gather(self, value: Any, what: str = "run.team.gather()") -> list[Any]:
+        about = f"{what} {self._where()}"
+        said = self._words(about, lambda: self._team.gather([about, value]))
+        if any(one[0] != about for one in said):
+            raise apart([one[0] for one in said])
+        return [one[1] for one in said]
+
+    def broadcast(self, value: Any, source: int = 0, what: str = "run.team.broadcast()") -> Any:
+        return self.gather(value if self.rank == source else None, what)[source]
+
+    def sums(self, values: Sequence[float], what: str = "run.team.sums()") -> list[float]:
+        return [fsum(column) for column in zip(*self.gather(list(values), what), strict=True)]
+
+    def barrier(self, what: str = "run.team.barrier()") -> None:
+        self.gather(None, what)
+
+    def to_chief(self, data: bytes) -> list[bytes]:
+        self.gather(None, "run.team.to_chief()")
+        return self._words("run.team.to_chief()", lambda: self._team.to_chief(data))  # type: ignore[no-any-return]
+
+    def start_agreeing(self, bits: int) -> Answer:
+        about = f"the agreement of iteration {self._run._clocks.iteration}, epoch {self._run._clocks.epoch}"
+        answer = self._words(about, lambda: self._team.start_agreeing(bits), counts=False)
+        return lambda: self._words(about, answer, counts=False)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._team.close()
+
+    def end(self, why: str) -> None:
+        """Talk no more: this rank has failed, and nobody would answer."""
+        self._is_off = why
+
+    def _words(self, about: str, talk: Any, *, counts: bool = True) -> Any:
+        if self._is_off:
+            raise OutOfStep(text(f"{about}: nobody would answer, as {self._is_off}."))
+        self.count += counts
+        try:
+            return talk()
+        except RuntimeError as error:
+            raise unanswered(self.rank, self.size, about, error) from error
+
+    def _where(self) -> str:
+        clocks, call = self._run._clocks, caller()
+        who = "in the loop" if call is None else f"in {call.entry.name} at {call.point}"
+        return f"{who}, iteration {self._run.current_iteration}, epoch {clocks.epoch}"
+
+
+def caller() -> Call | None:
+    """Return the innermost call of a callback that we are in. The frames tell, so that no call pays for it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        call = call_in(frame)
+        if call is not None:
+            return call
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def apart(abouts: Sequence[str]) -> OutOfStep:
+    """Return the error for ranks that talk about different things."""
+    groups: dict[str, list[int]] = {}
+    for rank, about in enumerate(abouts):
+        groups.setdefault(about, []).append(rank)
+    said = {f"rank {','.join(map(str, ranks))}": about for about, ranks in groups.items()}
+    cure = "on all ranks, or on none: what one process alone knows must not decide it"
+    return OutOfStep(text("the processes are not at the same place.", **said, call=cure))
+
+
+def unanswered(rank: int, size: int, about: str, error: BaseException) -> OutOfStep:
+    """Return the error for a rank that waited in vain."""
+    others = "the other rank" if size == 2 else f"one of the other {size - 1} ranks"
+    late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+    what = f"{others} did not come in time" if late else f"{others} is gone"
+    cures = {"call": "it on all ranks, or on none; say collective = True in a callback that does", "see": "what they say"}
+    if not late:
+        cures = {"see": "what it says: it has failed, or was ended"}
+    return OutOfStep(text(f"rank {rank} waits in {about}; {what}.", **cures))

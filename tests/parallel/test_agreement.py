@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+
+def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
+    def stop():
+        import random
+
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class StopAt(Callback):
+            def __init__(self, step):
+                self.at, self.reasons = step, []
+
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.iteration == self.at:
+                    run.stop(f"at {self.at}")
+
+        ends = []
+        numbers = random.Random(7)
+        for _ in range(50):
+            at, epochs = numbers.randrange(1, 12), 0
+            with Loop([StopAt(at)], extra_callbacks=[], monitors=[], log_every=3) as run:
+                for _ in run.epochs(3):
+                    epochs += 1
+                    for _ in run.batches([1.0, 2.0, 3.0, 4.0]):
+                        run.log(loss=1.0)
+            ends.append([at, run.iteration, epochs, run.stop_reason])
+        return ends
+
+    first, second = launch(stop).results
+    assert first == second
+    assert len(first) == 50
+    assert all(iterations in (at, at + 1) and reason == f"at {at}" for at, iterations, _, reason in first)
+    assert {iterations - at for at, iterations, _, _ in first} == {0, 1}  # at once where they talk anyway: log steps, epoch ends
+
+
+def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(launch):
+    def settings():
+        import random
+
+        import torch
+
+        from hookpoint import Callback, Loop
+
+        class Set(Callback):
+            def __init__(self, at, rank):
+                self.at, self.rank, self.seen = at, rank, []
+
+            def on_iter_begin(self, run):
+                self.seen.append(run.optimizer.param_groups[0]["lr"])
+
+            def on_iter_end(self, run):
+                if run.rank == self.rank and run.iteration == self.at:
+                    run.hyper["learning_rate"] = 0.25
+                    assert run.hyper["learning_rate"] == 0.25
+
+        numbers, seen = random.Random(3), []
+        for number in range(50):
+            model = torch.nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            change = Set(numbers.randrange(1, 8), number % 2)
+            with Loop([change], optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(2):
+                    for _ in run.batches([1.0] * 5):
+                        optimizer.step()
+            seen.append([change.at, change.seen])
+        return seen
+
+    first, second = launch(settings).results
+    assert first == second
+    for at, rates in first:
+        assert rates == [0.5] * rates.count(0.5) + [0.25] * rates.count(0.25)
+        assert rates.count(0.5) in (at, at + 1)
+
+
+def test_a_setting_of_all_ranks_at_the_end_of_an_epoch_holds_from_the_next_step_on(launch):
+    def settings():
+        import torch
+
+        from hookpoint import Loop
+        from hookpoint.callbacks import ScheduledHyperParamSetter
+
+        model = torch.nn.Linear(1, 1)
+        optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.5), []
+        setters = [ScheduledHyperParamSetter("learning_rate", [(1, 0.1)])]
+        with Loop(setters, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(3):
+                for _ in run.batches([1.0, 2.0]):
+                    seen.append(optimizer.param_groups[0]["lr"])
+                    optimizer.step()
+                if run.is_chief and run.epoch == 2:
+                    run.hyper["lr"] = 0.01
+        return seen
+
+    assert launch(settings).results == [[0.5, 0.5, 0.1, 0.1, 0.01, 0.01]] * 2
+
+
+def test_stop_epoch_ends_the_training_of_the_epoch_on_all_ranks(launch):
+    def stop_epoch():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class End(Callback):
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.epoch == 1 and run.batch_idx == 2:
+                    run.stop_epoch()
+
+        seen = []
+        with Loop([End()], extra_callbacks=[], monitors=[]) as run:
+            for epoch in run.epochs(2):
+                for batch in run.batches(range(8)):
+                    seen.append([epoch, batch])
+        return seen
+
+    expected = [[1, batch] for batch in range(4)] + [[2, batch] for batch in range(8)]
+    assert launch(stop_epoch).results == [expected] * 2
+
+
+def test_a_stop_that_is_raised_and_one_before_the_first_epoch(launch):
+    def stops():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop, StopRun
+
+        class Raise(Callback):
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.iteration == 2:
+                    raise StopRun("raised")
+
+        class AtBegin(Callback):
+            def on_run_begin(self, run):
+                if run.rank == 1:
+                    run.stop("at once")
+
+        ends = []
+        for callback in (Raise(), AtBegin()):
+            with Loop([callback], extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(2):
+                    for _ in run.batches(range(8)):
+                        pass
+            ends.append([run.iteration, run.epoch, run.stop_reason])
+        return ends
+
+    assert launch(stops).results == [[[3, 1, "raised"], [0, 0, "at once"]]] * 2
+
+
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(launch):
+    def signalled():
+        import os
+        import signal
+
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class Kill(Callback):
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.iteration == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        status = None
+        try:
+            with Loop([Kill()], extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(2):
+                    for _ in run.batches(range(20)):
+                        pass
+        except SystemExit as end:
+            status = end.code
+        return [run.iteration, run.epoch, status, run.stop_reason]
+
+    assert launch(signalled).results == [[6, 1, 143, "SIGTERM was received"]] * 2
+
+
+def test_a_declared_skip_on_one_rank_skips_the_same_batch_on_all(launch):
+    def skips():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class Skip(Callback):
+            may_skip = True
+
+            def __init__(self):
+                self.skipped = []
+
+            def on_iter_begin(self, run):
+                if run.mode == "train" and run.rank == 1 and run.batch in (2, 5):
+                    run.skip_batch()
+
+            def on_backward_end(self, run):
+                if run.rank == 0 and run.batch == 3:
+                    run.skip_step()
+
+            def on_iter_skip(self, run):
+                self.skipped.append(run.batch)
+
+        skip, seen, stepped = Skip(), [], []
+        with Loop([skip], extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(1):
+                for batch in run.batches(range(8)):
+                    seen.append(batch)
+                    run.fire("on_backward_end")
+                    if "step" not in run.skipped:
+                        stepped.append(batch)
+                for _ in run.batches(range(3 + run.rank), mode="val"):
+                    pass
+        return [skip.skipped, seen, stepped]
+
+    assert launch(skips).results == [[[2, 5], [0, 1, 3, 4, 6, 7], [0, 1, 4, 6, 7]]] * 2
+
+
+def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
+    def refused():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class Skip(Callback):
+            def on_iter_begin(self, run):
+                run.skip_batch()
+
+        class Retry(Callback):
+            def on_iter_begin(self, run):
+                run.retry()
+
+        said = []
+        for callback in (Skip(), Retry()):
+            try:
+                with Loop([callback], extra_callbacks=[], monitors=[]) as run:
+                    for _ in run.batches(range(3)):
+                        pass
+            except ValueError as error:
+                said.append(str(error))
+        try:
+            with Loop(extra_callbacks=[], monitors=[]) as run:
+                for _ in run.batches(range(3)):
+                    run.skip_step()
+        except ValueError as error:
+            said.append(str(error))
+        return said
+
+    for said in launch(refused).results:
+        assert said[0] == (
+            "Skip asks for skip_batch(), and 2 processes have to agree on it.\n  declare   may_skip = True in its class"
+        )
+        assert said[1].startswith("run.retry() is for one process; this run has 2")
+        assert said[2].startswith("the loop's body asks for skip_step()")
