@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
     from hookpoint.engine.hooked_loader import HookedLoader
     from hookpoint.engine.seeded_samples import SeededSamples
+    from hookpoint.parallel.data_parallel import DataParallel
+    from hookpoint.parallel.sharded import Sharded
     from hookpoint.presets.loop import Loop
     from hookpoint.presets.plot import plot
     from hookpoint.presets.prove import prove
@@ -49,6 +51,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "Callback": "callback",
     "CallbackFactory": "callback_factory",
     "CallbackPipeline": "pipeline",
+    "DataParallel": "parallel.data_parallel",
     "EnableCallbackIf": "periodic",
     "Every": "when",
     "HookedLoader": "engine.hooked_loader",
@@ -71,6 +74,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "Run": "run",
     "Runner": "presets.runner",
     "SeededSamples": "engine.seeded_samples",
+    "Sharded": "parallel.sharded",
     "StopRun": "errors",
     "Store": "store",
     "When": "when",
@@ -99,6 +103,7 @@ __all__ = [
     "Callback",
     "CallbackFactory",
     "CallbackPipeline",
+    "DataParallel",
     "EnableCallbackIf",
     "Every",
     "HookedLoader",
@@ -121,6 +126,7 @@ __all__ = [
     "Run",
     "Runner",
     "SeededSamples",
+    "Sharded",
     "StopRun",
     "Store",
     "When",

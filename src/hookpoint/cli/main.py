@@ -24,6 +24,7 @@ COMMANDS = {  # the module in hookpoint.cli and the command in it are called lik
     "clean": "Delete old checkpoints, logs and earlier runs.",
     "explain": "Say which callback runs when, and why there.",
     "points": "List the points of a run.",
+    "launch": "Run a script in several processes that train together.",
     "prove": "Show that a training can be killed and resumed exactly.",
 }
 
