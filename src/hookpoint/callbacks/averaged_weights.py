@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks.sharded_tensors import whole
 from hookpoint.callbacks.weight_average import WeightAverage
 from hookpoint.callbacks.weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback import Callback
@@ -37,7 +38,10 @@ class AveragedWeights(Callback):
         self._versions: list[int] = []
 
     def weights(self) -> dict[str, Any]:
-        """Return the averages as a state dict, with what the model has of everything else, in memory of its own."""
+        """Return the averages as a state dict, with what the model has of everything else, in memory of its own.
+
+        Sharded ones are put together: all processes call this.
+        """
         known = (self.average._model, self._given, self.component)
         model = next((one for one in known if one is not None), None)
         if not self.average.averages or model is None:
@@ -140,5 +144,5 @@ class AveragedWeights(Callback):
 
 def _cloned(state: Any) -> Any:
     if hasattr(state, "detach"):
-        return state.detach().clone()
+        return whole(state.detach()).clone()
     return {key: _cloned(one) for key, one in state.items()}

@@ -62,6 +62,9 @@ class BinaryClassificationStats:
         new = ((yes & is_yes).sum(), (yes & ~is_yes).sum(), (~yes & is_yes).sum(), (~yes & ~is_yes).sum())
         self._counts = tuple(old + more for old, more in zip(self._counts, new, strict=True))
 
+    def share(self, run: Run) -> None:
+        self._counts = tuple(int(run.reduce(count)) for count in self._counts)
+
     def results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
         hits, false_alarms, misses, _ = self._counts
         precision = Ratio(hits, hits + false_alarms, empty=0.0)

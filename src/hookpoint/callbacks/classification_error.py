@@ -52,5 +52,8 @@ class ClassificationError:
             entries = vector(who, "what says which samples are wrong", read(who, run, wrong))
             self._error.add((entries != 0).sum(), math.prod(entries.shape))
 
+    def share(self, run: Run) -> None:
+        self._error.share(run)
+
     def results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
         return {self.names[0]: self._error}

@@ -6,20 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.callbacks.numerics import largest
+from hookpoint.callbacks.sharded_tensors import gathered, here, is_sharded
 
 LEAST_NORM = 1e-12  # of weights, so that those that are all 0 have a ratio, too
 
 
-def local(tensor: Any) -> Any:
-    """Return the numbers of a tensor that are here: of a sharded one this rank's part, of a sparse one its values."""
+def dense(tensor: Any) -> Any:
+    """Return the numbers of a tensor, of a sparse one its values; a sharded one stays so."""
     tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 
 def sizes(gradients: Iterable[Any]) -> dict[str, Any]:
     """Return the norm of all gradients together, the largest magnitude, and the share that is NaN or infinite.
+
+    Where they are sharded, these are those of the whole ones, and all processes call this.
 
     >>> import torch
     >>> sizes([torch.tensor([3.0, 0.0]), torch.tensor([-4.0, 0.0])])
@@ -30,6 +31,8 @@ def sizes(gradients: Iterable[Any]) -> dict[str, Any]:
     several = [one for one in gradients if one.numel()]
     if not several:
         return {}
+    if any(map(is_sharded, several)):
+        return _sizes_together(several)
     with torch.no_grad():
         bad = [one.numel() - torch.isfinite(one).sum() for one in several]
         share = torch.stack([one.to(bad[0].device, non_blocking=True) for one in bad]).sum() / sum(map(torch.numel, several))
@@ -42,5 +45,32 @@ def update_ratio(pairs: Iterable[tuple[Any, Any]]) -> Any:
 
     with torch.no_grad():
         several = list(pairs)
+        if any(is_sharded(new) for _, new in several):
+            return _ratio_together(several)
         change = torch.nn.utils.get_total_norm([new - old for old, new in several])
         return change / torch.nn.utils.get_total_norm([old for old, _ in several]).clamp_min(LEAST_NORM)
+
+
+def _sizes_together(several: list[Any]) -> dict[str, Any]:
+    import torch
+
+    with torch.no_grad():
+        parts = [here(one) for one in several]
+        norm, most = torch.nn.utils.get_total_norm(parts), torch.stack([_largest(part) for part in parts]).max()
+        bad = torch.stack([part.numel() - torch.isfinite(part).sum() for part in parts]).sum()
+        norms, largest_ones, bad_ones = gathered(torch.stack([norm, most, bad]), several[0]).unbind(dim=1)
+        share = bad_ones.sum() / sum(map(torch.numel, several))
+        return {"norm": torch.linalg.vector_norm(norms), "max": largest_ones.max(), "nonfinite": share}
+
+
+def _ratio_together(several: list[tuple[Any, Any]]) -> Any:
+    import torch
+
+    change = torch.nn.utils.get_total_norm([here(new) - here(old) for old, new in several])
+    size = torch.nn.utils.get_total_norm([here(old) for old, _ in several])
+    changes, norms = gathered(torch.stack([change, size]), several[0][1]).unbind(dim=1)
+    return torch.linalg.vector_norm(changes) / torch.linalg.vector_norm(norms).clamp_min(LEAST_NORM)
+
+
+def _largest(part: Any) -> Any:
+    return part.abs().max() if part.numel() else part.new_zeros(())  # a process may have none of a small one

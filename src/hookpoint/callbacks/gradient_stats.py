@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.gradient_sizes import local, sizes, update_ratio
+from hookpoint.callbacks.gradient_sizes import dense, sizes, update_ratio
 from hookpoint.callbacks.measured_steps import MeasuredSteps
 from hookpoint.callbacks.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks.named_modules import named_parameters
@@ -32,7 +32,7 @@ class GradientStats(Callback):
     since the last time, as of anything that is logged.
 
     Listens to on_setup, on_train_epoch_begin, on_step_begin and on_run_end, with `updates` to on_step_end. Keeps nothing in the
-    checkpoint. Runs on the chief; of sharded parameters it has the chief's part. A step pays for one comparison; one that is
+    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters. A step pays for one comparison; one that is
     measured for three passes over the gradients and with `updates` a copy of the weights, on their device: no GPU is waited
     for, unless gradients are sparse.
 
@@ -46,8 +46,6 @@ class GradientStats(Callback):
     >>> run.metrics["gradient/norm"], run.metrics["gradient/max"], run.metrics["gradient/nonfinite"]
     (5.0, 4.0, 0.0)
     """
-
-    ranks = "chief"
 
     def __init__(
         self,
@@ -83,13 +81,13 @@ class GradientStats(Callback):
         self._before = {}
         if not self.steps.has_next(run):
             return
-        gradients = {name: local(one) for name, one in step_gradients(run.optimizer, self._parameters.items())}
+        gradients = {name: dense(one) for name, one in step_gradients(run.optimizer, self._parameters.items())}
         if gradients:
             run.log({f"gradient/{name}": value for name, value in sizes(gradients.values()).items()})
         for name, gradient in gradients.items() if self.per_parameter else ():
             run.log({f"gradient/{name}/{what}": value for what, value in sizes([gradient]).items()})
         if self.updates:
-            self._before = {name: local(self._parameters[name]).clone() for name in gradients}
+            self._before = {name: dense(self._parameters[name]).clone() for name in gradients}
 
     def on_run_end(self) -> None:
         self._parameters, self._before = {}, {}
@@ -97,7 +95,7 @@ class GradientStats(Callback):
     def _measure_update(self, run: Run) -> None:
         before, self._before = self._before, {}
         if before:
-            pairs = [(old, local(self._parameters[name])) for name, old in before.items()]
+            pairs = [(old, dense(self._parameters[name])) for name, old in before.items()]
             run.log("gradient/update_ratio", update_ratio(pairs))
 
     def _choose(self, run: Run) -> None:

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 
 class HyperParamSetter(Callback):
-    """Change a setting while the run goes on; derived classes say when, and to what."""
+    """Change a setting while the run goes on; derived classes say when, and to what.
+
+    `alike` says whether that rests on the clocks alone, so that every process of a run does the same at the same step.
+    """
+
+    alike = False
 
     def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.setting = Setting(param)
+        self.setting = Setting(param, alike=self.alike)
         self.name = self.name or f"{type(self).__name__}({self.setting.name})"
 
     def on_run_begin(self, run: Run) -> None:

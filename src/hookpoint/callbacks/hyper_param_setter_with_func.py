@@ -35,6 +35,8 @@ class HyperParamSetterWithFunc(HyperParamSetter):
     0.125
     """
 
+    alike = True
+
     def __init__(self, param: str | HyperParam, func: Callable[[int, Any], Any], **options: Unpack[Options]) -> None:
         super().__init__(param, **options)
         if not callable(func):

@@ -79,6 +79,7 @@ class InferenceRunner(Callback):
         if not self.infs:
             raise ValueError("InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}")
         self.name = self.name or f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})"
+        self._shares: Run | None = None
         self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
 
     def on_setup(self, run: Run) -> None:
@@ -95,6 +96,7 @@ class InferenceRunner(Callback):
     def on_trigger(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.reset()
+        self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each process has a part of the data
         forward = None if self._forward is None else partial(_compute, self._forward, self._takes_run)
         run.evaluate(self.data, batch_size=self.batch_size, forward=forward, update=self._update, results=self._results)
 
@@ -103,6 +105,11 @@ class InferenceRunner(Callback):
             inferencer.update(run)
 
     def _results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
+        for inferencer in self.infs if self._shares is not None else ():
+            share = getattr(inferencer, "share", None)
+            if share is not None:
+                share(self._shares)
+        self._shares = None
         return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
 
 

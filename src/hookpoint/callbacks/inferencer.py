@@ -14,7 +14,8 @@ class Inferencer(Protocol):
 
     `names` are those of the results, known before anything runs. `update` finds `run.outputs`, `run.targets`, `run.loss` and
     `run.batch` of a batch, and adds up without waiting for a device; a result may be a number, a tensor of one element or
-    anything with `__float__`.
+    anything with `__float__`. In a run of several processes each has a part of the data: an inferencer with a method
+    `share(run)` is called there, before `results`, to make its sums those of all, with `run.reduce` or `run.gather`.
 
     >>> class Largest:
     ...     names = ("largest",)

@@ -38,6 +38,8 @@ class LearningRateScheduler(HyperParamSetter):
     0.25
     """
 
+    alike = True
+
     def __init__(
         self,
         schedule: Callable[..., Any],

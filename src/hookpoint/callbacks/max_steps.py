@@ -46,7 +46,7 @@ class MaxSteps(Callback):
 
     def _stop_if_over(self, run: Run) -> None:
         if run.step >= self.n:
-            run.stop(f"{self.name or 'MaxSteps'}: {run.step} steps are done")
+            run.stop(f"{self.name or 'MaxSteps'}: {run.step} steps are done", alike=True)
 
 
 def _is_last_batch(run: Run) -> bool:

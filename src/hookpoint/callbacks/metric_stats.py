@@ -18,7 +18,8 @@ class MetricStats:
     """Measure a metric over the data set: an object with update, compute and reset, as torchmetrics has, or a function.
 
     The object is copied, so that nobody else's passes are in it, and moved to the device of the run where it can be. A
-    function `(outputs, targets) -> number or tensor` is averaged by samples.
+    function `(outputs, targets) -> number or tensor` is averaged by samples. In a run of several processes an object of
+    torchmetrics adds up over all of them itself; the results of any other are averaged by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:
@@ -29,11 +30,12 @@ class MetricStats:
                 f"metrics[{name!r}] is {metric!r}; give a function (outputs, targets) -> number, or a metric object"
             )
         self._metric = copy.deepcopy(metric) if self._has_state else metric
-        self._mean = Ratio()
-        self._is_placed = False
+        self.reset()
 
     def reset(self) -> None:
         self._mean = Ratio()
+        self._samples = 0
+        self._is_shared = False
         self._is_placed = False
         if self._has_state:
             self._metric.reset()
@@ -47,7 +49,16 @@ class MetricStats:
         if not self._is_placed and run.device is not None and hasattr(self._metric, "to"):
             self._metric.to(run.device)
         self._is_placed = True
+        self._samples += count_samples(run.batch)
         self._metric.update(outputs, targets)
 
+    def share(self, run: Run) -> None:
+        if self._has_state and not hasattr(self._metric, "sync_context"):
+            self._is_shared = True
+            if self._samples:
+                self._mean.add_mean(self._metric.compute(), self._samples)
+        if not self._has_state or self._is_shared:
+            self._mean.share(run)
+
     def results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.names[0]: self._metric.compute() if self._has_state else self._mean}
+        return {self.names[0]: self._metric.compute() if self._has_state and not self._is_shared else self._mean}

@@ -11,7 +11,9 @@ from hookpoint.callbacks.hook_handles import HookHandles, Registered
 from hookpoint.callbacks.module_hooks import functions_given
 from hookpoint.callbacks.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks.named_modules import named_parameters
+from hookpoint.callbacks.sharded_tensors import is_sharded
 from hookpoint.core.callback import Callback
+from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -35,7 +37,7 @@ class ParameterHooks(Callback):
 
     A frozen parameter has no gradient, and no hook. One that is thawed in the middle, or put in the place of another, has its
     hooks from the next training pass on; one that is frozen in the middle keeps them, and they are not called. A tied
-    parameter has one hook, by the first name that fits.
+    parameter has one hook, by the first name that fits. Sharded parameters are refused: torch calls no hooks of theirs.
 
     Listens to on_setup, on_run_begin, on_train_epoch_begin, on_exception and on_run_end. Keeps nothing in the checkpoint. Runs
     on all ranks. A step pays for the functions, and one call around each.
@@ -64,6 +66,7 @@ class ParameterHooks(Callback):
         self._handles = HookHandles()
 
     def on_setup(self, run: Run) -> None:
+        self._refuse_sharded(run)
         if not any(parameter.requires_grad for parameter in self._parameters(run).values()):
             logger.warning("%s: every parameter that fits is frozen, and has no hook until it is thawed", self.name)
 
@@ -84,6 +87,16 @@ class ParameterHooks(Callback):
 
     def on_run_end(self) -> None:
         self._handles.remove()
+
+    def _refuse_sharded(self, run: Run) -> None:
+        for name, parameter in self._parameters(run).items():
+            if is_sharded(parameter):
+                raise BadLoop(
+                    text(
+                        f"{self.name}: {name} is sharded, and torch calls no hooks of its gradient.",
+                        look="at parameter.grad at on_step_begin, or use GradientStats",
+                    )
+                )
 
     def _parameters(self, run: Run) -> dict[str, Any]:
         return self.pattern.chosen(str(self.name), "parameter", named_parameters(run.model))

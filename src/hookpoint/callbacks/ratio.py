@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
 
 
 class Ratio:
@@ -36,6 +39,11 @@ class Ratio:
         if size:
             value = wide(value)
             self.add((value.sum() if hasattr(value, "sum") else value) * (weight / size), weight)
+
+    def share(self, run: Run) -> None:
+        """Make it the ratio of what all processes of the run have added up: all of them call this."""
+        assert self._sums is not None, "what was read is final"
+        self._sums = tuple(run.reduce(one) for one in self._sums)  # type: ignore[assignment]
 
     def __float__(self) -> float:
         sums = self._sums

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.store import Keep
+from hookpoint.core.when import TIME, Combined, NotOf, OnClock, When
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -59,7 +60,12 @@ class Saver(Callback):
             self._asked[tag] = run.step
             if not in_background:
                 self._awaited[tag] = run.step
-            run.save(tag, keep=self.rules[tag], in_background=in_background)
+            run.save(tag, keep=self.rules[tag], in_background=in_background, alike=self._asks_alike(run))
+
+    def _asks_alike(self, run: Run) -> bool:
+        """Say whether all processes of a team ask at this step: by what they count alike, and not by time, or by a function."""
+        mine = next((entry for entry in run.hooks.entries if entry.subject is self), None)
+        return mine is not None and (mine.schedule is None or _is_counted(mine.schedule))
 
     def on_save(self, tags: Sequence[str]) -> None:
         self._awaited = {tag: step for tag, step in self._awaited.items() if tag not in tags}
@@ -77,6 +83,14 @@ class Saver(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._asked, self._awaited = dict(state["asked"]), {}
+
+
+def _is_counted(schedule: When) -> bool:
+    if isinstance(schedule, Combined):
+        return all(map(_is_counted, schedule.parts))
+    if isinstance(schedule, NotOf):
+        return _is_counted(schedule.part)
+    return isinstance(schedule, OnClock) and schedule.clock not in TIME
 
 
 def _has_passed(step: int, run: Run) -> bool:

@@ -49,6 +49,16 @@ class ScalarStats:
                 raise MissingOutput("ScalarStats", name, self._kind, values)
             mean.add_mean(number("ScalarStats", name, values[name]), samples)
 
+    def share(self, run: Run) -> None:
+        """Take in the sums of all processes; one that had no data learns from the others what there is."""
+        known = [self._known, self._kind] if self._means is not None else None
+        found = next(one for one in run.gather([known, list(self._means or ())]) if one[0] is not None)
+        (self._known, self._kind), names = found
+        means = self._means or {}
+        self._means = {name: means.get(name, Ratio()) for name in names}
+        for mean in self._means.values():
+            mean.share(run)
+
     def results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._result(source, logged) for name, source in zip(self.names, self._sources, strict=True)}
 

@@ -40,6 +40,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     3 0.25
     """
 
+    alike = True
+
     def __init__(
         self,
         param: str | HyperParam,

@@ -23,9 +23,12 @@ class Setting:
     A change is an event, "setting", and a line in the log. Of parameter groups that differ, each is changed from the value it
     has. Two callbacks that change one setting are both named in a warning, once, when the second one does so. A checkpoint
     keeps what nobody else would: the value of a setting that is not the optimizer's.
+
+    In a run of several processes, all of them get a new value at the same step: at once where each sets the same one, which is
+    what `alike` says, and one step later where only one of them may know of it.
     """
 
-    def __init__(self, param: str | HyperParam) -> None:
+    def __init__(self, param: str | HyperParam, *, alike: bool = False) -> None:
         is_object = hasattr(param, "get_value") and hasattr(param, "set_value") and hasattr(param, "name")
         if not (isinstance(param, str) and param) and not is_object:
             raise TypeError(
@@ -33,6 +36,7 @@ class Setting:
             )
         self.name: str = param if isinstance(param, str) else param.name
         self.has_written = False
+        self._alike = alike
         self._param = None if isinstance(param, str) else param
         self._own: HyperParam | None = self._param
         self._by = ""
@@ -48,6 +52,8 @@ class Setting:
         self._by = by
         if self._param is None:
             self._own = run.hyper._registered.get(self.name)
+        if self._is_told_of(run) and self._own is not None:
+            run.hyper.register(self._own)
         self.value(run)
         others = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
         self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and one._overlaps(self)]
@@ -128,14 +134,18 @@ class Setting:
         return [part for part in parts if part in run.hyper] or [self.name]
 
     def _get(self, run: Run, part: str) -> Any:
-        value = self._own.get_value() if self._own is not None else run.hyper[part]
+        value = run.hyper[part] if self._own is None or self._is_told_of(run) else self._own.get_value()
         return float(value) if hasattr(value, "fill_") else value  # a learning rate may be a tensor
 
     def _put(self, run: Run, part: str, value: Any) -> None:
-        if self._own is not None:
-            self._own.set_value(value)
+        if self._own is None or self._is_told_of(run):
+            run.hyper.set(part, value, alike=self._alike)
         else:
-            run.hyper[part] = value
+            self._own.set_value(value)
+
+    def _is_told_of(self, run: Run) -> bool:
+        """Whether other processes are to be told of a change."""
+        return run.hyper.wish is not None and not self._alike
 
     def _refuse_negative(self, value: Any) -> None:
         if self._own is None and self._key[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:

@@ -87,7 +87,7 @@ class StochasticWeightAveraging(AveragedWeights):
         if forward is not None and not callable(forward):
             raise TypeError(f"StochasticWeightAveraging(forward=...) takes a function of the batch; got {forward!r}")
         self.data, self._forward = data, forward
-        self.setting = None if lr is None else Setting("learning_rate")
+        self.setting = None if lr is None else Setting("learning_rate", alike=True)
         self.reset()
 
     def on_setup(self, run: Run) -> None:
@@ -118,7 +118,7 @@ class StochasticWeightAveraging(AveragedWeights):
     def on_train_iter_begin(self, run: Run) -> None:
         if run.lr_scheduler is not None and self._rates:  # it writes too, between epochs or after each step
             for position, rate in enumerate(self._goals(run)):
-                run.hyper[f"lr@{position}"] = rate
+                run.hyper.set(f"lr@{position}", rate, alike=True)
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hookpoint.callbacks.sharded_tensors import here, is_sharded, part_like
 from hookpoint.core.parts import named_parameters
 
 
@@ -13,7 +14,7 @@ class WeightAverage:
 
     Tied weights are there once, frozen ones not at all: what the model has of them is their average. Those of half precision
     are averaged in float32: a small share of a small change would be lost otherwise. Integers, such as counts of batches, are
-    not averaged. `averages` maps names to tensors on the devices of the weights; they are changed in place.
+    not averaged. Of sharded weights each process averages its part. `averages` maps names to tensors on the devices of the weights; they are changed in place.
     """
 
     def __init__(self, *, buffers: bool) -> None:
@@ -54,10 +55,13 @@ class WeightAverage:
                     continue
                 kind = torch.float32 if source.dtype in (torch.float16, torch.bfloat16) else source.dtype
                 value = source.detach() if is_new else average
-                averages[name] = value.to(device=source.device, dtype=kind, copy=is_new)
+                if is_sharded(source):
+                    averages[name] = part_like(value, source).to(kind) if not is_new else value.clone().to(kind)
+                else:
+                    averages[name] = value.to(device=source.device, dtype=kind, copy=is_new)
                 group = groups.setdefault((source.device, source.dtype), ([], []))
-                group[0].append(averages[name])
-                group[1].append(source)
+                group[0].append(here(averages[name]))
+                group[1].append(here(source.detach()) if is_sharded(source) else source)
                 self._sources.append(source)
         self._model, self.averages, self._groups = model, averages, list(groups.values())
 
