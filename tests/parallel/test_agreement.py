@@ -33,7 +33,10 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
     assert first == second
     assert len(first) == 50
     assert all(iterations in (at, at + 1) and reason == f"at {at}" for at, iterations, _, reason in first)
-    assert {iterations - at for at, iterations, _, _ in first} == {0, 1}  # at once where they talk anyway: log steps, epoch ends
+    assert {iterations - at for at, iterations, _, _ in first} == {
+        0,
+        1,
+    }  # at once where they talk anyway: log steps, epoch ends
 
 
 def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(launch):

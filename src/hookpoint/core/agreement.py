@@ -20,6 +20,7 @@ from hookpoint.core.talk import Talk, caller
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from hookpoint.core.dispatch import Call
     from hookpoint.core.hyper import Hyper
     from hookpoint.core.run import Run
     from hookpoint.core.saving import Saving
@@ -76,6 +77,9 @@ class Agreement:
 
     def ask_save(self, tag: str, keep: Keep | None, in_background: bool) -> None:
         self._saving.refuse_if_nowhere()
+        if _is_asked_by_all(caller()):
+            self._saving.ask(tag, keep, in_background)  # at the step it is asked for, not one later
+            return
         self._keeps[tag] = keep
         self._wishes.mine.setdefault("save", {})[tag] = in_background
 
@@ -138,6 +142,10 @@ class Agreement:
         self._talks_heard = self.talk.count
         self._grant([one[0] for one in said])
         self._grant([one[1] for one in said])
+
+    def talk_next(self) -> None:
+        """Let the iteration that follows end with talk, as it does after a checkpoint: who goes on from one does the same."""
+        self._talks_heard = -1
 
     def meet(self, name: str, point: str) -> None:
         """Wait until all ranks are about to call this handler; whoever is elsewhere is named."""
@@ -203,3 +211,11 @@ class Agreement:
                         "%s is set to %r and to %r by different ranks; %r stays", name, values[name], value, values[name]
                     )
         self._hyper.granted(values)
+
+
+def _is_asked_by_all(call: Call | None) -> bool:
+    """Say whether a saver asks by a schedule of steps, and by nothing else: then every rank asks at the same step."""
+    if call is None or call.gates or not getattr(call.entry.subject, "saves", False) or call.entry.declared("reads"):
+        return False
+    schedule = call.handler.when if call.handler.when is not None else call.entry.schedule
+    return call.moment == "iter" and schedule is not None and schedule.is_alike

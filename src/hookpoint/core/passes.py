@@ -72,6 +72,7 @@ class Pass:
         "abandoned",
         "is_closing",
         "is_open",
+        "is_shared",
         "mode",
         "now",
         "results",
@@ -85,6 +86,7 @@ class Pass:
         self._aside = aside
         self.abandoned = False
         self.is_open = False
+        self.is_shared = False  # by all processes of a team: predictions, and what one does for itself, are not
         self.is_closing = False
         self.wants_end = self.was_cut = False
         self.now = Iteration()
@@ -181,12 +183,6 @@ class Pass:
             loop.saving.body_begins()
 
     @property
-    def is_shared(self) -> bool:
-        """Whether all processes of a team make this pass: predictions, and what one of them does for itself, are not theirs."""
-        call = caller() if self._agreement is not None else None
-        return self._agreement is not None and self.mode != "pred" and (call is None or call.entry.ranks == "all")
-
-    @property
     def batches_done(self) -> int:
         return self._batches_seen - self._in_iteration
 
@@ -241,6 +237,9 @@ class Pass:
         if known is not None:
             self.results, self._batches_seen, self._is_done = dict(known["results"]), known["batches"], True
             raise StopIteration
+        if self._agreement is not None and self.mode != "pred":
+            call = caller()
+            self.is_shared = call is None or call.entry.ranks == "all"
         self._outer_mode, self._outer_now = run.mode, run._now
         run.mode = self.mode
         set_now(run, NO_ITERATION)

@@ -18,7 +18,7 @@ OPS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Together:
-    """The places of this process, and words with the others. Each of the three calls is made by all of them, or by none.
+    """The places of this process, and words with the others. Each of these calls is made by all of them, or by none.
 
     A callback that calls one of them says `collective = True`. In one process each returns what it was given.
     """
@@ -54,6 +54,10 @@ class Together:
     def agree(self: Any, flag: bool) -> bool:
         """Return whether any process says so."""
         return any(_said(self, "run.agree()", bool(flag)))
+
+    def gather(self: Any, value: Any) -> list[Any]:
+        """Return what each process has, in the order of ranks; it travels as JSON."""
+        return _said(self, "run.gather()", value)
 
     def broadcast(self: Any, value: Any, source: int = 0) -> Any:
         """Return what one process has: numbers, texts, None, lists and dicts of them. It travels as JSON."""

@@ -41,6 +41,11 @@ class When(ABC):
         clocks = self.ticks_on or self.levels_on or {"epochs"}
         return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether every process of a run finds it due at the same moment: it asks neither the time nor a function."""
+        return False
+
     def __and__(self, other: When) -> When:
         return AllOf(self, other)
 
@@ -89,6 +94,10 @@ class OnClock(When):
             kind = "a number above 0" if timed and least else "a number, 0 or more" if timed else f"an integer, {least} or more"
             raise BadSchedule(text(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount)))
         return amount * TIME[self.clock] if timed else int(amount)
+
+    @property
+    def is_alike(self) -> bool:
+        return self.clock not in TIME
 
     @property
     def counted(self) -> str:
@@ -217,6 +226,10 @@ class Combined(When):
         self.ticks_on = frozenset().union(*(part.ticks_on for part in parts))
         self.levels_on = frozenset().union(*(part.levels_on for part in parts))
 
+    @property
+    def is_alike(self) -> bool:
+        return all(part.is_alike for part in self.parts)
+
     def __repr__(self) -> str:
         return f"({self.sign.join(map(repr, self.parts))})"
 
@@ -262,6 +275,10 @@ class NotOf(When):
 
     def arm(self) -> Armed:
         return ArmedNot(self.part.arm())
+
+    @property
+    def is_alike(self) -> bool:
+        return self.part.is_alike
 
     def __repr__(self) -> str:
         return f"~{self.part!r}"

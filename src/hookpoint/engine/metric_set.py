@@ -18,7 +18,8 @@ class MetricSet(Callback):
 
     A function `(outputs, targets) -> number or tensor` is averaged over the pass, by samples. An object with `update`,
     `compute` and `reset` gets every batch and is logged once at the end of the pass; training and validation have one each.
-    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them.
+    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them. In a run of several processes
+    an object of torchmetrics adds up over all of them itself; what other objects compute is averaged by samples.
     """
 
     is_internal = True
@@ -27,6 +28,7 @@ class MetricSet(Callback):
         super().__init__()
         self._functions = {}
         self._objects: dict[str, dict[str, Any]] = {"train": {}, "val": {}}
+        self._samples = {"train": 0, "val": 0}
         for name, metric in metrics.items():
             if all(hasattr(metric, part) for part in ("update", "compute", "reset")):
                 self._objects["train"][name] = metric
@@ -64,6 +66,7 @@ class MetricSet(Callback):
                 vars(self._objects["train"][name]).update(copy.deepcopy(kept))
 
     def _reset(self, mode: str, run: Run) -> None:
+        self._samples[mode] = 0
         for metric in self._objects[mode].values():
             metric.reset()
             if hasattr(metric, "to") and run.device is not None:
@@ -80,10 +83,20 @@ class MetricSet(Callback):
                 run.log(name, function(run.outputs, targets))
             for metric in self._objects[mode].values():
                 metric.update(run.outputs, targets)
+        self._samples[mode] += run._now.samples
 
     def _compute(self, mode: str, run: Run) -> None:
+        is_shared = run._loop.passes[-1].is_shared
         for name, metric in self._objects[mode].items():
-            run.log(name, metric.compute())
+            run.log(name, self._over_all(metric, mode, run) if is_shared else metric.compute())
+
+    def _over_all(self, metric: Any, mode: str, run: Run) -> Any:
+        """Return what a metric is over the data of all processes."""
+        if hasattr(metric, "sync_context"):
+            return metric.compute()
+        samples = self._samples[mode]
+        total = run.reduce(float(metric.compute()) * samples if samples else 0.0)
+        return total / run.reduce(samples)
 
 
 def _inside(metric: Any) -> dict[str, Any] | None:

@@ -187,7 +187,7 @@ class Runner:
             deterministic_algorithms(self._deterministic),
         ):
             if max_steps is not None and run.step >= max_steps:
-                run.stop(f"max_steps={max_steps} is reached")
+                run.stop(f"max_steps={max_steps} is reached", alike=True)
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
@@ -197,7 +197,7 @@ class Runner:
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
-                    run.stop(f"max_steps={max_steps} is reached")
+                    run.stop(f"max_steps={max_steps} is reached", alike=True)
             if not run._verdicts.stop:
                 self._stepper.check_metric_came(run)
         return run
@@ -247,9 +247,9 @@ class Runner:
             train_step(run)
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
-                    run.stop_epoch()
+                    run.stop_epoch(alike=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
-                    run.stop(f"max_steps={max_steps} is reached")
+                    run.stop(f"max_steps={max_steps} is reached", alike=True)
         if not batches._pass._batches_seen and not run._verdicts.asked:
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team import Answer
 
+SHORT = 512  # bytes
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
 
 
@@ -36,14 +37,17 @@ class TorchTeam:
 
     def gather(self, value: Any) -> list[Any]:
         data = json.dumps(value, allow_nan=True).encode()
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._talk)
-        longest = max(int(size) for size in sizes)
-        mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        pieces = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        said = self._exchange(len(data).to_bytes(8, "big") + data, SHORT)
+        sizes = [int.from_bytes(one[:8], "big") for one in said]
+        if max(sizes) > SHORT - 8:  # what is short, as most of it is, goes in one round
+            said = self._exchange(bytes(8) + data, max(sizes) + 8)
+        return [json.loads(one[8 : 8 + size]) for one, size in zip(said, sizes, strict=True)]
+
+    def _exchange(self, data: bytes, length: int) -> list[bytes]:
+        mine = torch.frombuffer(bytearray(data[:length].ljust(length, b"\0")), dtype=torch.uint8)
+        pieces = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(pieces, mine, group=self._talk)
-        return [json.loads(bytes(piece[: int(size)].tolist())) for piece, size in zip(pieces, sizes, strict=True)]
+        return [piece.numpy().tobytes() for piece in pieces]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         data = json.dumps(value, allow_nan=True).encode() if self.rank == source else b""

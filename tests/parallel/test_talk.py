@@ -1,0 +1,109 @@
+"""Processes that are not at the same place say so, with names, instead of waiting for ever."""
+
+from __future__ import annotations
+
+
+def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
+    def alone():
+        import time
+        from functools import partial
+
+        import torch
+
+        from hookpoint import Callback
+        from hookpoint.core.loop import Loop
+        from hookpoint.parallel.torch_team import TorchTeam
+
+        class Lonely(Callback):
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.iteration == 3:
+                    run.reduce(1.0)
+
+        torch.distributed.init_process_group("gloo")
+        began, said = time.monotonic(), None
+        try:
+            with Loop([Lonely()], log_every=0, team=partial(TorchTeam, seconds=3)) as run:
+                for _ in run.epochs(1):
+                    for _ in run.batches(range(1000)):
+                        time.sleep(0.001)
+        except RuntimeError as error:
+            said = [str(error), type(error).__name__, getattr(error, "__notes__", [])]
+        Path(os.environ["RESULTS"], f"said{os.environ['RANK']}.json").write_text(json.dumps(said))  # noqa: F821
+        time.sleep(6)  # both say what they saw, before one is ended because of the other
+        return [said, time.monotonic() - began]
+
+    (first, _), (second, seconds) = launch(alone, timeout=60).results
+    assert seconds < 30
+    assert second[0].startswith(
+        "rank 1 waits in run.reduce(op='sum') in Lonely at on_iter_end, iteration 3, epoch 1; the other rank did not come in time."
+    )
+    assert second[1] == "OutOfStep"
+    assert second[2] == ["in callback Lonely at on_iter_end (step 3, rank 1)"]
+    assert first[0].startswith("rank 0 waits in the agreement of iteration 3, epoch 1;")
+
+
+def test_ranks_that_talk_of_different_things_are_named(launch):
+    def apart():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class Here(Callback):
+            collective = True
+
+            def on_epoch_begin(self, run):
+                pass
+
+            def on_iter_end(self, run):
+                run.agree(True)
+
+        class Strange(Callback):
+            def on_iter_end(self, run):
+                if run.iteration == 2 and run.rank == 1:
+                    run.broadcast("x")
+
+        said = None
+        try:
+            with Loop([Strange(), Here()], extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(1):
+                    for _ in run.batches(range(4)):
+                        pass
+        except RuntimeError as error:
+            said = str(error)
+        return [run.iteration, said]
+
+    for iteration, said in launch(apart).results:
+        assert iteration == 2
+        assert said == (
+            "the processes are not at the same place.\n"
+            "  rank 0    a collective callback, in Here at on_iter_end, iteration 2, epoch 1\n"
+            "  rank 1    run.broadcast(source=0) in Strange at on_iter_end, iteration 2, epoch 1\n"
+            "  call      on all ranks, or on none: what one process alone knows must not decide it"
+        )
+
+
+def test_a_rank_that_fails_is_gone_for_the_others(launch):
+    def fail():
+        import torch  # noqa: F401
+
+        from hookpoint import Callback, Loop
+
+        class Fail(Callback):
+            collective = True
+
+            def on_iter_end(self, run):
+                if run.rank == 1 and run.iteration == 2:
+                    raise ValueError("broken")
+
+            def on_run_end(self, run):
+                run.reduce(1.0)
+
+        with Loop([Fail()], extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(1):
+                for _ in run.batches(range(1000)):
+                    pass
+
+    outcome = launch(fail, check=False)
+    assert outcome.status
+    assert "ValueError: broken" in outcome.printed
+    assert "on_run_end failed too: OutOfStep: a collective callback, in Fail at on_run_end" in outcome.printed
