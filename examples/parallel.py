@@ -1,0 +1,57 @@
+"""Train the network of digits.py in several processes, with the same callbacks, under any strategy.
+
+    torchrun --nproc-per-node 2 parallel.py --strategy sharded
+    hookpoint launch -n 2 parallel.py
+
+In one process it trains as digits.py does. Each process has its own part of every batch: together they see the same number of
+pictures in a step, whatever their number is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+from digits import Distort, digits, everything_else, residual_network
+from torch import nn
+
+import hookpoint
+from hookpoint import Runner
+
+STRATEGIES = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
+
+
+def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "auto", resume: str = "auto") -> float:
+    train_data, val, test = digits()
+    torch.manual_seed(0)
+    model = residual_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    runner = Runner(
+        model,
+        optimizer,
+        nn.CrossEntropyLoss(),
+        callbacks=[Distort(), *everything_else(val, epochs)],
+        workdir=workdir,
+        name="parallel",
+        resume=resume,
+        seed=0,
+        strategy=STRATEGIES[strategy],
+    )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    run = runner.fit(train_data, epochs=epochs, batch_size=32 // processes)
+
+    model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
+    right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()
+    if run.is_chief:
+        print(f"of 360 digits it has never seen, the best of {epochs} epochs of {processes} processes reads {right:.1%} rightly")
+    return right
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", default="runs/parallel")
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--strategy", default="auto", choices=list(STRATEGIES))
+    parser.add_argument("--resume", default="auto", help="auto, never, must, or the path of a checkpoint")
+    train(**vars(parser.parse_args()))
