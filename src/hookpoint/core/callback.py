@@ -53,7 +53,8 @@ class Callback:
     they refine the order of the list. `points` names methods that look like slips of the pen and are not. `outside` marks a
     monitor that talks to the network: when it is too slow, the oldest records are dropped instead of waiting for it.
     In a run of several processes, `collective` marks one whose handlers talk to the other processes, and `may_skip` one that
-    asks for skips: `run.skip_batch()` and the like are agreed on with the others, which costs a word with them each time.
+    asks for skips: `run.skip_batch()` and the like are agreed on with the others, which costs a word with them each time. A
+    checkpoint keeps the chief's state of each callback, and that of every process where `per_rank_state` is set.
 
     >>> class Say(Callback):
     ...     def on_epoch_end(self, run, logs):
@@ -71,6 +72,7 @@ class Callback:
     outside: bool = False
     collective: bool = False
     may_skip: bool = False
+    per_rank_state: bool = False
 
     component: Any = None
     save_path: Any = None

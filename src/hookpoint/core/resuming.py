@@ -166,6 +166,8 @@ class Resuming:
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
         self._put_generators(state)
+        if self._loop.agreement is not None:
+            self._loop.agreement.talk_next()
 
     def _put_generators(self, state: Mapping[str, Any]) -> None:
         if state["rng"] is not None:  # made by another number of processes, it has none for this one: they begin afresh

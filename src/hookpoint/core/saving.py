@@ -199,6 +199,7 @@ class Saving:
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
+        self._loop.agree_now("what is asked for before a checkpoint")  # what is granted later would not be in it
         request, self._request = self._request, Request()
         if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
             logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
@@ -207,7 +208,8 @@ class Saving:
         self._run.monitors.settle()
         try:
             with self._loop.may_wait():
-                saved = self._put(self.state(), request)
+                together = getattr(self.store, "together", None)  # that of a team: what fails on one rank fails on all
+                saved = self._put(self.state() if together is None else together(self.state), request)
         except Exception as error:
             if self.resumable is None:
                 raise

@@ -56,8 +56,10 @@ def _moved(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], rank: int,
     parts = dict(state["parts"])
     if "gradients" in parts:
         parts["gradients"] = _mean_of([share["gradients"] for share in shares])
+    seen = sum(share["clocks"]["samples"] for share in shares)
     return {
         **state,
+        "clocks": {**state["clocks"], "samples": seen * (rank + 1) // size - seen * rank // size},
         "place": place,
         "parts": parts,
         "rng": None,

@@ -58,17 +58,17 @@ class TeamStore:
         """Let the chief take the workdir and find what to go on from; return it on all ranks, or raise the same on all."""
         self._refuse_different_runs(identity)
         found = self._by_chief(lambda: self._store.open(resume, identity), _path_of)
-        read: Checkpoint | None = self._together(lambda: self._read(found) if isinstance(found, str) else found)
+        read: Checkpoint | None = self.together(lambda: self._read(found) if isinstance(found, str) else found)
         return read
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse on all ranks what could not be read back from any."""
-        self._together(lambda: self._store.check(state))
+        self.together(lambda: self._store.check(state))
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
         whole = with_whole_tensors(state)
-        shares = self.team.to_chief(self._together(lambda: self._store.packed(own_share(whole))))
+        shares = self.team.to_chief(self.together(lambda: self._store.packed(own_share(whole))))
         now = Request(request.tags, in_background=False, rules=request.rules)
 
         def save() -> Saved | None:
@@ -120,7 +120,7 @@ class TeamStore:
                     what = f"rank {rank} has {others[name]!r}, rank {self.team.rank} has {value!r}"
                     raise BadLoop(text(f"the processes of this run differ in {name}: {what}.", make="the same on all"))
 
-    def _together(self, work: Callable[[], Any]) -> Any:
+    def together(self, work: Callable[[], Any]) -> Any:
         """Do something on each rank; where it fails on any, raise on all what the first of them has raised."""
         result, failure = _tried(work)
         told = self.team.gather(None if failure is None else _told(failure))

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hookpoint.storage.load_weights import load_weights
+from hookpoint.storage.run_file import read_run_file
+from hookpoint.storage.verify import verify
+
+SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
+
+
+def test_a_team_goes_on_bit_for_bit(launch, tmp_path):
+    def exact(folder):
+        from contextlib import suppress
+
+        from subject import Cut, Ledger, train
+
+        found = {}
+        for kind, per_epoch in (("loop", 3), ("data", 6), ("sharded", 6)):
+            whole = train(kind, f"{folder}/{kind}-whole")
+            stopped = train(kind, f"{folder}/{kind}", ledger=Ledger(stop_at=per_epoch - 1))
+            assert stopped["stop"] == "it was told to", stopped
+            for cut in (per_epoch + 2, 2 * per_epoch + 1):
+                with suppress(Cut):
+                    raise AssertionError(train(kind, f"{folder}/{kind}", ledger=Ledger(fail_at=cut)))
+            found[kind] = [whole, train(kind, f"{folder}/{kind}")]
+        return found
+
+    results = launch(exact, timeout=100, folder=str(tmp_path)).results
+    for kind in ("loop", "data", "sharded"):
+        for rank, result in enumerate(results):
+            whole, resumed = result[kind]
+            assert [name for name in SAME if whole[name] != resumed[name]] == [], (kind, rank)
+        assert results[0][kind][0]["generators"] != results[1][kind][0]["generators"]
+        assert results[0][kind][0]["metrics"] == results[1][kind][0]["metrics"]
+    folder = tmp_path / "sharded"
+    assert verify(folder).ok
+    assert load_weights(folder)["0.weight"].shape == (12, 6)
+    facts = read_run_file(folder)
+    assert (facts["status"], facts["identity"]["world_size"]) == ("finished", 2)
+    assert len(facts["resumed"]) == 3

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hookpoint.storage.run_file import read_run_file
+from hookpoint.storage.verify import verify
+
+FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
+SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
+
+
+def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
+    def fail(folder):
+        import errno
+        import time
+
+        from subject import RANK, train
+
+        from hookpoint import Callback
+        from hookpoint.core.errors import CannotSave, NotSaveable
+        from hookpoint.storage.operations import intercepted
+
+        class Clock(Callback):
+            ended = 0.0
+
+            def on_train_iter_end(self, run):
+                self.step, self.ended = run.step, time.monotonic()
+
+        class Odd(Callback):
+            per_rank_state = True
+
+            def __init__(self, fails):
+                super().__init__()
+                self.fails, self.asked = fails, 0
+
+            def state_dict(self):
+                self.asked += 1
+                if RANK == 1 and self.asked > 2:
+                    return self.fails()
+                return {"asked": self.asked}
+
+        def give(thing):
+            return {"thing": thing}
+
+        def refuse():
+            raise KeyError("nothing to give")
+
+        failed = []
+
+        def once(operation, proceed):
+            if RANK == 0 and operation.name == "create" and "staging-step-00000004" in operation.path and not failed:
+                failed.append(operation.path)
+                raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+            return proceed()
+
+        def always(operation, proceed):
+            if RANK == 0 and operation.name == "create" and "staging-step" in operation.path:
+                raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+            return proceed()
+
+        found = {"whole": train("data", f"{folder}/whole")}
+        with intercepted(once):
+            found["once"] = train("data", f"{folder}/once")
+        found["faults"] = len(failed)
+        clock = Clock()
+        with intercepted(always):
+            try:
+                train("data", f"{folder}/always", more=(clock,))
+            except CannotSave as error:
+                found["always"] = [clock.step, time.monotonic() - clock.ended, error.errno == errno.ENOSPC]
+        for name, fails in (("unsaveable", lambda: give(object())), ("raises", refuse)):
+            clock = Clock()
+            try:
+                train("data", f"{folder}/{name}", more=(clock, Odd(fails)))
+            except (NotSaveable, KeyError, RuntimeError) as error:
+                found[name] = [clock.step, time.monotonic() - clock.ended, f"{type(error).__name__}: {error}"]
+        return found
+
+    first, second = launch(fail, timeout=100, folder=str(tmp_path)).results
+    assert (first["faults"], second["faults"]) == (1, 0)
+    for result in (first, second):
+        assert [name for name in SAME if result["whole"][name] != result["once"][name]] == []
+        assert result["always"][::2] == [6, True]  # the third checkpoint in a row that could not be written
+        assert "NotSaveable" in result["unsaveable"][2]
+        assert "Odd" in result["unsaveable"][2]
+        assert "nothing to give" in result["raises"][2]
+        for name in ("always", "unsaveable", "raises"):
+            assert result[name][1] < 5.0, (name, result[name])
+    for name in ("unsaveable", "raises"):
+        assert first[name][0] == second[name][0]
+    assert verify(tmp_path / "once").ok
+
+
+def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
+    def stop(folder):
+        import os
+        import signal
+
+        from subject import RANK, Ledger, train
+
+        from hookpoint import Callback
+
+        class Signalled(Callback):
+            def on_train_iter_begin(self, run):
+                if RANK == 1 and run.step == 7:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        ledger, found = Ledger(), {"whole": train("data", f"{folder}/whole")}
+        try:
+            train("data", f"{folder}/run", more=(Signalled(),), ledger=ledger)
+        except SystemExit as end:
+            found["ended"] = [end.code, ledger.steps[-1]]
+        found["resumed"] = train("data", f"{folder}/run")
+        return found
+
+    first, second = launch(stop, folder=str(tmp_path)).results
+    assert first["ended"] == second["ended"]
+    assert first["ended"] in ([143, 8], [143, 9])  # at the end of that iteration, or one later
+    for result in (first, second):
+        assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
+
+
+def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_path):
+    def begin(folder, kinds, stop_at):
+        from subject import Ledger, train
+
+        for kind in kinds:
+            train(kind, f"{folder}/{kind}", norm=False, ledger=Ledger(stop_at=stop_at, trace=f"{folder}/{kind}.trace"))
+
+    def go_on(folder, kinds, stop_at):
+        from subject import Ledger, train
+
+        from hookpoint.core.errors import CannotResume
+
+        found = {}
+        for kind in kinds:
+            try:
+                train(kind, f"{folder}/{kind}", norm=False)
+            except CannotResume as error:
+                found[f"{kind} refused"] = str(error)
+            options = {"norm": False, "allow_world_change": True}
+            trace = f"{folder}/{kind}.trace"
+            train(kind, f"{folder}/{kind}", ledger=Ledger(stop_at=stop_at, trace=trace), **options)
+            found[kind] = train(kind, f"{folder}/{kind}", ledger=Ledger(trace=trace), **options)
+        return found
+
+    def every_sample_once(folder, kinds):
+        for kind in kinds:
+            seen = defaultdict(Counter)
+            for line in (folder / f"{kind}.trace").read_text().splitlines():
+                epoch, *samples = map(int, line.strip("[]").split(","))
+                seen[epoch].update(samples)
+            assert sorted(seen) == [1, 2, 3]
+            assert all(seen[epoch] == Counter(range(44)) for epoch in seen), (folder, kind, seen)
+
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for folder in (one, two):
+        folder.mkdir()
+    launch(begin, folder=str(two), kinds=["data", "loop", "sharded"], stop_at=2)
+    shutil.copytree(two, three)
+    launch(begin, ranks=1, folder=str(one), kinds=["data", "loop"], stop_at=2)
+
+    for folder, ranks, before, kinds in (
+        (two, 1, 2, ["data", "loop", "sharded"]),
+        (one, 2, 1, ["data", "loop"]),
+        (three, 3, 2, ["data", "loop", "sharded"]),
+    ):
+        # In a loop of one's own a step has two batches: the last epochs of three have fewer steps.
+        results = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, timeout=90).results
+        every_sample_once(folder, kinds)
+        for kind in kinds:
+            assert all("allow_world_change=True" in result[f"{kind} refused"] for result in results)
+            assert len({result[kind]["weights"] for result in results}) == 1
+            assert all(result[kind]["metrics"] == results[0][kind]["metrics"] for result in results)
+            facts = read_run_file(folder / kind)
+            assert facts["inexact"] == [f"from step 2 on by {ranks} processes, before by {before}"]
+            assert facts["status"] == "finished"
+            assert verify(folder / kind).ok
+
+
+@pytest.mark.parametrize("number", range(20 if FULL else 2))
+def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happened(launch, tmp_path, number, whole):
+    kind = ("data", "sharded")[number % 2]
+    pids, workdir = tmp_path / "pids", tmp_path / "run"
+    pids.mkdir()
+    chance = random.Random(number)
+    killed = []
+
+    def kill():
+        """Kill one of the processes, at a random time after it has begun; once, or twice."""
+        for _ in range(chance.choice((1, 2))):
+            victim, seen = pids / f"rank{chance.randrange(2)}", set(killed)
+            while not is_over.wait(0.005):
+                pid = int(victim.read_text() or 0) if victim.exists() else 0
+                if pid and pid not in seen:
+                    break
+            if is_over.wait(chance.uniform(0.0, 0.4)):
+                return
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    is_over = threading.Event()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        options = ("--max-restarts", "10", "--monitor-interval", "0.1")
+        results = launch("subject.py", torchrun=options, timeout=120, kind=kind, workdir=str(workdir), pids=str(pids)).results
+    finally:
+        is_over.set()
+        killer.join()
+    assert killed
+    for rank, (result, expected) in enumerate(zip(results, whole(kind), strict=True)):
+        assert [name for name in SAME if result[name] != expected[name]] == [], rank
+    assert verify(workdir).ok
+
+
+@pytest.fixture(scope="module")
+def wholes():
+    return {}
+
+
+@pytest.fixture
+def whole(launch, tmp_path, wholes):
+    """Return the run of a kind that nothing happens to, by rank; it is done once."""
+
+    def both(folder):
+        from subject import train
+
+        return {kind: train(kind, f"{folder}/{kind}") for kind in ("data", "sharded")}
+
+    if not wholes:
+        results = launch(both, folder=str(tmp_path / "whole")).results
+        wholes.update({kind: [result[kind] for result in results] for kind in ("data", "sharded")})
+    return wholes.__getitem__
