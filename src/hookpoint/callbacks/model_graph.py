@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from hookpoint.callbacks.sharded_tensors import is_sharded
 from hookpoint.core.current import CURRENT
 
 GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
@@ -31,6 +32,8 @@ class ModelGraph(str):
         from tensorboard.compat.proto.versions_pb2 import VersionDef
         from torch.utils.tensorboard._pytorch_graph import parse  # what add_graph uses; that one needs a file to write to
 
+        if any(map(is_sharded, model.parameters())):  # a call would ask other processes for their parts
+            raise TypeError("its parameters are sharded")
         with undisturbed(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tracing is full of them, and on its way out of torch
             model.eval()

@@ -23,7 +23,8 @@ def is_plain(loader: Any) -> bool:
         is_all = not sampler.replacement and sampler._num_samples is None
     else:
         is_all = type(sampler) is SequentialSampler
-    return is_all and type(batches) is BatchSampler
+    is_ours = loader.batch_size is not None and type(batches) is BatchSampler and batches.sampler is sampler
+    return is_all and is_ours and sampler.data_source is loader.dataset  # type: ignore[attr-defined]
 
 
 def spread(loader: Any, team: Team, seed: int, *, trains: bool) -> Any:

@@ -1,0 +1,101 @@
+"""TeamBatchSampler: every sample once, as many batches for everyone, whatever happens in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from hookpoint.core.errors import BadLoop
+from hookpoint.parallel.sampler import TeamBatchSampler
+
+SIZES = st.integers(1, 5)
+BATCHES = st.integers(1, 7)
+
+
+def team(length, batch_size, size, **options):
+    return [TeamBatchSampler(length, batch_size, rank=rank, size=size, **options) for rank in range(size)]
+
+
+def of_all(samplers):
+    """Return the batches of all processes, and check that they go together."""
+    rows = [list(sampler) for sampler in samplers]
+    assert len({len(row) for row in rows}) == 1
+    assert all(len(row) == len(sampler) - sampler.first for row, sampler in zip(rows, samplers, strict=True))
+    for batches in zip(*rows, strict=True):
+        assert max(map(len, batches)) - min(map(len, batches)) <= 1
+        assert all(batches)
+    return rows
+
+
+@given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES, shuffle=st.booleans(), epoch=st.integers(0, 9))
+def test_every_sample_comes_once_and_everyone_has_as_many_batches(length, batch_size, size, shuffle, epoch):
+    samplers = team(length, batch_size, size, shuffle=shuffle, seed=3)
+    for one in samplers:
+        one.set_epoch(epoch)
+    seen = [index for row in of_all(samplers) for batch in row for index in batch]
+    assert set(seen) == set(range(length))
+    assert len(seen) == max(length, size)  # repeated only where there are fewer samples than processes
+
+
+@given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES)
+def test_joint_batches_are_those_of_one_process(length, batch_size, size):
+    one = [set(batch) for batch in TeamBatchSampler(length, batch_size * size, shuffle=True, seed=1)]
+    joint = [set().union(*batches) for batches in zip(*of_all(team(length, batch_size, size, shuffle=True, seed=1)), strict=True)]
+    assert joint[: len(joint) - 1] == one[: len(joint) - 1]  # the last one may have a short one joined to it
+
+
+@given(data=st.data(), length=st.integers(1, 200), shuffle=st.booleans())
+def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, length, shuffle):
+    seen, state, done = [], None, 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        samplers = team(length, data.draw(BATCHES), data.draw(SIZES), shuffle=shuffle, seed=7)
+        for one in samplers:
+            one.set_epoch(2)
+        if state is not None:
+            done = {one.go_on(state, done) for one in samplers}.pop()
+        rows = [row[done - samplers[0].first :] for row in of_all(samplers)]  # where the team is the same, those done come first
+        left = length - len(seen)
+        if 0 < left < samplers[0].size:
+            return  # the one case in which some have to be repeated
+        wanted = data.draw(st.integers(0, len(rows[0])))
+        seen += [index for row in rows for batch in row[:wanted] for index in batch]
+        done += wanted
+        state = samplers[0].state_dict()
+    one = TeamBatchSampler(length, 3, shuffle=shuffle)
+    done = one.go_on(state, done)
+    seen += [index for batch in list(one)[done - one.first :] for index in batch]
+    assert sorted(seen) == list(range(length))
+
+
+@given(length=st.integers(0, 100), batch_size=BATCHES, size=SIZES, start=st.integers(0, 100))
+def test_a_start_leaves_out_what_was_seen(length, batch_size, size, start):
+    start = min(start, length)
+    seen = {index for row in of_all(team(length, batch_size, size, start=start)) for batch in row for index in batch}
+    assert seen == set(range(start, length))
+
+
+@given(length=st.integers(0, 100), batch_size=BATCHES, size=SIZES)
+def test_what_is_short_is_dropped_where_that_is_asked(length, batch_size, size):
+    rows = of_all(team(length, batch_size, size, drop_last=True))
+    assert all(len(batch) == batch_size for row in rows for batch in row)
+    assert len(rows[0]) == length // (batch_size * size)
+
+
+def test_the_order_is_another_in_each_epoch_and_comes_from_the_seed():
+    def order(seed, epoch):
+        sampler = TeamBatchSampler(50, 50, shuffle=True, seed=seed)
+        sampler.set_epoch(epoch)
+        return next(iter(sampler))
+
+    assert order(1, 1) == order(1, 1)
+    assert order(1, 1) != order(1, 2)
+    assert order(1, 1) != order(5, 1)
+
+
+@pytest.mark.parametrize("given", [{"rank": 2, "size": 2}, {"size": 0}, {"batch_size": 0}, {"start": 11}, {"rank": -1}])
+def test_what_means_nothing_is_refused(given):
+    with pytest.raises(BadLoop, match="means nothing"):
+        TeamBatchSampler(**{"length": 10, "batch_size": 2, "size": 2, **given})
