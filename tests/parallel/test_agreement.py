@@ -114,8 +114,7 @@ def test_stop_epoch_ends_the_training_of_the_epoch_on_all_ranks(launch):
         seen = []
         with Loop([End()], extra_callbacks=[], monitors=[]) as run:
             for epoch in run.epochs(2):
-                for batch in run.batches(range(8)):
-                    seen.append([epoch, batch])
+                seen.extend([epoch, batch] for batch in run.batches(range(8)))
         return seen
 
     expected = [[1, batch] for batch in range(4)] + [[2, batch] for batch in range(8)]

@@ -51,7 +51,7 @@ def test_a_shard_may_be_empty_and_inferencers_measure_all_of_the_data(launch):
         import torch
 
         from hookpoint import Loop
-        from hookpoint.callbacks import BinaryClassificationStats, ClassificationError, InferenceRunner, MaxSaver, ScalarStats  # noqa: F401
+        from hookpoint.callbacks import BinaryClassificationStats, ClassificationError, InferenceRunner, ScalarStats
 
         class Sum:
             def __init__(self):
@@ -85,7 +85,12 @@ def test_a_shard_may_be_empty_and_inferencers_measure_all_of_the_data(launch):
                 metrics={"right": lambda out, t: (out["logits"].argmax(1) == t).float().mean()},
                 forward=lambda run: {"logits": run.batch[0], "score": run.batch[0][:, 0]},
             )
-            alone = InferenceRunner(batches(0, 13), ScalarStats("score", prefix="alone"), ranks="chief", forward=lambda run: {"score": run.batch[0][:, 0]})
+            alone = InferenceRunner(
+                batches(0, 13),
+                ScalarStats("score", prefix="alone"),
+                ranks="chief",
+                forward=lambda run: {"score": run.batch[0][:, 0]},
+            )
             with Loop([runner, alone], extra_callbacks=[], monitors=[]) as run:
                 for _ in run.epochs(1):
                     for _ in run.batches([1.0]):
@@ -111,8 +116,8 @@ def test_metrics_of_a_runner_are_those_of_all_processes(launch):
     def fit():
         import torch
 
-        from hookpoint.engine.metric_set import MetricSet
         from hookpoint import Loop
+        from hookpoint.engine.metric_set import MetricSet
 
         class Share:
             def reset(self):

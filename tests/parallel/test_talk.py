@@ -35,7 +35,8 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
     (first, _), (second, seconds) = launch(alone, timeout=60).results
     assert seconds < 30
     assert second[0].startswith(
-        "rank 1 waits in run.reduce(op='sum') in Lonely at on_iter_end, iteration 3, epoch 1; the other rank did not come in time."
+        "rank 1 waits in run.reduce(op='sum') in Lonely at on_iter_end, iteration 3, epoch 1; "
+        "the other rank did not come in time."
     )
     assert second[1] == "OutOfStep"
     assert second[2] == ["in callback Lonely at on_iter_end (step 3, rank 1)"]

@@ -2,7 +2,7 @@
 
 In a team a verdict is a wish until all have heard of it. At the end of each training iteration a rank says whether it has
 wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
-then are they told, and granted everywhere. Between passes and epochs, and in an iteration in which the team has talked anyway,
+then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an iteration in which the team has talked anyway,
 wishes are told and granted at once. Handlers of signals only set flags: they may come while somebody talks.
 """
 
@@ -21,15 +21,17 @@ from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from hookpoint.core.dispatch import Call
-    from hookpoint.core.hyper import Hyper
     from hookpoint.core.run import Run
     from hookpoint.core.saving import Saving
     from hookpoint.core.signals import Signals
     from hookpoint.core.store import Keep
     from hookpoint.core.team import Answer
+    from hookpoint.core.team_clocks import TeamClocks
 
 logger = logging.getLogger("hookpoint")
 
+FLAGS = 8  # bits; above them is the time
+WISH = 1 << 0
 SKIPS = {"batch": 1 << 1, "backward": 1 << 2, "step": 1 << 3}
 
 
@@ -45,6 +47,7 @@ class Wishes(Verdicts):
     def ask_stop(self, reason: str) -> bool:
         if not self.stop:
             self.mine.setdefault("stop", reason)
+            self.mine.setdefault("stop", reason)  # again: another thread may have asked while the wishes were taken
         return False
 
     def ask_stop_epoch(self) -> None:
@@ -54,11 +57,12 @@ class Wishes(Verdicts):
 class Agreement:
     """Hear what every rank wishes, and grant it on all of them at once. One process alone has none of this."""
 
-    def __init__(self, run: Run, talk: Talk, wishes: Wishes, hyper: Hyper) -> None:
+    def __init__(self, run: Run, talk: Talk, wishes: Wishes, clocks: TeamClocks) -> None:
         self.talk = talk
+        self._clocks = clocks
         self._run = run
         self._wishes = wishes
-        self._hyper = hyper
+        self._hyper = run.hyper
         self._announced: dict[str, Any] = {}
         self._answer: Answer | None = None
         self._talks_heard = 0
@@ -68,7 +72,7 @@ class Agreement:
         self._is_signal_told = False
         self._saving: Saving
         self._signals: Signals
-        hyper.wish = self.ask_setting
+        run.hyper.wish = self.ask_setting
 
     def connect(self, saving: Saving, signals: Signals) -> None:
         self._saving, self._signals = saving, signals
@@ -126,18 +130,23 @@ class Agreement:
             self.now("what the iteration has asked for")
             return
         answer, self._answer = self._answer, None
-        if answer is not None and answer():
-            self._grant(self.talk.gather(self._announced, "what is asked for"))
-            self._talks_heard = self.talk.count
+        if answer is not None:
+            agreed = answer()
+            self._clocks.agree(agreed >> FLAGS)
+            if agreed & WISH:
+                self._grant(self.talk.gather(self._announced, "what is asked for"))
+                self._talks_heard = self.talk.count
         self._announced = self._taken()
-        self._answer = self.talk.start_agreeing(int(bool(self._announced)))
+        bits = WISH if self._announced else 0
+        self._answer = self.talk.start_agreeing(bits | self._clocks.milliseconds() << FLAGS)
 
     def now(self, what: str) -> None:
         """Grant at once what anybody wishes; all ranks are here."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer()
-        said = self.talk.gather([self._announced, self._taken()], what)
+        said = self.talk.gather([self._announced, self._taken(), self._clocks.milliseconds()], what)
+        self._clocks.agree(max(one[2] for one in said))
         self._announced = {}
         self._talks_heard = self.talk.count
         self._grant([one[0] for one in said])

@@ -103,7 +103,7 @@ def call_in(frame: FrameType) -> Call | None:
         return None
     calls, first_line = found
     number = frame.f_lineno - first_line
-    return calls[number] if 0 <= number < len(calls) else None  # type: ignore[no-any-return]
+    return calls[number] if 0 <= number < len(calls) else None
 
 
 def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:

@@ -48,6 +48,7 @@ from hookpoint.core.stepper import Stepper
 from hookpoint.core.store import Resume, Store
 from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team
+from hookpoint.core.team_clocks import TeamClocks
 from hookpoint.core.terminal import be_silent
 from hookpoint.core.verdicts import Verdicts
 
@@ -184,7 +185,7 @@ class Loop(Levels):
         if self._was_entered or self._compiled_for != self._here():
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
-        self.clocks = Clocks()
+        self.clocks = Clocks() if self.team.size == 1 else TeamClocks()
         self.logbook = Logbook(self.clocks, log_every=self.log_every, floats=self._floats)
         self._run = run = Run(self, self.hooks, self.clocks, self.logbook, team=self.team, **self._place, **self._given)
         run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
@@ -223,12 +224,12 @@ class Loop(Levels):
 
     def _agreeing(self, run: Run) -> Agreement | None:
         """Return what lets processes act as one; None for one process, which needs none of it."""
-        if self.team.size == 1:
+        if not isinstance(self.clocks, TeamClocks):
             return None
         wishes, talk = Wishes(), Talk(self.team, run)
         run._verdicts, run.team = wishes, talk
         self.logbook.shared = partial(shared_means, talk, self.may_wait)
-        return Agreement(run, talk, wishes, run.hyper)
+        return Agreement(run, talk, wishes, self.clocks)
 
     def _listening(self, run: Run) -> Signals:
         ask_save = self.saving.ask_by_signal

@@ -49,12 +49,12 @@ class Talk:
 
     def to_chief(self, data: bytes) -> list[bytes]:
         self.gather(None, "run.team.to_chief()")
-        return self._words("run.team.to_chief()", lambda: self._team.to_chief(data))  # type: ignore[no-any-return]
+        return self._words("run.team.to_chief()", lambda: self._team.to_chief(data))
 
     def start_agreeing(self, bits: int) -> Answer:
         about = f"the agreement of iteration {self._run._clocks.iteration}, epoch {self._run._clocks.epoch}"
         answer = self._words(about, lambda: self._team.start_agreeing(bits), counts=False)
-        return lambda: self._words(about, answer, counts=False)  # type: ignore[no-any-return]
+        return lambda: int(self._words(about, answer, counts=False))
 
     def close(self) -> None:
         self._team.close()

@@ -35,7 +35,10 @@ class Team(Protocol):
         """Send the chief some bytes, of any length; return what each rank has sent, there, and nothing elsewhere."""
 
     def start_agreeing(self, bits: int) -> Answer:
-        """Begin to find out which bits any rank has set, and return what waits for the answer; nobody waits here."""
+        """Begin to find out which of eight bits any rank has set, and return what waits for the answer; nobody waits here.
+
+        What stands above the eight bits is a number, of which the largest is in the answer.
+        """
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -66,4 +66,4 @@ class Together:
 
 def _said(run: Any, what: str, value: Any) -> list[Any]:
     agreement = run._loop.agreement
-    return [value] if agreement is None else agreement.talk.gather(value, what)  # type: ignore[no-any-return]
+    return [value] if agreement is None else agreement.talk.gather(value, what)

@@ -16,6 +16,7 @@ from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team import Answer
 
 SHORT = 512  # bytes
+FLAGS = 8
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
 
 
@@ -75,13 +76,14 @@ class TorchTeam:
         return [piece[:size].numpy().tobytes() for piece, size in zip(pieces or (), sizes, strict=False)]
 
     def start_agreeing(self, bits: int) -> Answer:
-        asked = torch.tensor([bits >> place & 1 for place in range(16)], dtype=torch.uint8)
+        asked = torch.tensor([*(bits >> place & 1 for place in range(FLAGS)), bits >> FLAGS])
         work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
 
         def answer() -> int:
             assert work is not None
             work.wait()
-            return sum(int(bit) << place for place, bit in enumerate(asked.tolist()))
+            *flags, number = asked.tolist()
+            return int(sum(flag << place for place, flag in enumerate(flags)) | number << FLAGS)
 
         return answer
 

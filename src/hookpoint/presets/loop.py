@@ -29,6 +29,11 @@ class Loop(core.Loop):
     SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
     the second at once. A loop may be entered again after it was left: that is a fresh run.
 
+    Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
+    happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes
+    enter the loop and have the same number of training batches. One that waits longer than `wait_seconds` for the others says
+    where it is, and fails.
+
     >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
     ...     for epoch in run.epochs(2):
     ...         for batch in run.batches([1.0, 3.0]):
@@ -57,6 +62,7 @@ class Loop(core.Loop):
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
         allow_world_change: bool = False,
+        wait_seconds: float = 600.0,
     ) -> None:
         kept = _kept_in(workdir, model, optimizer, allow_world_change)
         super().__init__(
@@ -75,18 +81,18 @@ class Loop(core.Loop):
             state=state,
             stepper=_stepper(model),
             floats=_floats(),
-            team=_team,
+            team=partial(_team, wait_seconds),
             **{**kept, "store": kept.get("store") if store is None else store},
         )
 
 
-def _team() -> Team:
+def _team(seconds: float) -> Team:
     """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
     if "torch" not in sys.modules:
         return Solo()
     from hookpoint.parallel.joining import joined
 
-    return joined()
+    return joined(seconds=seconds)
 
 
 def _floats() -> Floats:

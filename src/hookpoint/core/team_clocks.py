@@ -1,0 +1,35 @@
+"""Team clocks: the counters of a run of several processes, with a time that is the same for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hookpoint.core.clocks import Clocks
+
+
+class TeamClocks(Clocks):
+    """Clocks whose `elapsed` moves when the processes agree: a schedule of minutes is due at the same step everywhere."""
+
+    __slots__ = ("_agreed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._agreed = 0.0
+
+    def elapsed(self) -> float:
+        return self._agreed
+
+    def milliseconds(self) -> int:
+        """Return the time of this process alone."""
+        return int(super().elapsed() * 1000)
+
+    def agree(self, milliseconds: int) -> None:
+        """Make this the time of the run, unless it is later already."""
+        self._agreed = max(self._agreed, milliseconds / 1000)
+
+    def stop(self) -> None:
+        self._elapsed, self._started = super().elapsed(), None
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        super().load_state_dict(state)
+        self._agreed = self._elapsed
