@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from hookpoint.storage.load_weights import load_weights
@@ -12,6 +9,7 @@ from hookpoint.storage.verify import verify
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 
 
+@pytest.mark.timeout(200)
 def test_a_team_goes_on_bit_for_bit(launch, tmp_path):
     def exact(folder):
         from contextlib import suppress

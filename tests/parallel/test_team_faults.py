@@ -5,10 +5,8 @@ import random
 import shutil
 import signal
 import threading
-import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +20,7 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
     def fail(folder):
         import errno
-        import time
-
+        
         from subject import RANK, train
 
         from hookpoint import Callback
@@ -130,6 +127,7 @@ def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
         assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
 
 
+@pytest.mark.timeout(400)
 def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_path):
     def begin(folder, kinds, stop_at):
         from subject import Ledger, train
@@ -173,7 +171,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_
     for folder, ranks, before, kinds in (
         (two, 1, 2, ["data", "loop", "sharded"]),
         (one, 2, 1, ["data", "loop"]),
-        (three, 3, 2, ["data", "loop", "sharded"]),
+        (three, 3, 2, ["data", "loop", "sharded"] if FULL else ["data"]),
     ):
         # In a loop of one's own a step has two batches: the last epochs of three have fewer steps.
         results = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, timeout=90).results
@@ -188,6 +186,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_
             assert verify(folder / kind).ok
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(20 if FULL else 2))
 def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happened(launch, tmp_path, number, whole):
     kind = ("data", "sharded")[number % 2]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.store import Keep
-from hookpoint.core.when import TIME, Combined, NotOf, OnClock, When
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,9 +62,9 @@ class Saver(Callback):
             run.save(tag, keep=self.rules[tag], in_background=in_background, alike=self._asks_alike(run))
 
     def _asks_alike(self, run: Run) -> bool:
-        """Say whether all processes of a team ask at this step: by what they count alike, and not by time, or by a function."""
+        """Say whether all processes of a team ask at this step: by a clock, and not by what a function says on each of them."""
         mine = next((entry for entry in run.hooks.entries if entry.subject is self), None)
-        return mine is not None and (mine.schedule is None or _is_counted(mine.schedule))
+        return mine is not None and (mine.schedule is None or mine.schedule.is_alike)
 
     def on_save(self, tags: Sequence[str]) -> None:
         self._awaited = {tag: step for tag, step in self._awaited.items() if tag not in tags}
@@ -83,14 +82,6 @@ class Saver(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._asked, self._awaited = dict(state["asked"]), {}
-
-
-def _is_counted(schedule: When) -> bool:
-    if isinstance(schedule, Combined):
-        return all(map(_is_counted, schedule.parts))
-    if isinstance(schedule, NotOf):
-        return _is_counted(schedule.part)
-    return isinstance(schedule, OnClock) and schedule.clock not in TIME
 
 
 def _has_passed(step: int, run: Run) -> bool:

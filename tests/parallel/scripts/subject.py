@@ -197,5 +197,6 @@ def _scalars(workdir: str) -> str:
 
 if __name__ == "__main__":
     given = json.loads(os.environ["GIVEN"])
-    ended = train(**given, ledger=Ledger(pids=given.pop("pids")))
+    ledger_of_run = Ledger(pids=given.pop("pids"))
+    ended = train(**given, ledger=ledger_of_run)
     Path(os.environ["RESULTS"], f"rank{RANK}.json").write_text(json.dumps(ended))
