@@ -156,10 +156,15 @@ GROUPS = {
             "Each attempt of one batch asked for [another](verdicts.md#skipping-and-trying-again). Ask for "
             "`skip_batch` after some, or allow more with `max_retries=`."
         ),
+        "OutOfStep": (
+            "The message says what each process was about to do, in which callback and at which point, or who waited in vain. "
+            "What all of them have to do must not depend on what one alone knows: "
+            "[several processes](verdicts.md#in-several-processes)."
+        ),
     },
     "Saving and going on": {
         "NothingToSaveTo": (
-            'A saver, or `run.save()`, needs `workdir="runs/name"`. Runs of several processes cannot be saved yet.'
+            'A saver, or `run.save()`, needs `workdir="runs/name"`.'
         ),
         "NotSaveable": (
             "A `state_dict()` holds an object that only pickle could keep. Keep plain types, arrays and tensors. "

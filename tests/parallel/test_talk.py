@@ -107,4 +107,4 @@ def test_a_rank_that_fails_is_gone_for_the_others(launch):
     outcome = launch(fail, check=False)
     assert outcome.status
     assert "ValueError: broken" in outcome.printed
-    assert "on_run_end failed too: OutOfStep: a collective callback, in Fail at on_run_end" in outcome.printed
+    assert "on_run_end failed too: OutOfStep: run.reduce(op='sum') in Fail at on_run_end" in outcome.printed

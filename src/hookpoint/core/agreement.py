@@ -157,8 +157,12 @@ class Agreement:
         self._talks_heard = -1
 
     def meet(self, name: str, point: str) -> None:
-        """Wait until all ranks are about to call this handler; whoever is elsewhere is named."""
-        self.talk.gather(None, "a collective callback,")
+        """Wait until all ranks are about to call this handler; whoever is elsewhere is named.
+
+        Nobody is waited for after a failure: what a callback puts back at the end, it puts back alone.
+        """
+        if not self.talk.has_ended:
+            self.talk.gather(None, "a collective callback,")
 
     def settle_skips(self, run: Run) -> None:
         """Skip on all ranks what any rank wants skipped; in training only: other passes may differ in length."""

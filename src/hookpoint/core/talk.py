@@ -59,6 +59,10 @@ class Talk:
     def close(self) -> None:
         self._team.close()
 
+    @property
+    def has_ended(self) -> bool:
+        return bool(self._is_off)
+
     def end(self, why: str) -> None:
         """Talk no more: this rank has failed, and nobody would answer."""
         self._is_off = why

@@ -1,0 +1,117 @@
+"""What a team needs of the core, as far as one process can show it; real teams are in tests/parallel."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookpoint import Callback, Every, If
+from hookpoint.core import terminal
+from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
+from hookpoint.core.hooks import Hooks
+from hookpoint.core.loop import Loop
+from hookpoint.core.shared_means import total_of
+from hookpoint.core.talk import apart, caller, unanswered
+from hookpoint.core.team import Solo
+from hookpoint.core.team_clocks import TeamClocks
+
+
+def test_one_process_has_no_agreement_and_talks_to_itself():
+    with Loop([]) as run:
+        assert run._loop.agreement is None
+        assert isinstance(run.team, Solo)
+        assert [run.reduce(2.5, op) for op in ("sum", "mean", "max", "min")] == [2.5] * 4
+        with pytest.raises(BadLoop, match="knows no 'product'"):
+            run.reduce(1, "product")
+
+
+def test_what_is_alike_is_what_it_is_in_one_process():
+    with Loop([]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches("abc"):
+                if run.epoch == 1:
+                    run.stop_epoch(alike=True)
+                else:
+                    run.stop("enough", alike=True)
+    assert (run.iteration, run.stop_reason) == (2, "enough")
+
+
+@pytest.mark.parametrize("claim", ["collective", "may_skip"])
+def test_who_acts_with_all_ranks_is_on_all_ranks(claim):
+    callback = type("Mine", (Callback,), {claim: True, "ranks": "chief", "on_iter_end": lambda self: None})()
+    with pytest.raises(CompileError, match=f"Mine has {claim} = True and runs on the chief only"):
+        Hooks([callback])
+
+
+def test_the_innermost_call_is_known_from_the_frames():
+    seen = []
+
+    class Inner(Callback):
+        def on_val_iter_end(self):
+            seen.append(caller())
+
+    class Outer(Callback):
+        def on_iter_end(self, run):
+            seen.append(caller())
+            if run.mode == "train":
+                run.evaluate([1])
+
+    with Loop([Outer(), Inner()], model=lambda batch: batch, criterion=None) as run:
+        run._stepper.evaluate = lambda run, forward: None
+        for _ in run.batches([1]):
+            assert caller() is None
+    assert [(call.entry.name, call.point) for call in seen] == [
+        ("Outer", "on_iter_end"),
+        ("Inner", "on_val_iter_end"),
+        ("Outer", "on_iter_end"),
+    ]
+
+
+def test_schedules_are_alike_unless_a_function_decides():
+    assert Every(steps=3).is_alike
+    assert (Every(minutes=3) | ~Every(epochs=2)).is_alike
+    assert not (Every(steps=3) & If(lambda run: True)).is_alike
+
+
+def test_the_time_of_a_team_moves_when_it_is_agreed_on():
+    clocks = TeamClocks()
+    clocks.start()
+    assert clocks.elapsed() == 0.0
+    clocks.agree(1500)
+    clocks.agree(1000)
+    assert clocks.elapsed() == 1.5
+    clocks.load_state_dict({**clocks.state_dict(), "elapsed": 7.25})
+    assert clocks.elapsed() == 7.25
+    assert clocks.milliseconds() >= 7250
+    clocks.stop()
+    assert clocks.elapsed() == 7.25
+
+
+def test_sums_are_exact_and_take_what_is_not_finite():
+    assert total_of([1e16, 1.0, -1e16]) == 1.0
+    assert math.isnan(total_of([math.inf, -math.inf]))
+    assert total_of([1e308, 1e308]) == math.inf
+
+
+def test_who_is_elsewhere_is_named():
+    assert str(apart(["a", "b", "a"])) == (
+        "the processes are not at the same place.\n"
+        "  rank 0,2  a\n"
+        "  rank 1    b\n"
+        "  call      on all ranks, or on none: what one process alone knows must not decide it"
+    )
+    late, gone = unanswered(1, 3, "x", RuntimeError("Timed out")), unanswered(0, 2, "x", RuntimeError("closed"))
+    assert isinstance(late, OutOfStep)
+    assert str(late).startswith("rank 1 waits in x; one of the other 2 ranks did not come in time.\n  call ")
+    assert str(gone).startswith("rank 0 waits in x; the other rank is gone.\n  see ")
+
+
+def test_a_process_that_is_not_the_chief_says_nothing(capsys, monkeypatch):
+    with Loop([]):
+        terminal.say("chief")
+    monkeypatch.setenv("RANK", "1")
+    with Loop([]):
+        terminal.say("not the chief")
+    terminal.say("after")
+    assert capsys.readouterr().err == "chief\nafter\n"
