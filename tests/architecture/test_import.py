@@ -23,11 +23,12 @@ def state():
         "hooks": [repr(hook) for hook in (sys.excepthook, sys.displayhook, sys.unraisablehook)],
     }
 
+WITH_TORCH = {"DataParallel", "HookedLoader", "Runner", "SeededSamples", "Sharded"}  # for those who have it
 WATCHED
 before = set(sys.modules)
 import hookpoint
 after_import = sorted(set(sys.modules) - before)
-for name in set(hookpoint.__all__) - {"HookedLoader", "Runner", "SeededSamples"}:  # which are for those who have torch
+for name in set(hookpoint.__all__) - WITH_TORCH:
     getattr(hookpoint, name)
 after_use = sorted(set(sys.modules) - before)
 json.dump({"after_import": after_import, "after_use": after_use, "changed": CHANGED}, sys.stdout)
