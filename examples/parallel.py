@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 import torch
 from digits import Distort, digits, everything_else, residual_network
@@ -19,7 +20,7 @@ from torch import nn
 import hookpoint
 from hookpoint import Runner
 
-STRATEGIES = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
+STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
 
 
 def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "auto", resume: str = "auto") -> float:
@@ -44,7 +45,9 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
     right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()
     if run.is_chief:
-        print(f"of 360 digits it has never seen, the best of {epochs} epochs of {processes} processes reads {right:.1%} rightly")
+        print(
+            f"of 360 digits it has never seen, the best of {epochs} epochs of {processes} processes reads {right:.1%} rightly"
+        )
     return right
 
 

@@ -40,7 +40,16 @@ def test_its_exit_code_says_that_a_process_failed(process, script):
 )
 def test_how_machines_meet_is_left_to_who_says_it(options):
     found = torchrun("2", (*options, "train.py", "--standalone"))
-    assert found == [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options, "train.py", "--standalone"]
+    assert found == [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        *options,
+        "train.py",
+        "--standalone",
+    ]
 
 
 def test_options_of_the_script_are_not_torchruns():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -121,7 +123,9 @@ def many_things(strategy):
     except BadLoop as error:
         found["parameters"] = str(error)
     if strategy == "sharded":
-        one = runner(of_strategy={"precision": "bf16", "wrap": (nn.Linear,)}, model=nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)))
+        one = runner(
+            of_strategy={"precision": "bf16", "wrap": (nn.Linear,)}, model=nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+        )
         run = one.fit(DataLoader(data, batch_size=3), epochs=1)
         found["bf16"] = [run.step, str(one.model[0].weight.dtype)]
         try:
@@ -140,12 +144,12 @@ def test_a_runner_in_two_processes(launch, strategy):
     assert first["weights"] == second["weights"]
     assert not set(first["drawn"]) & set(second["drawn"])
     for epoch in range(2):
-        joint = [one["shuffled"][2 * epoch : 2 * epoch + 2] for one in both]
-        assert sorted(sum(sum(joint, []), [])) == list(range(12))
+        joint = [batch for one in both for batch in one["shuffled"][2 * epoch : 2 * epoch + 2]]
+        assert sorted(chain(*joint)) == list(range(12))
     assert first["shuffled"][:2] != first["shuffled"][2:]
     assert first["in order"] == [[0, 1, 2], [6, 7, 8]]
     assert second["in order"] == [[3, 4, 5], [9, 10, 11]]
-    assert sorted(sum(first["distributed"][:2] + second["distributed"][:2], [])) == list(range(12))
+    assert sorted(chain(*first["distributed"][:2], *second["distributed"][:2])) == list(range(12))
     assert first["distributed"][:2] != first["distributed"][2:]  # set_epoch was called
     assert first["no end"] == second["no end"] == [[0, 1]] * 2
     for one in both:
@@ -168,4 +172,4 @@ def test_a_runner_in_two_processes(launch, strategy):
         assert "fits no module of Sequential" in first["wrap"]
     else:
         assert first["parameters"] is None
-    assert first["still there"] and second["still there"]
+    assert all(one["still there"] for one in both)

@@ -43,7 +43,9 @@ def test_every_sample_comes_once_and_everyone_has_as_many_batches(length, batch_
 @given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES)
 def test_joint_batches_are_those_of_one_process(length, batch_size, size):
     one = [set(batch) for batch in TeamBatchSampler(length, batch_size * size, shuffle=True, seed=1)]
-    joint = [set().union(*batches) for batches in zip(*of_all(team(length, batch_size, size, shuffle=True, seed=1)), strict=True)]
+    joint = [
+        set().union(*batches) for batches in zip(*of_all(team(length, batch_size, size, shuffle=True, seed=1)), strict=True)
+    ]
     assert joint[: len(joint) - 1] == one[: len(joint) - 1]  # the last one may have a short one joined to it
 
 
@@ -56,7 +58,9 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
             one.set_epoch(2)
         if state is not None:
             done = {one.go_on(state, done) for one in samplers}.pop()
-        rows = [row[done - samplers[0].first :] for row in of_all(samplers)]  # where the team is the same, those done come first
+        rows = [
+            row[done - samplers[0].first :] for row in of_all(samplers)
+        ]  # where the team is the same, those done come first
         left = length - len(seen)
         if 0 < left < samplers[0].size:
             return  # the one case in which some have to be repeated

@@ -32,7 +32,9 @@ def trained(kinds, epochs=5, samples=160, joint=16, accumulate=1, clip=None, ema
         average = cb.SwapEMAWeights(0.9)
         callbacks = [average] if ema else []
         if cut is not None:
-            callbacks.append(LambdaCallback(on_iter_end=lambda run, cut=cut: run.stop_epoch() if run.batch_idx == cut else None))
+            callbacks.append(
+                LambdaCallback(on_iter_end=lambda run, cut=cut: run.stop_epoch() if run.batch_idx == cut else None)
+            )
         runner = Runner(
             model,
             optimizer,

@@ -32,9 +32,9 @@ class GradientStats(Callback):
     since the last time, as of anything that is logged.
 
     Listens to on_setup, on_train_epoch_begin, on_step_begin and on_run_end, with `updates` to on_step_end. Keeps nothing in the
-    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters. A step pays for one comparison; one that is
-    measured for three passes over the gradients and with `updates` a copy of the weights, on their device: no GPU is waited
-    for, unless gradients are sparse.
+    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters. A step pays for one comparison; one
+    that is measured for three passes over the gradients and with `updates` a copy of the weights, on their device: no GPU is
+    waited for, unless gradients are sparse.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)

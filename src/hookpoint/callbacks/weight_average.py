@@ -14,7 +14,8 @@ class WeightAverage:
 
     Tied weights are there once, frozen ones not at all: what the model has of them is their average. Those of half precision
     are averaged in float32: a small share of a small change would be lost otherwise. Integers, such as counts of batches, are
-    not averaged. Of sharded weights each process averages its part. `averages` maps names to tensors on the devices of the weights; they are changed in place.
+    not averaged; of sharded weights each process averages its part. `averages` maps names to tensors on the devices of the
+    weights; they are changed in place.
     """
 
     def __init__(self, *, buffers: bool) -> None:

@@ -38,6 +38,8 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
         raise Refusal(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
+    # A store for each restart: in one that all share, the first of the new processes finds the addresses of the dead.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # In its place, not below it: signals reach torchrun, which passes them on.
     os.execv(sys.executable, command(processes, arguments))
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -34,7 +34,7 @@ class Steps(Protocol):
 class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
 
-    loop_options: dict[str, Any] = {}
+    loop_options: ClassVar[dict[str, Any]] = {}
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
 

@@ -15,7 +15,6 @@ from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Run, set_now
 from hookpoint.engine.data import as_loader
 from hookpoint.engine.forward import Forward
-from hookpoint.engine.modules import evaluating
 from hookpoint.engine.recovery import is_computed
 from hookpoint.engine.sharing import ALONE, Sharing
 
@@ -150,7 +149,8 @@ class TorchStepper:
                 set_now(run, NO_ITERATION)
 
     def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
-        return self._sharing.part(as_loader(data, batch_size, shuffle=False))
+        loader: Iterable[Any] = self._sharing.part(as_loader(data, batch_size, shuffle=False))
+        return loader
 
     def evaluating(self, run: Run) -> AbstractContextManager[None]:
         return self._sharing.evaluating(run.model)

@@ -37,7 +37,8 @@ class SharedBuffers:
                 joint = torch.cat([buffer.reshape(-1) for buffer in buffers])
                 dist.broadcast(joint, 0)
                 if dist.get_rank():
-                    for buffer, values in zip(buffers, joint.split([one.numel() for one in buffers]), strict=True):
+                    values_of = torch.split(joint, [one.numel() for one in buffers])
+                    for buffer, values in zip(buffers, values_of, strict=True):
                         buffer.copy_(values.view_as(buffer))
 
     def _share(self, *_: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from inspect import signature
 from typing import Any
@@ -11,12 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hookpoint.core.parts import load_state, state_of
 from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.modules import modules_in, optimizers_in
-from hookpoint.parallel.whole import whole
 
 # Its name since torch 2.13, and before: buffers are shared by us.
 UNSHARED_BUFFERS = next(
@@ -75,16 +73,6 @@ class DataParallel:
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
         return nullcontext()  # without gradients, nothing is said to the others
 
-    def full_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        if dist.get_rank():
-            return {}
-        found: dict[str, Any] = whole({"model": state_of(model), "optimizer": state_of(optimizer)})
-        return found
-
-    def load_full_state(self, model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
-        load_state(model, state["model"])
-        load_state(optimizer, state["optimizer"])
-
     def close(self) -> None:
         pass
 
@@ -102,11 +90,11 @@ def _stand_in(module: torch.nn.Module, around: DistributedDataParallel) -> None:
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not torch.is_grad_enabled():
             return None
-        found: tuple[tuple[Any, ...], dict[str, Any]] = around._pre_forward(*args, **kwargs)
+        found: tuple[tuple[Any, ...], dict[str, Any]] = around._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         return found
 
     def end(_: Any, args: tuple[Any, ...], output: Any) -> Any:
-        return around._post_forward(output) if torch.is_grad_enabled() else None
+        return around._post_forward(output) if torch.is_grad_enabled() else None  # type: ignore[no-untyped-call]
 
     module.register_forward_pre_hook(begin, with_kwargs=True)
     module.register_forward_hook(end)

@@ -30,7 +30,20 @@ class TeamBatchSampler:
     """
 
     # No dict: its numbers are no counters that a run would find and put back one by one.
-    __slots__ = ("batch_size", "drop_last", "epoch", "first", "length", "order", "origin", "rank", "seed", "shuffle", "size", "start")
+    __slots__ = (
+        "batch_size",
+        "drop_last",
+        "epoch",
+        "first",
+        "length",
+        "order",
+        "origin",
+        "rank",
+        "seed",
+        "shuffle",
+        "size",
+        "start",
+    )
 
     def __init__(
         self,
@@ -80,7 +93,7 @@ class TeamBatchSampler:
         if not self.shuffle:
             return list(range(self.length))
         generator = torch.Generator().manual_seed((self.seed + self.epoch) % SEEDS)
-        return torch.randperm(self.length, generator=generator).tolist()  # type: ignore[no-any-return]
+        return torch.randperm(self.length, generator=generator).tolist()
 
     def seen(self, batches: int) -> int:
         """Return how many samples the team has seen when so many batches of the epoch are done."""

@@ -12,12 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import load_state, state_of
 from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.whole import part_of, whole
+from hookpoint.parallel.part_of import part_of
 
 Wrap = Callable[[str, torch.nn.Module], bool] | tuple[type[torch.nn.Module], ...] | None
 LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -63,7 +62,7 @@ class Sharded:
         dense = {id(one): (module, name) for module in modules for name, one in module.named_parameters()}
         for module in modules:
             self._shard(module, mesh)
-            module.register_load_state_dict_pre_hook(_take_parts)
+            module.register_load_state_dict_pre_hook(_take_parts)  # type: ignore[no-untyped-call]
         sharded = {id(module): dict(module.named_parameters()) for module in modules}
         for one in optimizers_in(optimizer):
             _point_at(one, {key: sharded[id(module)][name] for key, (module, name) in dense.items()})
@@ -83,14 +82,6 @@ class Sharded:
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
         """Gather parameters for each forward, as in training; once for all of them, where some have more batches."""
         return nullcontext() if is_even else _gathered(self._modules)
-
-    def full_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        state = {"model": state_of(model), "optimizer": state_of(optimizer)}
-        return whole(state, keep=dist.get_rank() == 0) or {}
-
-    def load_full_state(self, model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
-        load_state(model, state["model"])
-        load_state(optimizer, state["optimizer"])
 
     def close(self) -> None:
         self._modules = []
@@ -124,7 +115,9 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
                 found.append(module)
         if not found:
             raise BadLoop(text(f"Sharded(wrap={wrap!r}) fits no module of {type(model).__name__}.", give="others, or None"))
-    return [module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())]
+    return [
+        module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())
+    ]
 
 
 def _point_at(optimizer: Any, sharded: Mapping[int, torch.nn.Parameter]) -> None:

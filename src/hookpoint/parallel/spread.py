@@ -70,8 +70,8 @@ def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
 def tell_epoch(loader: Any, epoch: int) -> None:
     """Tell samplers that have to know it which epoch begins, as DistributedSampler."""
     for sampler in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
-        if callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(epoch)
+        if (tell := getattr(sampler, "set_epoch", None)) is not None:
+            tell(epoch)
 
 
 def _knows_of_others(loader: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,7 +16,9 @@ from hookpoint.core.team import Team
 class Strategy(Protocol):
     """Say how a model is trained by several processes. All of them call the same methods at the same places.
 
-    The model stays the object that it was, and is called as before: in training, gradients are those of all processes.
+    The model stays the object that it was, and is called as before: in training, gradients are those of all processes. The
+    `state_dict` of model and optimizer may have tensors in parts, as DTensors; their `load_state_dict` takes whole ones, which
+    every process has.
     """
 
     def team(self) -> Team:
@@ -36,12 +38,6 @@ class Strategy(Protocol):
 
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
         """Let the model be called without gradients; by some more often than by others, where it `is_even` not."""
-
-    def full_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        """Return the states of "model" and "optimizer" as one process would have them, on the host; {} but for the chief."""
-
-    def load_full_state(self, model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Load what `full_state` has returned; every process has all of it."""
 
     def close(self) -> None:
         """Leave the model as it is, and let go of everything else."""

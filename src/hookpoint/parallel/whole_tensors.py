@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.distributed.tensor import DTensor
-
 
 def with_whole_tensors(state: Any) -> Any:
     """Return the state with each sharded tensor as a whole, on the host. All ranks call this with states of one shape."""
-    if isinstance(state, DTensor):
+    if hasattr(state, "full_tensor"):  # a DTensor; to import its class takes a second, also where there is none
         return state.full_tensor().cpu()
     if isinstance(state, Mapping):
         found = {key: with_whole_tensors(one) for key, one in state.items()}
