@@ -102,7 +102,8 @@ def _drawn_anew(order: Mapping[str, Any], record: Mapping[str, Any], put_generat
 
 
 def _of_epoch(order: Mapping[str, Any]) -> list[int]:
-    whole = DistributedSampler(range(order["length"]), 1, 0, seed=order["seed"], shuffle=True)  # type: ignore[arg-type]
+    samples: Any = range(order["length"])
+    whole: DistributedSampler[Any] = DistributedSampler(samples, 1, 0, seed=order["seed"], shuffle=True)
     whole.set_epoch(order["epoch"])
     return list(whole)
 

@@ -7,6 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from hookpoint.core.team import Solo, Team
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
@@ -23,9 +24,19 @@ def joined(*, seconds: float = SECONDS) -> Team:
     if not dist.is_initialized() and is_shared():
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        _join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         atexit.register(_leave)
     return TorchTeam(seconds=seconds) if dist.is_initialized() and dist.get_world_size() > 1 else Solo()
+
+
+def _join(backend: str) -> None:
+    """Initialise torch.distributed, apart from what processes have left that torchrun has started before, and restarted.
+
+    Their addresses are in the same store, under the same names: who is the first of the new ones would call the dead.
+    """
+    store, rank, size = next(rendezvous("env://"))  # type: ignore[no-untyped-call]
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
 
 
 def is_shared() -> bool:
