@@ -2,8 +2,9 @@
 
 In a team a verdict is a wish until all have heard of it. At the end of each training iteration a rank says whether it has
 wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
-then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an iteration in which the team has talked anyway,
-wishes are told and granted at once. Handlers of signals only set flags: they may come while somebody talks.
+then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an
+iteration in which the team has talked anyway, wishes are told and granted at once. Handlers of signals only set flags: they may
+come while somebody talks.
 """
 
 from __future__ import annotations

@@ -139,7 +139,13 @@ class Loop(Levels):
     def __enter__(self) -> Run:
         if self._run is not None:
             raise OutsideRun(text("this loop is running already.", make="a second Loop for a run inside a run"))
-        self._prepare()
+        self._join_team()
+        try:
+            self._prepare()
+        except BaseException:
+            self._run = None
+            self.team.close()
+            raise
         run = self.running()
         try:
             if self._run_points:
@@ -181,7 +187,6 @@ class Loop(Levels):
                 self.running().stop(stop.reason)
 
     def _prepare(self) -> None:
-        self._join_team()
         if self._was_entered or self._compiled_for != self._here():
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
