@@ -250,3 +250,69 @@ def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
         )
         assert said[1].startswith("run.retry() is for one process; this run has 2")
         assert said[2].startswith("the loop's body asks for skip_step()")
+
+
+def test_settings_of_ones_own_and_of_a_file_are_agreed_on_and_the_lowest_rank_wins(launch):
+    def settings():
+        import torch  # noqa: F401
+
+        from hookpoint import Loop, ObjAttrParam
+        from hookpoint.callbacks import HumanHyperParamSetter
+
+        class Model:
+            dropout, noise = 0.5, 0.0
+
+        model, seen = Model(), []
+        workdir = Path(os.environ["RESULTS"]) / "run"  # noqa: F821
+        human = HumanHyperParamSetter(ObjAttrParam(model, "dropout"))
+        with Loop([human], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            run.hyper.register(ObjAttrParam(model, "noise"))
+            for epoch in run.epochs(3):
+                if epoch == 1 and run.is_chief:
+                    (workdir / "hyper.txt").write_text("dropout:0.25\n")
+                for _ in run.batches(range(3)):
+                    seen.append([model.dropout, model.noise])
+                    if epoch == 2 and run.batch_idx == 0:
+                        run.hyper["noise"] = 1.0 + run.rank
+            refused = []
+            for name, value in (("noise", "much"), ("nosie", 1.0)):
+                try:
+                    run.hyper[name] = value
+                except (TypeError, KeyError) as error:
+                    refused.append(type(error).__name__)
+        return [seen, refused]
+
+    outcome = launch(settings)
+    first, second = outcome.results
+    assert first == second
+    rates = [dropout for dropout, _ in first[0]]
+    assert rates == [0.5] * 3 + [0.25] * 6
+    assert [noise for _, noise in first[0]] == [0.0] * 5 + [1.0] * 4
+    assert first[1] == ["BadValue", "UnknownSetting"]
+    assert "noise is set to 1.0 and to 2.0 by different ranks; 1.0 stays" in outcome.printed
+
+
+def test_a_signal_in_a_validation_is_acted_on_by_all_when_it_is_over(launch):
+    def signalled():
+        import os
+        import signal
+
+        import torch  # noqa: F401
+
+        from hookpoint import Loop
+
+        status, seen = None, 0
+        try:
+            with Loop(extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(2):
+                    for _ in run.batches(range(3)):
+                        pass
+                    for batch in run.batches(range(4 + run.rank), mode="val"):
+                        seen += 1
+                        if run.rank == 1 and batch == 1:
+                            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return [run.epoch, run.iteration, seen, status]
+
+    assert launch(signalled).results == [[1, 3, 4, "interrupted"], [1, 3, 5, "interrupted"]]
