@@ -9,6 +9,7 @@ from hookpoint.callbacks.arguments import number, whole
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.metric_watcher import MetricWatcher
 from hookpoint.callbacks.patience import Patience
+from hookpoint.callbacks.sharded_tensors import whole_state
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import has_state, load_state, state_of
 from hookpoint.core.terminal import say
@@ -128,7 +129,7 @@ class EarlyStopping(MetricWatcher):
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
 
     def _keep_weights(self, run: Run, *, measured_at: int) -> None:
-        self._weights = self._snapshots.take({"model": state_of(run.model)}, outlives_the_call=True)["model"]
+        self._weights = self._snapshots.take({"model": whole_state(state_of(run.model))}, outlives_the_call=True)["model"]
         if measured_at != run.step and not self._has_warned:
             self._has_warned = True
             logger.warning(

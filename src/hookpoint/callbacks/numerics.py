@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.callbacks.late_floats import LateFloats
+from hookpoint.callbacks.sharded_tensors import here
 
 MOST_NAMED = 3
 
@@ -29,7 +30,8 @@ def largest(tensors: Iterable[Any]) -> Any:
         return host
     assert torch is not None
     with torch.no_grad():
-        counted = [_computable(one.detach()) for one in ours if one.numel() and (one.is_floating_point() or one.is_complex())]
+        parts = [here(one.detach()) for one in ours]  # each process looks at what it has of sharded ones
+        counted = [_computable(one) for one in parts if one.numel() and (one.is_floating_point() or one.is_complex())]
         if len(counted) == 1:
             return torch.linalg.vector_norm(counted[0], math.inf)
         return torch.nn.utils.get_total_norm(counted, math.inf) if counted else host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,6 +19,13 @@ def here(tensor: Any) -> Any:
 def whole(tensor: Any) -> Any:
     """Return a tensor with the numbers of all processes; they call this together."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def whole_state(state: Any) -> Any:
+    """Return a state dict, or one of several, with whole tensors; where any is sharded, all processes call this together."""
+    if isinstance(state, Mapping):
+        return {name: whole_state(one) for name, one in state.items()}
+    return whole(state)
 
 
 def part_like(tensor: Any, other: Any) -> Any:
