@@ -20,7 +20,7 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
     def fail(folder):
         import errno
-        
+
         from subject import RANK, train
 
         from hookpoint import Callback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,7 +57,15 @@ def put_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
     """Put gathered gradients back."""
     for name, parameter in named_parameters(model):
         kept = gradients.get(name)
-        parameter.grad = None if kept is None else kept.to(parameter.device).clone()
+        parameter.grad = None if kept is None else _placed(kept.to(parameter.device).clone(), parameter)
+
+
+def _placed(gradient: Any, parameter: Any) -> Any:
+    """Return a whole gradient as its parameter lies: of one that is sharded over processes, the part that is here."""
+    if not hasattr(parameter, "placements"):
+        return gradient
+    distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
+    return distribute(gradient, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from hookpoint.core.shares import joined, own_share, share_of
+
+
+def state(rank, *, gradients=None, in_epoch=True):
+    place = {"in_epoch": False}
+    if in_epoch:
+        place = {"in_epoch": True, "rng": {"python": rank}, "passes": [{"results": {}, "batches": 2, "rng": {}}], "batches": 3}
+    return {
+        "per_rank": ["Mine"],
+        "clocks": {"step": 3, "samples": 10 + rank, "elapsed": 1.0 + rank},
+        "place": place,
+        "parts": {"model": {"w": 1}, **({} if gradients is None else {"gradients": {"w": gradients}})},
+        "callbacks": {"Mine": {"state": rank}, "Shared": {"state": rank}},
+        "logbook": {"metrics": {}, "next_log_step": 4, "between": {}, "window": {"loss": [1.0 + rank, 2.0]}, "whole": {}},
+        "data": {"begun": rank},
+        "rng": {"python": rank},
+    }
+
+
+def of_two(**more):
+    return joined(state(0, **more), [own_share(state(1, **more))])
+
+
+def test_each_process_gets_its_own_share_back():
+    for rank in range(2):
+        back = share_of(of_two(), rank, 2)
+        expected = {key: value for key, value in state(rank).items() if key != "per_rank"}
+        expected["callbacks"] = {"Mine": {"state": rank}, "Shared": {"state": 0}}
+        expected["clocks"]["elapsed"] = 1.0  # one time for all
+        assert back == expected
+
+
+def test_gradients_of_an_open_window_are_each_process_s_own():
+    kept = joined(state(0, gradients=4.0), [own_share(state(1, gradients=8.0))])
+    assert [share_of(kept, rank, 2)["parts"]["gradients"]["w"] for rank in range(2)] == [4.0, 8.0]
+    assert share_of(kept, 0, 1)["parts"]["gradients"]["w"] == 6.0  # as the mean over processes would have been
+
+
+def test_the_state_of_one_process_is_as_it_was():
+    alone = {key: value for key, value in state(0).items() if key != "per_rank"}
+    assert share_of(alone, 0, 1) == alone
+
+
+def test_another_number_of_processes_begins_afresh_with_all_sums_on_the_chief():
+    moved = [share_of(of_two(), rank, 3) for rank in range(3)]
+    assert [one["logbook"]["window"] for one in moved] == [{"loss": [3.0, 4.0]}, {}, {}]
+    assert [one["clocks"]["samples"] for one in moved] == [7, 7, 7]
+    for rank, one in enumerate(moved):
+        assert one["rng"] is None
+        assert one["place"]["rng"] is None
+        assert one["place"]["passes"][0]["rng"] is None
+        assert one["moved"] == {"from": 2, "to": 3}
+        assert one["data"]["moved"] == {"data": {"begun": 0}, "from": 2, "to": 3, "rank": rank}
+
+
+def test_between_epochs_there_is_no_place_to_move():
+    assert share_of(of_two(in_epoch=False), 0, 1)["place"] == {"in_epoch": False}
