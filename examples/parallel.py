@@ -44,10 +44,9 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
     right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()
+    together = f"{processes} process{'es' if processes > 1 else ''}"
     if run.is_chief:
-        print(
-            f"of 360 digits it has never seen, the best of {epochs} epochs of {processes} processes reads {right:.1%} rightly"
-        )
+        print(f"of 360 digits it has never seen, the best of {epochs} epochs of {together} reads {right:.1%} rightly")
     return right
 
 

@@ -122,6 +122,11 @@ def many_things(strategy):
         found["parameters"] = None
     except BadLoop as error:
         found["parameters"] = str(error)
+    # The best weights are whole ones, and come back in parts
+    keep = cb.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
+    one = runner(keep, cb.CheckNumerics(), model=nn.Sequential(nn.Linear(2, 1)))
+    found["best"] = one.fit(DataLoader(data, batch_size=3), DataLoader(data, batch_size=3), epochs=3).metrics["val_loss"]
+
     if strategy == "sharded":
         one = runner(
             of_strategy={"precision": "bf16", "wrap": (nn.Linear,)}, model=nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
@@ -165,6 +170,7 @@ def test_a_runner_in_two_processes(launch, strategy):
     assert first["own"] == second["own"]
     assert set(first["loaded"]) == {0.5}
     assert first["momentum"] == [2.0, 2.0]
+    assert first["best"] == second["best"]
     assert first["hooked"] == [[3, 2]] * 2
     if strategy == "sharded":
         assert "0.weight is sharded, and torch calls no hooks of its gradient" in first["parameters"]

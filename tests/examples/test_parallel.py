@@ -1,0 +1,60 @@
+"""The example of several processes, under each strategy, and as two nodes: with the callbacks of digits.py, unchanged."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+ROOT = Path(__file__).parents[2]
+LINE = r"of 360 digits it has never seen, the best of 4 epochs of 2 processes reads (\d+\.\d)% rightly"
+
+
+def torchrun(folder, strategy, *options):
+    example = str(ROOT / "examples" / "parallel.py")
+    arguments = [example, "--epochs", "4", "--strategy", strategy, "--workdir", str(folder / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *options, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def accuracy(processes):
+    """Wait for all of them, and return what their chief has said in the end."""
+    try:
+        said = [process.communicate(timeout=150) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    found = re.findall(LINE, "".join(out for out, _ in said))
+    assert len(found) == 1  # the chief alone
+    return float(found[0])
+
+
+@pytest.mark.parametrize("strategy", ["data", "sharded"])
+def test_two_processes_read_digits(tmp_path, strategy):
+    assert accuracy([torchrun(tmp_path, strategy, "--standalone", "--nproc-per-node", "2")]) > 97
+    assert (tmp_path / "run" / "checkpoints" / "best-val-error-top1").exists()
+
+
+@pytest.mark.parametrize("strategy", ["data", "sharded"])
+def test_two_nodes_read_digits(tmp_path, strategy):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    assert accuracy([torchrun(tmp_path, strategy, *meeting) for _ in range(2)]) > 97
