@@ -49,7 +49,8 @@ class Talk:
 
     def to_chief(self, data: bytes) -> list[bytes]:
         self.gather(None, "run.team.to_chief()")
-        return self._words("run.team.to_chief()", lambda: self._team.to_chief(data))
+        words: list[bytes] = self._words("run.team.to_chief()", lambda: self._team.to_chief(data))
+        return words
 
     def start_agreeing(self, bits: int) -> Answer:
         about = f"the agreement of iteration {self._run._clocks.iteration}, epoch {self._run._clocks.epoch}"
