@@ -34,9 +34,10 @@ def _join(backend: str) -> None:
 
     Their addresses are in the same store, under the same names: who is the first of the new ones would call the dead.
     """
-    store, rank, size = next(rendezvous("env://"))  # type: ignore[no-untyped-call]
+    store, rank, size = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group(backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
+    own = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size)
 
 
 def is_shared() -> bool:
