@@ -20,6 +20,7 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
     def fail(folder):
         import errno
+        import time
 
         from subject import RANK, train
 
