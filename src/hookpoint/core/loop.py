@@ -38,6 +38,7 @@ from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.saving import Saving
+from hookpoint.core.secrets import masked
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
@@ -238,17 +239,17 @@ class Loop:
         self.clocks.stop()
         if failure is not None:
             run._payload = {"error": failure}
-            run.put_event("exception", type=type(failure).__name__, text=str(failure))
+            run.put_event("exception", type=type(failure).__name__, text=masked(str(failure)))
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
         if self.signals.received is not None:
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if self._run_points else []
-        try:
-            self.saving.at_end(failure)
-            self.leaving.leave(None)
-        except Exception as error:
-            problems.append(error)
+        for last in (partial(self.saving.at_end, failure), partial(self.leaving.leave, None)):
+            try:
+                last()
+            except Exception as error:
+                problems.append(error)
         self.logbook.flush()
         run.monitors.drain()
         problems += run.monitors.take_errors()
