@@ -93,6 +93,7 @@ def everything_else(val: Data, epochs: int) -> list[Callback]:
 
 def train(workdir: str = "runs/digits", epochs: int = 40, resume: str = "auto") -> None:
     train_data, val, test = digits()
+    torch.set_num_threads(1)  # of a network this small, each would wait for the others
     torch.manual_seed(0)
     model = residual_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)

@@ -130,7 +130,8 @@ def test_a_run_that_it_stopped_is_stopped_again(disk, caplog):
     model, again = Model(), EarlyStopping(patience=1)
     run = train(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
     assert (run.epoch, run.step, model.weight) == (2, 4, 2)
-    assert "had stopped this run: EarlyStopping(val_loss): nothing better than 2" in caplog.text
+    assert caplog.messages[-1].startswith("EarlyStopping(val_loss): nothing better than 2")
+    assert caplog.messages[-1].endswith("; that had stopped this run, and a higher patience goes on with it")
 
 
 def test_more_patience_goes_on(disk):

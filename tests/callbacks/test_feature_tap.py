@@ -11,7 +11,7 @@ from torch import nn
 
 from hookpoint import Callback, Loop, Runner
 from hookpoint.callbacks import FeatureTap
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadLoop, CompileError
 
 QUIET = {"extra_callbacks": [], "monitors": []}
 
@@ -306,3 +306,10 @@ def test_on_a_gpu_features_come_to_the_host():
     assert torch.equal(tap.features["head"], torch.cat(expected))
     assert tap.features["body"].device.type == "cpu"
     assert not tap.features["body"].is_pinned()
+
+
+def test_two_do_not_write_the_same_file(tmp_path):
+    taps = [FeatureTap("body.*", file="x"), FeatureTap("head", file="x")]
+    with pytest.raises(CompileError, match=r"FeatureTap\(body\.\*\) and FeatureTap\(head\) both write x\.") as raised:
+        make(Net(), *taps, workdir=tmp_path).predict(images())
+    assert "another file=" in str(raised.value)

@@ -41,6 +41,13 @@ def test_more_steps_go_on(disk):
     assert train(7, disk, others=[ModelSaver()]).step == 7
 
 
+def test_a_resumed_run_that_has_had_its_steps_says_so(disk, caplog):
+    train(4, disk, others=[ModelSaver()])
+    assert not caplog.records
+    train(4, disk, others=[ModelSaver()])
+    assert caplog.messages == ["MaxSteps: 4 steps are done, and nothing is trained; a higher n goes on"]
+
+
 def test_a_second_run_counts_anew():
     loop = Loop([MaxSteps(2)])
     for _ in range(2):

@@ -73,6 +73,7 @@ with Loop([bar, ScalarPrinter()], log_every=2) as run:
         assert any(f" {done}/8 " in f"{frame} " for frame in shown.frames)  # nothing follows while nothing is known yet
     assert any("epoch 1/2 val" in frame and " 3/4 " in frame for frame in shown.frames)
     assert any("epoch 2/2 pred  2 batches" in frame for frame in shown.frames)
+    assert not any(" pred " in frame and "loss" in frame for frame in shown.frames)  # that is of the training
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])

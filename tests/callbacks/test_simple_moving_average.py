@@ -102,6 +102,34 @@ def test_one_that_joins_a_run_leaves_out_the_window_it_did_not_see_begin(tmp_pat
     assert run.monitors.get_history("loss/SMA") == [(step, mean(VALUES[step - 2 : step])) for step in (6, 8)]
 
 
+def test_one_that_was_left_out_for_some_steps_leaves_out_the_window_it_did_not_see(tmp_path):
+    train(ModelSaver(), SimpleMovingAverage("loss", 4), workdir=tmp_path, values=VALUES[:3])
+    train(ModelSaver(), workdir=tmp_path, values=VALUES[:6])
+    run = train(ModelSaver(), SimpleMovingAverage("loss", 4), workdir=tmp_path, values=[*VALUES, *VALUES[:3]])
+    assert run.monitors.get_history("loss/SMA") == [(12, mean([*VALUES, *VALUES[:3]][8:12]))]
+
+
+def test_a_step_after_the_last_batch_of_an_epoch_is_resumed_exactly(tmp_path):
+    """Nobody knows how many batches a generator gives: the step with the last of them is made when it has ended."""
+
+    class Data:
+        def __iter__(self):
+            return ((torch.full((1, 1), float(x)), torch.zeros(1, 1)) for x in range(3))
+
+    def fit(epochs, workdir):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(1, 1)
+        given = {"accumulate": 2, "extra_callbacks": [], "monitors": [], "workdir": workdir}
+        callbacks = [SimpleMovingAverage("loss", 3), ModelSaver()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return Runner(model, optimizer, torch.nn.MSELoss(), callbacks=callbacks, **given).fit(Data(), epochs=epochs)
+
+    whole = fit(4, tmp_path / "whole").monitors.get_history("loss/SMA")
+    for epochs in (1, 2, 4):
+        parts = fit(epochs, tmp_path / "parts").monitors.get_history("loss/SMA")
+    assert parts == whole
+
+
 def test_a_fresh_run_starts_with_an_empty_window():
     average = SimpleMovingAverage("loss", 4)
     with pytest.raises(ZeroDivisionError):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import subprocess
 import sys
@@ -113,6 +114,24 @@ def test_raise_raises_in_the_training_thread(tmp_path):
         train(*callbacks, body=at_step(2, lambda: until(lambda: False)), workdir=tmp_path)
     assert "StepTimeout: step 3 takes longer than 0.5 s" in raised.value.__notes__
     assert ended == [2]
+
+
+def test_raise_raises_nothing_once_the_run_is_over(tmp_path):
+    class TakesLong(logging.Handler):
+        """A log that is slow to write: meanwhile the late step ends after all, and the run with it."""
+
+        def emit(self, record):
+            is_told.set()
+            until(lambda: timeout._watch is None)
+
+    timeout, is_told, handler = StepTimeout(LIMIT, "raise"), threading.Event(), TakesLong(logging.ERROR)
+    logging.getLogger("hookpoint").addHandler(handler)
+    try:
+        run = train(timeout, body=at_step(4, is_told.wait), workdir=tmp_path)
+    finally:
+        logging.getLogger("hookpoint").removeHandler(handler)
+    assert run.step == 5
+    assert (tmp_path / "stacks-5.txt").exists()
 
 
 def test_raise_is_a_timeout_to_whoever_catches_one(tmp_path):

@@ -116,6 +116,7 @@ def test_control_characters_of_arguments_are_not_printed(command):
     [
         (Refusal("no", 73), 73, "hookpoint: no\n"),
         (OSError(5, "Input/output error", "x"), 65, "hookpoint: x: Input/output error\n"),
+        (OSError(28, "No space left on device"), 73, "hookpoint: No space left on device\n"),
         (MemoryError(), 65, "hookpoint: there is not enough memory for this\n"),
         (click.FileError("x", "gone"), 1, "hookpoint: Could not open file 'x': gone\n"),
         (RuntimeError("soup\nsoup"), 70, "hookpoint: RuntimeError: soup Soup (a mistake of hookpoint's; the same command with"),

@@ -34,6 +34,11 @@ def test_json(command, train):
     assert folder.is_dir()
 
 
+def test_a_status_that_no_run_can_have_is_refused(command, train):
+    train()
+    assert "'finshed' is not one of 'running', 'finished'" in command("runs", "--status", "finshed", code=2).stderr
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

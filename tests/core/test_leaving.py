@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback
+import hookpoint
+from hookpoint import Callback, Every
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.leaving import Leaving
 from hookpoint.core.loop import Loop
 
@@ -39,6 +41,44 @@ def test_one_that_fails_is_not_called_again():
         leaving.leave(None)
     leaving.leave(None)
     assert said == ["first"]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_one_that_fails_keeps_none_of_the_others_from_being_called(kind, caplog):
+    def fails(words):
+        raise kind(words)
+
+    leaving, said = Leaving(), []
+    leaving.add(None, lambda: said.append("first"))
+    leaving.add(None, lambda: fails("second"))
+    leaving.add(None, lambda: said.append("third"))
+    leaving.add(None, lambda: fails("fourth"))
+    with pytest.raises(kind, match="fourth"):
+        leaving.leave(None)
+    assert said == ["third", "first"]
+    assert f"{kind.__name__}: second" in caplog.text
+
+
+def test_a_run_whose_last_save_fails_is_left_all_the_same(tmp_path):
+    class Waits(Callback):
+        def on_run_end(self, run):
+            run.at_leave(lambda: said.append("left"))
+
+        def state_dict(self):
+            if said:
+                raise ZeroDivisionError
+            return {}
+
+    class Ends(Callback):
+        def on_run_end(self, run):
+            said.append("ending")
+
+    said = []
+    loop = hookpoint.Loop([Waits(), Ends(), ModelSaver().when(Every(steps=9))], workdir=tmp_path)
+    with pytest.raises(ZeroDivisionError), loop as run:
+        for _ in run.batches(range(2)):
+            pass
+    assert said == ["ending", "left"]
 
 
 def test_where_an_exception_is_on_its_way_one_that_fails_is_told_and_the_others_follow(caplog):

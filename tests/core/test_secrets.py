@@ -128,3 +128,8 @@ def test_texts(given, expected):
 def test_masking_twice_changes_nothing_more():
     once = masked(["--token", "abc", "https://me:pw@host/?key=x", "Authorization: Basic abc"])
     assert masked(once) == once
+
+
+def test_a_number_under_the_name_of_a_token_is_a_size():
+    given = {"token_dim": 512, "token_dropout": 0.1, "token": "abc"}
+    assert masked(given) == {"token_dim": 512, "token_dropout": 0.1, "token": "***"}

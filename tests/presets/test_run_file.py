@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hookpoint import Callback, Loop, StopRun
+from hookpoint import Callback, Loop, StopRun, on
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop
 from hookpoint.storage.lock import holder_of
@@ -119,6 +119,19 @@ def test_settings_are_written_without_secrets_and_kept_with_them(tmp_path, confi
     run = train(tmp_path, epochs=1, config=config)
     assert read_run_file(tmp_path)["config"] == {"depth": 3, "api_key": "***"}
     assert run.config == {"depth": 3, "api_key": "abc"}
+
+
+def test_what_a_run_failed_with_is_written_without_secrets(tmp_path):
+    @on("on_epoch_end")
+    def fetch(run):
+        raise ConnectionError("no answer from https://me:abc@host/data?token=def")
+
+    with pytest.raises(ConnectionError, match="abc"):
+        train(tmp_path, [fetch, cb.JSONWriter()])
+    told = "no answer from https://***@host/data?token=***"
+    assert read_run_file(tmp_path)["reason"] == f"ConnectionError: {told}"
+    events = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert [event["text"] for event in events if event["event"] == "exception"] == [told]
 
 
 @pytest.mark.parametrize("config", [3, "depth=3", Settings])

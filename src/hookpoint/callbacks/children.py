@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing.process
 import os
 import signal
 import subprocess
@@ -65,7 +64,9 @@ def described(child: Any) -> str:
 
 def was_started(child: Any) -> bool:
     """Say whether it was, and is of a kind that is started once in its life."""
-    return isinstance(child, threading.Thread | multiprocessing.process.BaseProcess) and child.ident is not None
+    from multiprocessing.process import BaseProcess  # which gives the main module a second name, so not when we are imported
+
+    return isinstance(child, threading.Thread | BaseProcess) and child.ident is not None
 
 
 def start(child: Any) -> None:

@@ -100,7 +100,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self.stopped:
-            logger.warning("%s had stopped this run: %s; a higher patience goes on with it", self.name, self._reason())
+            logger.warning("%s; that had stopped this run, and a higher patience goes on with it", self._reason())
             run.stop(self._reason())
 
     def take(self, run: Run, step: int, value: float) -> None:

@@ -13,7 +13,7 @@ from hookpoint.callbacks.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks.named_modules import named_modules
 from hookpoint.callbacks.tensor_stats import first_tensor
 from hookpoint.core.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop, CompileError, text
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -137,6 +137,10 @@ class FeatureTap(Callback):
     def _check(self, run: Run) -> dict[str, Any]:
         if self.file is not None and run.workdir is None:
             raise BadLoop(text(f"{self.name} has no workdir to write {self.file!r} to.", give="workdir=..., or no file"))
+        for entry in run.hooks.entries if self.file is not None else ():
+            if isinstance(entry.subject, FeatureTap) and entry.subject is not self and entry.subject.file == self.file:
+                cures = {"give": "one of them another file="}
+                raise CompileError(text(f"{self.name} and {entry.name} both write {self.file}.", **cures))
         return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
 
     def _stop(self) -> None:

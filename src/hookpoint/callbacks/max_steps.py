@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks.arguments import whole
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
 
 
 class MaxSteps(Callback):
@@ -35,6 +38,10 @@ class MaxSteps(Callback):
         self.n = whole("MaxSteps", "n", n)
 
     def on_run_begin(self, run: Run) -> None:
+        if run.resuming and run.step >= self.n:
+            logger.warning(
+                "%s: %d steps are done, and nothing is trained; a higher n goes on", self.name or "MaxSteps", run.step
+            )
         self._stop_if_over(run)
 
     def on_train_iter_end(self, run: Run) -> None:

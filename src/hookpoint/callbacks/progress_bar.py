@@ -199,6 +199,7 @@ class Drawing:
             return self._meter.add((self._run.epoch, progress.mode, progress.total), progress.done, monotonic())
 
     def _view_of(self, progress: Progress, rate: float | None) -> View:
-        run, known = self._run, self._bar._values
+        run = self._run
+        known = {} if progress.mode == "pred" else self._bar._values  # which tell nothing of predictions
         values = tuple((name, known[name]) for name in self._bar.names if name in known)
         return View(progress.mode, progress.done, progress.total, run.epoch, run.max_epochs, rate, values)

@@ -21,8 +21,8 @@ class SimpleMovingAverage(TensorReader):
 
     `tensors` are names of metrics, or of tensors of one element as in `ProcessTensors`. There is a value for each optimizer
     step: with accumulation it is that of the window's last batch. What is logged stands for itself, beside the means of log
-    steps, and may be watched by a saver. A window whose begin was not seen, as in a run that is resumed with this callback for
-    the first time, is left out.
+    steps, and may be watched by a saver. A window that was not seen from its begin on, as in a run that is resumed with this
+    callback for the first time, is left out.
 
     Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`. Keeps the sums of the window in the
     checkpoint, so that the means of a resumed run are exactly those of one that was not interrupted. Runs on the chief. A step
@@ -91,8 +91,12 @@ class SimpleMovingAverage(TensorReader):
         return {**self._sums, **{name: mean.state() for name, mean in self._means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"is_whole": self._is_whole, "sums": self._all_sums()}
+        # The last step of an epoch whose end nobody knew comes after its last iteration: the run may be further than this is.
+        saved_at = self._step if self._run is None else self._run.step
+        return {"is_whole": self._is_whole, "sums": self._all_sums(), "step": self._step, "saved_at": saved_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._is_whole, self._means = state["is_whole"], {}
+        self._is_whole, self._means, self._step = state["is_whole"], {}, state["step"]
         self._sums = {name: list(sums) for name, sums in state["sums"].items()}
+        if self._run is not None and state["saved_at"] != self._run.step:  # it was left out of the run for some steps
+            self._is_whole, self._sums, self._step = False, {}, self._run.step

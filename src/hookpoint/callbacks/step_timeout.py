@@ -160,7 +160,7 @@ class StepTimeout(Callback):
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{words}\n")
         # Not run.put_event: that closes what a `break` left behind, which is for the training thread to do.
         run.monitors.put("event", {"step timeout": {"seconds": round(seconds, 3), "then": self.then, "stacks": file}})
-        if self.then == "raise":
+        if self.then == "raise" and self._watch is watch:  # else the step has ended meanwhile, and the run with it
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(StepTooSlow))
         elif self.then == "exit":
             watch.end_timer()

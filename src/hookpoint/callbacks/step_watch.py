@@ -53,8 +53,10 @@ class StepWatch:
     def close(self) -> None:
         """End the thread, and the timer."""
         self._closing.set()
-        self._thread.join(timeout=10)
-        self.end_timer()
+        try:
+            self._thread.join(timeout=10)
+        finally:  # an interrupt may come while it is waited for
+            self.end_timer()
 
     def end_timer(self) -> None:
         """End the timer, and remove its file if there is nothing in it."""

@@ -16,6 +16,8 @@ def sentence(event: Mapping[str, Any]) -> str:
     'best loss so far: 0.5 (before: 0.75)'
     >>> sentence({"event": "lunch", "dish": "soup"})
     'lunch: dish soup'
+    >>> sentence({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
+    'failed with KeyboardInterrupt'
     """
     try:
         words = _SENTENCES[event["event"]](event)
@@ -49,7 +51,7 @@ def _best(event: Mapping[str, Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "best": _best,
-    "exception": lambda event: f"failed with {event['type']}: {event['text']}",
+    "exception": lambda event: f"failed with {event['type']}" + (f": {event['text']}" if event["text"] else ""),
     "restore": lambda event: (
         f"put back the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
     ),

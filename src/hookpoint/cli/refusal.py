@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 from hookpoint.core.errors import CannotSave, HookpointError, WorkdirInUse
 from hookpoint.core.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # what only writing comes upon
 
 
 class Refusal(Exception):
@@ -28,7 +32,7 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(one_line(str(error)))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Refusal(f"{where}{error.strerror or error}")
+        return Refusal(f"{where}{error.strerror or error}", NOT_WRITTEN if error.errno in _FULL else REFUSED)
     if isinstance(error, MemoryError):
         return Refusal("there is not enough memory for this")
     what = one_line(f"{type(error).__name__}: {error}")

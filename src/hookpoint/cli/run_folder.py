@@ -19,7 +19,14 @@ from hookpoint.storage.layout import CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
 
-RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
+ALL_STATUSES = RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = (
+    "running",
+    "finished",
+    "stopped",
+    "failed",
+    "killed",
+    "unknown",
+)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 EVENTS_LOOKED_AT = 2_000
 

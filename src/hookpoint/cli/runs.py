@@ -13,7 +13,7 @@ from hookpoint.cli.best_value import BestValue
 from hookpoint.cli.finding import LEVELS, default_folder, find_runs
 from hookpoint.cli.output import note, put, put_json, status_style, width
 from hookpoint.cli.refusal import USAGE, Refusal
-from hookpoint.cli.run_folder import RunFolder
+from hookpoint.cli.run_folder import ALL_STATUSES, RunFolder
 from hookpoint.cli.table import Column, table
 from hookpoint.cli.words import duration, moment, number, shown
 
@@ -54,7 +54,13 @@ SORTS: dict[str, Key] = {
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="What to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
 @click.option("-a", "--all", "previous", is_flag=True, help="Also earlier runs that were moved aside, in previous/.")
-@click.option("--status", "wanted", multiple=True, help="Only runs with this status; may be given more than once.")
+@click.option(
+    "--status",
+    "wanted",
+    type=click.Choice(ALL_STATUSES),
+    multiple=True,
+    help="Only runs with this status; may be given more than once.",
+)
 @click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="How deep to look.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(
@@ -85,7 +91,7 @@ def runs(
     elif found:
         put(table(COLUMNS, [_row(run, name) for run, name in found], width()))
     else:
-        note(f"no runs in {shown(where)}" + (f" that are {' or '.join(map(shown, wanted))}" if wanted else ""))
+        note(f"no runs in {shown(where)}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
 
 
 def _sorted(found: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:

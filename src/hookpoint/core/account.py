@@ -26,7 +26,7 @@ logger = logging.getLogger("hookpoint")
 class Account:
     """Tell the store what runs, how many epochs it is to have, and how it ended. A store that cannot be told ends no run.
 
-    Secrets in the settings that a user gave, and in the command, are masked.
+    Secrets in the settings that a user gave, in the command, and in what it failed with or was stopped for, are masked.
     """
 
     def __init__(self, run: Run, store: ResumableStore | None) -> None:
@@ -59,7 +59,7 @@ class Account:
 
     def end(self, failure: BaseException | None) -> None:
         status, reason = self._outcome(failure)
-        self._tell(status=status, reason=reason, ended=_now(), **self._standing())
+        self._tell(status=status, reason=masked(reason), ended=_now(), **self._standing())
 
     def _outcome(self, failure: BaseException | None) -> tuple[str, str]:
         run = self._run

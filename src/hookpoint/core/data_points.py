@@ -143,7 +143,7 @@ def check_pass(loop: Loop, loader: Any, *, trains: bool) -> None:
     if not isinstance(points, DataPoints):
         points = settings = None
     if trains and loop.running().is_chief:
-        for line in _idle(loop.hooks.entries, points):
+        for line in _idle(loop.hooks, points):
             warnings.warn(line, HookpointWarning, stacklevel=2)
     if settings and loop.saving.saves and not _holds(loop.saving.parts, settings):
         raise BadLoop(
@@ -154,25 +154,21 @@ def check_pass(loop: Loop, loader: Any, *, trains: bool) -> None:
         )
 
 
-def _idle(entries: list[Entry], points: DataPoints | None) -> Iterator[str]:
-    for entry in entries:
-        for handler in entry.handlers:
-            if _is_in_data(handler.point) and not any(_has(one.entries, entry.subject) for one in ALIVE):
-                yield (
-                    f"{entry.name}.{handler.spelling} is never called: no loader has {entry.name} among its callbacks;"
-                    f" give it to a HookedLoader too"
-                )
+def _idle(hooks: Hooks, points: DataPoints | None) -> Iterator[str]:
+    for call in (*hooks.calls(SAMPLE), *hooks.calls(BATCH)):
+        entry = call.entry
+        if not any(_has(one.entries, entry.subject) for one in ALIVE):
+            yield (
+                f"{entry.name}.{call.handler.spelling} is never called: no loader has {entry.name} among its callbacks;"
+                f" give it to a HookedLoader too"
+            )
     for entry in points.entries if points is not None else ():
         for handler in entry.handlers:
-            if handler.point in BY_NAME and not _is_in_data(handler.point) and not _has(entries, entry.subject):
+            if handler.point in BY_NAME and not BY_NAME[handler.point].in_data and not _has(hooks.entries, entry.subject):
                 yield (
                     f"{entry.name}.{handler.spelling} is never called: the loader has {entry.name} among its callbacks, the run"
                     f" has not; give it to the run too"
                 )
-
-
-def _is_in_data(point: str) -> bool:
-    return point in BY_NAME and BY_NAME[point].in_data
 
 
 def _has(entries: Iterable[Entry], subject: Any) -> bool:

@@ -22,12 +22,16 @@ class Leaving:
         self._waiting.append((level, function))
 
     def leave(self, level: object, *, has_failed: bool = False) -> None:
-        """Call what waits for this level. An error is raised, or, where an exception is on its way already, logged."""
+        """Call all that waits for this level. The first error is raised, or, where an exception is on its way, logged."""
+        first: BaseException | None = None
         for one in [one for one in reversed(self._waiting) if one[0] is level]:
             self._waiting.remove(one)
             try:
                 one[1]()
-            except Exception as error:
-                if not has_failed:
-                    raise
-                logger.error("%s: %s", type(error).__name__, error)
+            except BaseException as error:  # the others have something to undo, too
+                if first is None and not (has_failed and isinstance(error, Exception)):
+                    first = error
+                else:
+                    logger.error("%s: %s", type(error).__name__, error)
+        if first is not None:
+            raise first

@@ -41,6 +41,7 @@ from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.saving import Saving
+from hookpoint.core.secrets import masked
 from hookpoint.core.shared_means import shared_means
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
@@ -300,7 +301,7 @@ class Loop(Levels):
         self.clocks.stop()
         if failure is not None:
             run._payload = {"error": failure}
-            run.put_event("exception", type=type(failure).__name__, text=str(failure))
+            run.put_event("exception", type=type(failure).__name__, text=masked(str(failure)))
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
         if self.signals.received is not None:
@@ -310,6 +311,9 @@ class Loop(Levels):
             if failure is None:
                 self.agree_now("the end of the run")
             self.saving.at_end(failure)
+        except Exception as error:
+            problems.append(error)
+        try:
             self.leaving.leave(None)
         except Exception as error:
             problems.append(error)

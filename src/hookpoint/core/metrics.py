@@ -150,7 +150,7 @@ class Metrics(Mapping[str, float]):
         return f"Metrics({', '.join(self)})"
 
     def as_logged(self, name: str, default: Any = None) -> Any:
-        """Return the latest value as it was logged: a tensor may be on a device, and to read it as a float would wait."""
+        """Return the latest value as it was logged: a tensor may be on a device, and a float would be waited for."""
         return self._values.get(name, default)
 
     def show(self, name: str, value: Any, epoch: int) -> None:

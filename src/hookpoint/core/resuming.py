@@ -62,7 +62,8 @@ class Resuming:
         if found is None:
             return
         where = f"epoch {run.epoch}, step {run.step}"
-        say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
+        if not self._is_finished(run.max_epochs):
+            say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
         if run.is_chief:
             self._report(found)
         self._load(found.state)
@@ -153,9 +154,16 @@ class Resuming:
     def say_finished(self, epochs: int | None) -> None:
         """Say that there is nothing left to do, where that is so."""
         done = self._loop.clocks.epochs_done
-        if self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way:
+        if epochs is not None and self._is_finished(epochs):
             more = f'epochs={done + epochs} goes on with it, resume="never" starts anew'
-            say(f"{self._run.name} is finished: {done} of {epochs} epochs are done, and its state is loaded; {more}")
+            how_many = (
+                f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, of {epochs} asked for"
+            )
+            say(f"{self._run.name} is finished: {how_many}, and its state is loaded; {more}")
+
+    def _is_finished(self, epochs: int | None) -> bool:
+        done = self._loop.clocks.epochs_done
+        return self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way
 
     def _finish(self, state: Mapping[str, Any]) -> None:
         assert self._found is not None

@@ -10,6 +10,7 @@ MASK = "***"
 
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passphrase", "passwd", "password", "pwd", "secret"}
 KINDS = {"access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh"}  # of keys; sort_key is none
+OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens that words are made of
 COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -67,7 +68,7 @@ def is_secret(name: str) -> bool:
     if any(word in WORDS or _RUN_TOGETHER.fullmatch(word) for word in words):
         return not set(words) & COUNTED
     if {"token", "tokens", "jwt"} & set(words):
-        return not set(words) & COUNTED
+        return not set(words) & (COUNTED | OF_TEXT)
     return words == ["key"] or (bool({"key", "keys"} & set(words)) and bool(KINDS & set(words)))
 
 
@@ -76,7 +77,7 @@ def _mapping(given: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _is_secret_here(name: str, value: Any) -> bool:
-    is_count = isinstance(value, int | float) and name.lower().endswith("tokens")
+    is_count = isinstance(value, int | float) and "token" in name.lower()  # token_dim=512
     return is_secret(name) and not is_count
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookpoint.core.callback import Callback
 from hookpoint.core.plain_values import plain
+from hookpoint.core.secrets import masked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -196,7 +197,7 @@ def _is_event(record: Record) -> bool:
 
 def _event_row(record: Record) -> dict[str, Any]:
     ((event, fields),) = record.values.items()
-    values = {_key(name): plain(value) for name, value in fields.items()}
+    values = masked({_key(name): plain(value) for name, value in fields.items()})
     return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "event": event, **values}
 
 

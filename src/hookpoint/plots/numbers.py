@@ -68,6 +68,8 @@ def tick_texts(values: list[float]) -> list[str]:
         texts = [f"{value:.{digits}g}" for value in values]
         if all(abs(float(text) - value) <= stride / 100 for text, value in zip(texts, values, strict=True)):
             break
+    # two digits make 1e+02 of 100, which nobody would write
+    texts = [f"{float(text):.{max(digits, 6)}g}" if "e" in text else text for text in texts]
     return [_short_exponent(text) for text in texts]
 
 
