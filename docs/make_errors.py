@@ -163,9 +163,7 @@ GROUPS = {
         ),
     },
     "Saving and going on": {
-        "NothingToSaveTo": (
-            'A saver, or `run.save()`, needs `workdir="runs/name"`.'
-        ),
+        "NothingToSaveTo": ('A saver, or `run.save()`, needs `workdir="runs/name"`.'),
         "NotSaveable": (
             "A `state_dict()` holds an object that only pickle could keep. Keep plain types, arrays and tensors. "
             "It is found before the first step."

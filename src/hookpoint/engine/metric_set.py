@@ -18,8 +18,8 @@ class MetricSet(Callback):
 
     A function `(outputs, targets) -> number or tensor` is averaged over the pass, by samples. An object with `update`,
     `compute` and `reset` gets every batch and is logged once at the end of the pass; training and validation have one each.
-    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them. In a run of several processes
-    an object of torchmetrics adds up over all of them itself; what other objects compute is averaged by samples.
+    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them. In several processes an
+    object of torchmetrics adds up over all of them itself; what other objects compute is averaged by samples.
     """
 
     is_internal = True
