@@ -19,10 +19,10 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults lint bench bench-peers docs pictures clean
+.PHONY: help demo test faults test-parallel lint bench bench-parallel bench-peers docs pictures clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
 	@$(VENV)/bin/hookpoint demo
@@ -32,6 +32,9 @@ test: lint ## lint, then run every test
 
 faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto tests/faults
+
+test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest tests/parallel tests/examples/test_parallel.py
 
 lint: $(VENV)/.stamp-dev ## check style, formatting and types
 	@$(PY) -m ruff check
@@ -43,6 +46,9 @@ bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory and sav
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
 	@$(PY) benchmarks/saving.py
+
+bench-parallel: $(VENV)/.stamp-bench ## measure a step of two processes
+	@$(PY) benchmarks/parallel.py
 
 bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers (installs them in .venv-peers)
 	@$(PEERS)/bin/python benchmarks/dispatch.py
