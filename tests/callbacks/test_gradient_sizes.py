@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hookpoint.callbacks.gradient_sizes import local, sizes, update_ratio
+from hookpoint.callbacks.gradient_sizes import dense, sizes, update_ratio
 
 
 def test_they_are_those_of_all_numbers():
@@ -36,4 +36,4 @@ def test_a_ratio():
 
 def test_a_sparse_gradient_counts_each_row_once():
     sparse = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([[1.0], [2.0]]), (3, 1), check_invariants=True)
-    assert float(sizes([local(sparse)])["norm"]) == 3.0
+    assert float(sizes([dense(sparse)])["norm"]) == 3.0

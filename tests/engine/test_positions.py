@@ -641,7 +641,7 @@ def test_without_checkpoints_nothing_is_kept():
     loader = loader_of(SeededSamples(Numbers()), shuffle=True)
     list(positions.begin(loader, 2))
     list(positions.visit(loader))
-    assert positions.state_dict() == {"begun": {}, "last": None, "loaders": []}
+    assert positions.state_dict() == {"begun": {}, "last": None, "loaders": [], "rest": None}
     assert loader.dataset.epoch == 2
 
 
