@@ -18,6 +18,8 @@ from hookpoint.callbacks import InjectShell, shells
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import Loop
 
+CTRL_D = "\x04"
+
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -77,7 +79,7 @@ class Typist:
     def answer(self, prompt, *lines):
         for line in lines:
             self.wait_for(prompt)
-            self.type(line + "\n")
+            self.type(line if line == CTRL_D else line + "\n")  # what followed it would be for the next shell
 
     def finish(self):
         while self._read():
@@ -119,7 +121,7 @@ def test_python_opens_sees_the_run_and_goes_on(typist):
     someone.answer(">>> ", "run.name, run.epoch, trainer is run", "run.store['seen'] = 7", "1 / 0", "exit()")
     assert "('mine', 1, True)" in someone.written
     assert "ZeroDivisionError" in someone.written
-    someone.answer(">>> ", "\x04")  # in the second epoch it is opened again, and left by Ctrl-D
+    someone.answer(">>> ", CTRL_D)  # in the second epoch it is opened again, and left by Ctrl-D
     someone.wait_for(r"ended 3 12 \{'seen': 7\} False")
     someone.finish()
     assert someone.process.returncode == 0
@@ -171,7 +173,7 @@ def test_ctrl_c_interrupts_what_was_typed_and_then_is_the_runs_again(typist):
     assert someone.process.returncode == 0
 
 
-@pytest.mark.parametrize("leave", ["c", "q", "exit", "\x04"])
+@pytest.mark.parametrize("leave", ["c", "q", "exit", CTRL_D])
 def test_the_debugger_opens_sees_the_run_and_goes_on(typist, leave):
     someone = typist("pdb")
     someone.answer(r"\(Pdb\) ", "p run.name, run.epoch, trainer is run", leave)
