@@ -1,7 +1,8 @@
 """Shares: what each process of a team has of a state for itself, beside what all of them have in common.
 
 A checkpoint of a team is the state of its chief, as one process alone would have it, and under "ranks" the share of each
-process: `{}` for the chief's, which is there already.
+process: `{}` for the chief's, which is there already. Where processes have different parts of the model, each of them, also the
+chief, has its own in its share; what stands beside the shares is the whole.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ def own_share(state: Mapping[str, Any]) -> dict[str, Any]:
     return share
 
 
-def joined(state: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state of a team: the chief's, and the shares of the others in the order of ranks."""
-    return {**{key: value for key, value in state.items() if key != "per_rank"}, "ranks": [{}, *map(dict, others)]}
+def joined(
+    state: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chiefs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the state of a team: the chief's, and the shares in the order of ranks; of the chief's what the state has not."""
+    whole = {key: value for key, value in state.items() if key != "per_rank"}
+    return {**whole, "ranks": [dict(chiefs or {}), *map(dict, others)]}
 
 
 def share_of(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
@@ -41,10 +45,12 @@ def share_of(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
     whole |= {key: share[key] for key in OWN if key in share}
     if "clocks" in share:
         whole["clocks"] = {**share["clocks"], "elapsed": state["clocks"]["elapsed"]}
-    if share:
+    if "callbacks" in share:
         whole["callbacks"] = {**state["callbacks"], **share["callbacks"]}
         whole["parts"] = {key: value for key, value in state["parts"].items() if key != "gradients"}
         whole["parts"] |= {"gradients": share["gradients"]} if "gradients" in share else {}
+    if "parts" in share:
+        whole["parts"] = {**whole["parts"], **share["parts"]}
     return whole
 
 

@@ -42,7 +42,8 @@ class Talk:
         return self.gather(value if self.rank == source else None, what)[source]
 
     def sums(self, values: Sequence[float], what: str = "run.team.sums()") -> list[float]:
-        return [fsum(column) for column in zip(*self.gather(list(values), what), strict=True)]
+        said = self.gather([self.model_rank, *values], what)
+        return [fsum(column) for column in zip(*(one[1:] for one in said if one[0] == 0), strict=True)]
 
     def barrier(self, what: str = "run.team.barrier()") -> None:
         self.gather(None, what)

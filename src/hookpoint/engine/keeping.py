@@ -15,6 +15,7 @@ from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
+from hookpoint.parallel.strategy import Apart
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -22,7 +23,14 @@ from hookpoint.storage.identity import collect
 
 
 def kept_in(
-    workdir: Any, model: Any, optimizer: Any, *, seed: int | None = None, allow_world_change: bool = False, **facts: Any
+    workdir: Any,
+    model: Any,
+    optimizer: Any,
+    *,
+    seed: int | None = None,
+    allow_world_change: bool = False,
+    strategy: Any = None,
+    **facts: Any,
 ) -> dict[str, Any]:
     """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
     options: dict[str, Any] = {
@@ -34,9 +42,13 @@ def kept_in(
     }
     if workdir is not None:
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
-        options["store"] = TeamStore(store) if world_size() > 1 else store
+        options["store"] = _of_team(store, strategy) if world_size() > 1 else store
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
+
+
+def _of_team(store: CheckpointStore, strategy: Any) -> TeamStore:
+    return TeamStore(store, strategy if isinstance(strategy, Apart) else None)
 
 
 def unwrapped(model: Any) -> Any:

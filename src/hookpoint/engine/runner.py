@@ -118,6 +118,7 @@ class Runner:
                 optimizer,
                 seed=seed,
                 allow_world_change=allow_world_change,
+                strategy=self._sharing.strategy,
                 precision=precision,
                 accumulate=accumulate,
             ),

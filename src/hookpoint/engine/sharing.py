@@ -34,6 +34,7 @@ class Steps(Protocol):
 class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
 
+    strategy = None
     loop_options: ClassVar[dict[str, Any]] = {}
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)

@@ -13,7 +13,7 @@ from hookpoint.core.team import Solo, Team
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
 
 
-def joined(*, seconds: float = SECONDS) -> Team:
+def joined(*, seconds: float = SECONDS, model_size: int = 1) -> Team:
     """Return the team of the processes that torch.distributed knows, or that torchrun started; of one where there are none.
 
     All processes call it at the same place. Where torchrun started them and nobody has initialised torch.distributed, it is
@@ -26,7 +26,9 @@ def joined(*, seconds: float = SECONDS) -> Team:
             torch.cuda.set_device(local_rank())
         _join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         atexit.register(_leave)
-    return TorchTeam(seconds=seconds) if dist.is_initialized() and dist.get_world_size() > 1 else Solo()
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return Solo()
+    return TorchTeam(seconds=seconds, model_size=model_size)
 
 
 def _join(backend: str) -> None:

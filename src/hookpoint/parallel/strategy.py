@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -41,6 +41,20 @@ class Strategy(Protocol):
 
     def close(self) -> None:
         """Leave the model as it is, and let go of everything else."""
+
+
+@runtime_checkable
+class Apart(Protocol):
+    """A strategy whose processes have different models: parts of one, or copies that are merged now and then.
+
+    A checkpoint keeps the parts of each process for itself, beside the whole, which is what other programs read of it.
+    """
+
+    def own_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what this process alone has of a checkpoint's parts, as {"model": its state dict}."""
+
+    def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parts with the model as one process would have it. All processes call it; the chief's answer counts."""
 
 
 def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:

@@ -12,6 +12,7 @@ from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, HookpointEr
 from hookpoint.core.shares import joined, own_share
 from hookpoint.core.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.team import Team
+from hookpoint.parallel.strategy import Apart
 from hookpoint.parallel.whole_tensors import with_whole_tensors
 
 
@@ -36,8 +37,9 @@ class TeamStore:
     writes; the others read the checkpoint to go on from by themselves, so that all must see the same workdir.
     """
 
-    def __init__(self, store: OwnStore) -> None:
+    def __init__(self, store: OwnStore, apart: Apart | None = None) -> None:
         self._store = store
+        self._apart = apart
         self._team: Team | None = None
 
     @property
@@ -67,12 +69,16 @@ class TeamStore:
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
+        own: dict[str, Any] = {}
+        if self._apart is not None:
+            own = {"parts": dict(self._apart.own_parts(state["parts"]))}
+            state = {**state, "parts": dict(self._apart.whole_parts(state["parts"]))}
         whole = with_whole_tensors(state)
-        shares = self.team.to_chief(self.together(lambda: self._store.packed(own_share(whole))))
+        shares = self.team.to_chief(self.together(lambda: self._store.packed({**own_share(whole), **own})))
         now = Request(request.tags, in_background=False, rules=request.rules)
 
         def save() -> Saved | None:
-            everything = joined(whole, [self._store.unpacked(share) for share in shares[1:]])
+            everything = joined(whole, [self._store.unpacked(share) for share in shares[1:]], own)
             return self._store.write(everything, step=step, elapsed=elapsed, request=now)
 
         return _saved(self._by_chief(save, _facts_of))

@@ -23,15 +23,17 @@ SECONDS = 600.0  # how long to wait for the others, before it is said that one i
 class TorchTeam:
     """Talk over a gloo group of one's own, beside whatever the training itself talks over.
 
-    Making one is a collective call: all ranks make theirs at the same place. Values travel as JSON, never as pickles.
+    Making one is a collective call: all ranks make theirs at the same place. Values travel as JSON, never as pickles. Each
+    `model_size` ranks in a row have one part of the data, and different parts of the model.
     """
 
-    def __init__(self, *, seconds: float = SECONDS) -> None:
+    def __init__(self, *, seconds: float = SECONDS, model_size: int = 1) -> None:
         if not dist.is_initialized():
             raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.data_rank, self.data_size, self.model_rank = self.rank, self.size, 0
+        self.data_rank, self.model_rank = divmod(self.rank, model_size)
+        self.data_size = self.size // model_size
         wait = timedelta(seconds=seconds)
         self._talk = dist.new_group(backend="gloo", timeout=wait)
         self._agree = dist.new_group(backend="gloo", timeout=wait)  # answers are on their way while others talk
@@ -64,7 +66,8 @@ class TorchTeam:
         mine = torch.tensor(list(values), dtype=torch.float64)
         pieces = [torch.zeros_like(mine) for _ in range(self.size)]
         dist.all_gather(pieces, mine, group=self._talk)
-        return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces), strict=True)]
+        step = self.size // self.data_size
+        return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces[::step]), strict=True)]
 
     def to_chief(self, data: bytes) -> list[bytes]:
         sizes = self.gather(len(data))
