@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-FLAGS = 8  # bits; above them is the time
-WISH = 1 << 0
-SKIPS = {"batch": 1 << 1, "backward": 1 << 2, "step": 1 << 3}
+WISH = 1 << 60  # above the time: the largest number has it if any has
+SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
 class Wishes(Verdicts):
@@ -133,13 +132,13 @@ class Agreement:
         answer, self._answer = self._answer, None
         if answer is not None:
             agreed = answer()
-            self._clocks.agree(agreed >> FLAGS)
-            if agreed & WISH:
+            self._clocks.agree(agreed % WISH)
+            if agreed >= WISH:
                 self._grant(self.talk.gather(self._announced, "what is asked for"))
                 self._talks_heard = self.talk.count
         self._announced = self._taken()
         bits = WISH if self._announced else 0
-        self._answer = self.talk.start_agreeing(bits | self._clocks.milliseconds() << FLAGS)
+        self._answer = self.talk.start_agreeing(bits + self._clocks.milliseconds())
 
     def now(self, what: str) -> None:
         """Grant at once what anybody wishes; all ranks are here."""
@@ -170,7 +169,7 @@ class Agreement:
         if run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
-            agreed = self.talk.start_agreeing(bits)()
+            agreed = self.talk.any_of(bits)
             for what, bit in SKIPS.items():
                 if agreed & bit:
                     run._now.ask_skip(what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Talk:
 
     def gather(self, value: Any, what: str = "run.team.gather()") -> list[Any]:
         about = f"{what} {self._where()}"
-        said = self._words(about, lambda: self._team.gather([about, value]))
+        said = self._words(lambda: about, lambda: self._team.gather([about, value]))
         if any(one[0] != about for one in said):
             raise apart([one[0] for one in said])
         return [one[1] for one in said]
@@ -50,13 +50,22 @@ class Talk:
 
     def to_chief(self, data: bytes) -> list[bytes]:
         self.gather(None, "run.team.to_chief()")
-        words: list[bytes] = self._words("run.team.to_chief()", lambda: self._team.to_chief(data))
+        words: list[bytes] = self._words(lambda: "run.team.to_chief()", lambda: self._team.to_chief(data))
         return words
 
-    def start_agreeing(self, bits: int) -> Answer:
-        about = f"the agreement of iteration {self._run._clocks.iteration}, epoch {self._run._clocks.epoch}"
-        answer = self._words(about, lambda: self._team.start_agreeing(bits), counts=False)
+    def start_agreeing(self, number: int) -> Answer:
+        iteration, epoch = self._run._clocks.iteration, self._run._clocks.epoch
+
+        def about() -> str:
+            return f"the agreement of iteration {iteration}, epoch {epoch}"
+
+        answer = self._words(about, lambda: self._team.start_agreeing(number), counts=False)
         return lambda: int(self._words(about, answer, counts=False))
+
+    def any_of(self, bits: int) -> int:
+        return int(
+            self._words(lambda: f"what is to be skipped, {self._where()}", lambda: self._team.any_of(bits), counts=False)
+        )
 
     def close(self) -> None:
         self._team.close()
@@ -69,14 +78,14 @@ class Talk:
         """Talk no more: this rank has failed, and nobody would answer."""
         self._is_off = why
 
-    def _words(self, about: str, talk: Any, *, counts: bool = True) -> Any:
+    def _words(self, about: Callable[[], str], talk: Callable[[], Any], *, counts: bool = True) -> Any:
         if self._is_off:
-            raise OutOfStep(text(f"{about}: nobody would answer, as {self._is_off}."))
+            raise OutOfStep(text(f"{about()}: nobody would answer, as {self._is_off}."))
         self.count += counts
         try:
             return talk()
         except RuntimeError as error:
-            raise unanswered(self.rank, self.size, about, error) from error
+            raise unanswered(self.rank, self.size, about(), error) from error
 
     def _where(self) -> str:
         clocks, call = self._run._clocks, caller()

@@ -34,11 +34,14 @@ class Team(Protocol):
     def to_chief(self, data: bytes) -> list[bytes]:
         """Send the chief some bytes, of any length; return what each rank has sent, there, and nothing elsewhere."""
 
-    def start_agreeing(self, bits: int) -> Answer:
-        """Begin to find out which of eight bits any rank has set, and return what waits for the answer; nobody waits here.
+    def start_agreeing(self, number: int) -> Answer:
+        """Begin to find out the largest number that any rank has, and return what waits for the answer; nobody waits here.
 
-        What stands above the eight bits is a number, of which the largest is in the answer.
+        It is one number, of less than 63 bits: no message is cheaper, and one goes out with every step.
         """
+
+    def any_of(self, bits: int) -> int:
+        """Return the bits that any rank has set."""
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -65,8 +68,11 @@ class Solo:
     def to_chief(self, data: bytes) -> list[bytes]:
         return [data]
 
-    def start_agreeing(self, bits: int) -> Answer:
-        return lambda: bits
+    def start_agreeing(self, number: int) -> Answer:
+        return lambda: number
+
+    def any_of(self, bits: int) -> int:
+        return bits
 
     def barrier(self) -> None:
         pass

@@ -16,7 +16,6 @@ from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team import Answer
 
 SHORT = 512  # bytes
-FLAGS = 8
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
 
 
@@ -78,17 +77,21 @@ class TorchTeam:
         dist.gather(mine, pieces, dst=0, group=self._talk)
         return [piece[:size].numpy().tobytes() for piece, size in zip(pieces or (), sizes, strict=False)]
 
-    def start_agreeing(self, bits: int) -> Answer:
-        asked = torch.tensor([*(bits >> place & 1 for place in range(FLAGS)), bits >> FLAGS])
+    def start_agreeing(self, number: int) -> Answer:
+        asked = torch.tensor([number])
         work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
 
         def answer() -> int:
             assert work is not None
             work.wait()
-            *flags, number = asked.tolist()
-            return int(sum(flag << place for place, flag in enumerate(flags)) | number << FLAGS)
+            return int(asked)
 
         return answer
+
+    def any_of(self, bits: int) -> int:
+        asked = torch.tensor([bits])
+        dist.all_reduce(asked, op=dist.ReduceOp.BOR, group=self._talk)
+        return int(asked)
 
     def barrier(self) -> None:
         dist.barrier(group=self._talk)
