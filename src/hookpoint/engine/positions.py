@@ -37,6 +37,7 @@ from hookpoint.engine.known_loader import (
 )
 from hookpoint.engine.seeded_samples import seeded_samples_of
 from hookpoint.engine.shared_order import as_team_state, rest_of, unknown_order
+from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.sampler import TeamBatchSampler
 
 logger = logging.getLogger("hookpoint")
@@ -56,6 +57,8 @@ class TorchPositions:
         self._has_warned = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
+        if isinstance(loader, Lengthened):
+            return loader.after(self.begin(loader.data, epoch), 0)
         _tell_pass(loader, epoch, goes_on=False)
         self._rest = None
         if not self.remembers:
@@ -85,6 +88,8 @@ class TorchPositions:
         self._waiting = list(state.get("loaders", ()))  # none where torch was not in use when it was saved
 
     def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Iterator[Any]:
+        if isinstance(loader, Lengthened):
+            return loader.after(self.resume(loader.data, epoch, loader.begin_at(batches), state), batches)
         self.load_state_dict(state)
         record = None if state.get("last") is None else self._waiting.pop(state["last"])
         _tell_pass(loader, epoch, goes_on=True)
@@ -114,6 +119,8 @@ class TorchPositions:
 
         Returns an iterator, and how many batches of this team's size are done.
         """
+        if isinstance(loader, Lengthened):
+            raise unknown_order(loader.data)
         moved, kept = state["moved"], state["moved"]["data"]
         _tell_pass(loader, epoch, goes_on=True)
         if not has_index(loader) or kept.get("last") is None:

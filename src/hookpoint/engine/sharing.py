@@ -12,9 +12,11 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
+from hookpoint.engine.checks import overrides
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
 from hookpoint.parallel.joining import local_rank
+from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.strategy import Strategy, chosen
 
@@ -29,6 +31,8 @@ class Steps(Protocol):
     """Whoever makes the steps, and knows which batch one follows."""
 
     def steps_now(self, run: Run) -> bool: ...
+
+    def weigh(self, share: float) -> None: ...
 
 
 class Alone:
@@ -74,6 +78,7 @@ class Shared:
         self._seed = 0
         self._is_set_up = self._is_apart = False
         self._is_even = True
+        self._lengths: list[int] | None = None  # of the training data of each, where they differ
         self._parts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
@@ -92,23 +97,25 @@ class Shared:
         self._seed = team.broadcast(drawn if seed is None else seed)
         seed_all(self._seed + team.data_rank)
         train = self._part(train, trains=True)
-        lengths = team.gather(length_of(train))
-        if len(set(lengths)) > 1:
-            raise BadLoop(
-                text(
-                    f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}.",
-                    give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
-                )
-            )
-        return train if lengths[0] is not None else AsLongAsAll(train, team)
+        lengths = team.gather(length_of(train))[:: team.size // team.data_size]
+        self._lengths = None
+        if None in lengths:
+            return AsLongAsAll(train, team)
+        if len(set(lengths)) == 1:
+            return train
+        self._refuse_uneven(run, lengths)
+        self._lengths, longest = lengths, max(lengths)
+        return train if lengths[team.data_rank] == longest else Lengthened(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
-        tell_epoch(train, epoch)
+        tell_epoch(train.data if isinstance(train, Lengthened) else train, epoch)
 
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
 
         def shared(run: Run) -> None:
+            if self._lengths is not None:
+                self._weigh(run, steps, self._lengths)
             self._is_apart = not steps.steps_now(run)
             if self._is_apart:
                 with self.strategy.accumulating():
@@ -137,6 +144,26 @@ class Shared:
     def evaluating(self, model: Any) -> Iterator[None]:
         with evaluating(model), self.strategy.evaluating(is_even=self._is_even):
             yield
+
+    def _weigh(self, run: Run, steps: Steps, lengths: list[int]) -> None:
+        """Let a batch that has come again count for nothing, and those of the others for more: their mean is taken of all."""
+        batch, mine = run._now.batch_idx, lengths[run.team.data_rank]
+        many = sum(batch < length for length in lengths)
+        steps.weigh(len(lengths) / many if batch < mine else 0)
+        if batch >= mine:
+            run._now.samples = 0
+
+    @staticmethod
+    def _refuse_uneven(run: Run, lengths: list[int]) -> None:
+        """Raise BadLoop where a process has no batch at all, or where a backward that is not ours cannot be weighed."""
+        if min(lengths) == 0 or overrides(run.hooks.main, "on_iter_backward"):
+            why = " One of them has none" if min(lengths) == 0 else " An on_iter_backward of one's own needs as many for each"
+            raise BadLoop(
+                text(
+                    f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}.{why}.",
+                    give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
+                )
+            )
 
     def _part(self, loader: Any, *, trains: bool) -> Any:
         assert self._team is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -46,6 +47,7 @@ class TorchStepper:
         self.backward_was_called = False
         self._forward = forward
         self._accumulate = accumulate
+        self._divide_by: float = accumulate
         self._clip = clip_grad_norm
         self._lr_metric = lr_metric
         self._after_step = after_step
@@ -99,7 +101,7 @@ class TorchStepper:
         if self._begin is not None:
             self._begin(run)
         if not now.asked or wants(now, "backward"):
-            loss = now.loss if self._accumulate == 1 else now.loss / self._accumulate
+            loss = now.loss if self._divide_by == 1 else now.loss / self._divide_by
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self._in_window += 1
             self._was_computed = True
@@ -272,6 +274,10 @@ class TorchStepper:
                     ask="at on_backward_end",
                 )
             )
+
+    def weigh(self, share: float) -> None:
+        """Let the gradients of the batch that is at hand count so many times, or not at all."""
+        self._divide_by = self._accumulate / share if share else inf
 
     def steps_now(self, run: Run) -> bool:
         """Say whether a step follows the batch that is at hand, as far as that is known."""
