@@ -36,7 +36,14 @@ class TakenApart:
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
         # Not its address: a part without numbers has none, and the names are to be the same everywhere.
-        memory = (local.untyped_storage()._cdata, local.storage_offset(), local.shape, local.stride(), local.dtype, tensor.shape)
+        memory = (
+            local.untyped_storage()._cdata,
+            local.storage_offset(),
+            local.shape,
+            local.stride(),
+            local.dtype,
+            tensor.shape,
+        )
         if memory not in self._names:
             name = ".".join(where)
             while name in self.tensors:  # names may have dots in them

@@ -97,7 +97,7 @@ class CheckpointStore:
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with the tensors in it that several processes had in parts: as the parts of this run have them."""
+        """Return a checkpoint with the tensors in it that processes had in parts, lying as those of this run's parts do."""
         return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
 
     def write(

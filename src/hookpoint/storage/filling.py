@@ -61,7 +61,8 @@ class Lying:
 
     def like(self, where: Where, shape: Any) -> Any:
         """Return a tensor in parts that one of this place and shape is to lie as; None where it is to be whole."""
-        for found in (self._in_part(where), self._of_optimizer(where), self._named.get(where[-1])):
+        alike: tuple[Any, ...] = (self._in_part(where), self._of_optimizer(where), self._named.get(where[-1]))
+        for found in alike:
             if hasattr(found, "full_tensor") and found.shape == shape:
                 return found
         return None
@@ -77,7 +78,8 @@ class Lying:
     def _of_optimizer(self, where: Where) -> Any:
         if where[0] != PARTS or STATE not in where[2:]:
             return None
-        part, place = self._parts.get(where[1]), 2
+        part: Any = self._parts.get(where[1])
+        place = 2
         while isinstance(part, Mapping | list | tuple) and where[place] != STATE:
             keyed = {str(key): one for key, one in (part.items() if isinstance(part, Mapping) else enumerate(part))}
             part, place = keyed.get(str(where[place])), place + 1

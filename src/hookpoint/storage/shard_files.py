@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookpoint.core.errors import CannotSave, HookpointError, text
 from hookpoint.storage import disk
@@ -54,11 +56,11 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     All processes of the group call it with the same names. What fails on one fails on all; what was written is read back.
     """
     files = _Written()
-    writer = dcp.FileSystemWriter(folder, sync_files=False, overwrite=False)
+    writer = FileSystemWriter(folder, sync_files=False, overwrite=False)
     writer.fs = files
-    planner = dcp.DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
-        dcp.save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
+        save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
     except CheckpointException as error:
         raise _first_of(error) from None
     disk.sync_folder(folder)
@@ -79,11 +81,11 @@ def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Te
     reader = _Reader(folder, metadata)
     reader.fs = files
     found = {name: _empty(metadata.state_dict_metadata[name], name, like) for name in sorted(names)}
-    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.load(found, storage_reader=reader, planner=planner, no_dist=True)
+            load(found, storage_reader=reader, planner=planner, no_dist=True)
     except CheckpointException as error:
         raise _first_of(error) from None
     return found
@@ -148,7 +150,7 @@ class _Verified(FileSystem):
             yield stream
 
 
-class _Reader(dcp.FileSystemReader):
+class _Reader(FileSystemReader):
     """Read from a folder whose description was read already."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
