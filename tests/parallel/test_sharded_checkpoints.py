@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import pickle
 import shutil
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hookpoint
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint_folder import read_manifest
-from hookpoint.storage.manifest import File
 
 torch = pytest.importorskip("torch")
 
@@ -97,3 +90,97 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     subject.train(str(alone), events=shrunk, allow_world_change=True)
     assert shrunk.put_back == kept
     assert [found == kept for found in launch(three, ranks=3, folder=str(moving)).results] == [True] * 3
+
+
+@pytest.mark.timeout(200)
+def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
+    def fail(folder):
+        import errno
+        from pathlib import Path
+
+        import torch.distributed as dist
+        from sharded_subject import RANK, Events, train
+
+        from hookpoint.core.errors import CannotSave
+        from hookpoint.storage.operations import intercepted
+
+        def full(operation, proceed):
+            if RANK == 1 and operation.name == "write" and operation.path.endswith("__1_0.distcp"):
+                raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+            return proceed()
+
+        found = {}
+        with intercepted(full):
+            try:
+                train(f"{folder}/full", events=Events(stop_at=7))
+            except CannotSave as error:
+                found["full"] = [error.errno == errno.ENOSPC, "__1_0.distcp" in str(error)]
+        found["left"] = [path.name for path in Path(folder, "full", "checkpoints").iterdir()]
+
+        # A byte of the newest checkpoint is another one: it is set aside, and the one before it is gone on from.
+        first, again = Events(stop_at=4), Events()
+        train(f"{folder}/damaged", events=first)
+        train(f"{folder}/damaged", events=Events(stop_at=6))
+        newest = Path(folder, "damaged", "checkpoints", "step-00000003", "__1_0.distcp")
+        if RANK == 0:
+            data = bytearray(newest.read_bytes())
+            data[len(data) // 2] ^= 1
+            newest.write_bytes(data)
+        dist.barrier()
+        found["after"] = train(f"{folder}/damaged", events=again)
+        found["older"] = [again.put_back[name] == first.kept[name] for name in ("model", "optimizer")]
+        return found
+
+    results = launch(fail, timeout=120, folder=str(tmp_path)).results
+    for result in results:
+        assert result["full"] == [True, True]  # all of them know: nobody waits until a message is given up
+        assert result["left"] == []
+        assert result["older"] == [True, True]
+        assert result["after"]["step"] == 4
+    assert (tmp_path / "damaged" / "checkpoints" / "damaged-step-00000003").is_dir()
+    assert hookpoint.verify(tmp_path / "damaged").ok
+
+
+@pytest.mark.timeout(200)
+def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp_path):
+    def killed(folder):
+        import os
+        import signal
+        from pathlib import Path
+
+        from sharded_subject import RANK, Events, train
+
+        import hookpoint
+        from hookpoint.storage.operations import intercepted
+
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        where = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt"), (0, "rename", ""), (-1, "", "")][attempt]
+
+        def kill(operation, proceed):
+            rank, name, end = where
+            if (
+                rank == RANK
+                and operation.name == name
+                and operation.path.endswith(end)
+                and "staging-step-00000004" in operation.path
+            ):
+                Path(folder, f"killed{attempt}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return proceed()
+
+        events, workdir = Events(), Path(folder, "run")
+        good = str(hookpoint.verify(workdir)) if attempt else ""
+        with intercepted(kill):
+            result = train(str(workdir), events=events)
+        return {"whole": train(f"{folder}/whole"), "result": result, "good": good, "put back": events.put_back}
+
+    options = ("--max-restarts", "3", "--monitor-interval", "0.1")
+    results = launch(killed, timeout=150, torchrun=options, folder=str(tmp_path)).results
+    assert sorted(path.name for path in tmp_path.glob("killed*")) == ["killed0", "killed1", "killed2"]
+    for result in results:
+        assert result["result"] == result["whole"]
+        assert "step-00000002" in result["good"]
+        assert "step-00000004" not in result["good"]
+        assert result["put back"]
+    assert hookpoint.verify(tmp_path / "run").ok
+    assert not list(tmp_path.glob("run/checkpoints/.*"))
