@@ -30,9 +30,20 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     def two(folder):
         from sharded_subject import Events, train, train_two
 
+        from hookpoint.storage.operations import intercepted
+
         first, again, grown = Events(stop_at=7), Events(), Events()  # in an open window of two batches, with steps behind it
         found = {"whole": train(f"{folder}/whole"), "stopped": train(f"{folder}/run", events=first)}
-        found["resumed"] = train(f"{folder}/run", events=again)
+        read = set()
+
+        def note(operation, proceed):
+            if operation.name == "open" and "/step-00000003/" in operation.path:
+                read.add(operation.path.rpartition("/")[2])
+            return proceed()
+
+        with intercepted(note):
+            found["resumed"] = train(f"{folder}/run", events=again)
+        found["read"] = sorted(read)
         found["kept"], found["put back"] = first.kept, again.put_back
         found["two whole"] = train_two(f"{folder}/two-whole")
         train_two(f"{folder}/two", stop_at=4)
@@ -60,6 +71,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
         assert result["two"] == result["two whole"]
         assert result["grown"] == one.kept
         assert result["poisoned"] == 3
+    assert results[1]["read"] == [".metadata", "__1_0.distcp", "manifest.json", "state.pt"]  # the chief verifies all
     assert not list((tmp_path / "poisoned" / "checkpoints").glob("step-00000003*"))
     assert not list(tmp_path.glob("*/checkpoints/.staging*"))
     assert hookpoint.verify(tmp_path / "run").ok

@@ -12,10 +12,12 @@ class TakenApart:
     """Take the sharded tensors out of a state: `rest` has what stands for each, `tensors` has them by their names there.
 
     Names are those of the places, as `parts.model.0.weight`, and the same on all processes. A tensor that is in several places,
-    as tied weights are, is there once. One that is no part but a share of a sum is made whole, by all processes together.
+    as tied weights are, is there once. One that is no part but a share of a sum is made whole, by all who have one, together;
+    so is one that fewer than `fewest` processes have: where models differ, others have another tensor of that name.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], *, fewest: float = 0) -> None:
+        self._fewest = fewest
         self.tensors: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
         self.rest: dict[str, Any] = self._taken(state, ())
@@ -32,7 +34,7 @@ class TakenApart:
         return value
 
     def _tensor(self, tensor: Any, where: tuple[str, ...]) -> Any:
-        if any(placement.is_partial() for placement in tensor.placements):
+        if tensor.device_mesh.size() < self._fewest or any(placement.is_partial() for placement in tensor.placements):
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
         # Not its address: a part without numbers has none, and the names are to be the same everywhere.

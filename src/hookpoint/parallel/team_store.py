@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,9 +112,9 @@ class TeamStore:
         """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
         own: dict[str, Any] = {}
         if self._apart is not None:
-            own = {"parts": dict(self._apart.own_parts(state["parts"]))}
+            own = TakenApart({"parts": dict(self._apart.own_parts(state["parts"]))}, fewest=inf).rest
             state = {**state, "parts": dict(self._apart.whole_parts(state["parts"]))}
-        taken = TakenApart(state)
+        taken = TakenApart(state, fewest=0 if self._apart is None else self.team.size)
 
         def pack() -> bytes:
             if taken.tensors:
@@ -121,7 +122,9 @@ class TeamStore:
             return self._store.packed({**own_share(taken.rest), **own})
 
         shares = self.team.to_chief(self.together(pack))
-        staged = self._staged(taken.tensors, step) if taken.tensors else None
+        # Where processes have different models, some may have tensors in parts, and others none.
+        is_in_parts = bool(taken.tensors) if self._apart is None else any(self.team.gather(bool(taken.tensors)))
+        staged = self._staged(taken.tensors, step) if is_in_parts else None
         now = Request(request.tags, in_background=False, rules=request.rules)
 
         def save() -> Saved | None:

@@ -20,7 +20,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -43,8 +43,6 @@ OF_METADATA = {
     ),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
     "torch.serialization": ("_get_layout",),
-    "pathlib": ("Path", "PosixPath", "WindowsPath"),
-    "pathlib._local": ("Path", "PosixPath", "WindowsPath"),
 }
 
 Like = Callable[[str, torch.Size], torch.Tensor | None]  # of a name and a shape: a tensor that lies as the one to read has to
@@ -56,7 +54,7 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     All processes of the group call it with the same names. What fails on one fails on all; what was written is read back.
     """
     files = _Written()
-    writer = FileSystemWriter(folder, sync_files=False, overwrite=False)
+    writer = _Writer(folder, sync_files=False, overwrite=False)
     writer.fs = files
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
@@ -128,6 +126,13 @@ class _Written(FileSystem):
     def rename(self, path: Any, new_path: Any) -> None:
         disk.rename(Path(path), Path(new_path))
         self.made[Path(new_path).name] = self.made.pop(Path(path).name)
+
+
+class _Writer(FileSystemWriter):
+    """Write into a folder without writing down what it is called: it gets another name."""
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta()
 
 
 class _Verified(FileSystem):
