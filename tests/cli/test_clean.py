@@ -154,7 +154,8 @@ def test_everything_but_what_is_not_ours(command, mine):
 def test_what_kills_left_goes(command, mine):
     left = mine / "checkpoints" / ".staging-step-00000024-0123456789abcdef"
     left.mkdir()
-    (left / "state.json").write_text("{}")
+    for name in ("state.json", "__0_0.distcp", ".metadata", ".metadata.tmp"):
+        (left / name).write_text("{}")
     (mine / "checkpoints" / ".staging-mine").mkdir()
     command("clean", "mine", "--yes")
     assert not left.exists()

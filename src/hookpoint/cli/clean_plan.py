@@ -14,7 +14,19 @@ from hookpoint.cli.run_folder import EVENTS, SCALARS, RunFolder
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.catalog import OWN_TAGS
 from hookpoint.storage.checkpoint_folder import FINDER, verified
-from hookpoint.storage.layout import BEST, CHECKPOINTS, DAMAGED, LAST, MANIFEST, PREVIOUS, TENSOR_DUMPS, Place, is_leftover
+from hookpoint.storage.layout import (
+    BEST,
+    CHECKPOINTS,
+    DAMAGED,
+    LAST,
+    MANIFEST,
+    PREVIOUS,
+    SHARD,
+    SHARDS,
+    TENSOR_DUMPS,
+    Place,
+    is_leftover,
+)
 from hookpoint.storage.run_file import NAME as RUN_FILE
 from hookpoint.storage.state_files import JSON, TORCH
 
@@ -120,7 +132,7 @@ def _checkpoint(one: Listed, why: str) -> Deletion:
 
 def _folder(path: Path, why: str, names: set[str]) -> Deletion:
     """Return the files of a checkpoint's folder that are ours. The manifest goes first: a half deleted one is none."""
-    ours = [name for name in _names(path) if name in names or name.endswith(".safetensors")]
+    ours = [name for name in _names(path) if name in names or name.endswith((".safetensors", SHARD)) or name.startswith(SHARDS)]
     ours.sort(key=lambda name: name != MANIFEST)
     return Deletion(f"{CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,))
 

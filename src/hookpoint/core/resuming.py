@@ -61,6 +61,9 @@ class Resuming:
         found, run = self._found, self._run
         if found is None:
             return
+        fill = getattr(self._loop.saving.resumable, "fill", None)
+        if fill is not None:  # now, not before: it takes the model as the processes share it to know what each has to read
+            found = self._found = fill(found, self._parts)
         where = f"epoch {run.epoch}, step {run.step}"
         if not self._is_finished(run.max_epochs):
             say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')

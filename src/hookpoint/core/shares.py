@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hookpoint.core.elsewhere import Elsewhere
+
 OWN = ("clocks", "place", "logbook", "data", "rng")
 
 
@@ -87,4 +89,6 @@ def _sums_of(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[s
 
 def _mean_of(gradients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for one in gradients for name in one)
-    return {name: sum(one[name] for one in gradients if name in one) / len(gradients) for name in names}
+    found = {name: [one[name] for one in gradients if name in one] for name in names}
+    # What lies elsewhere is in parts on all of them: nobody has a sum of its own.
+    return {name: of[0] if isinstance(of[0], Elsewhere) else sum(of) / len(gradients) for name, of in found.items()}

@@ -64,7 +64,11 @@ class Request:
 
 
 class ResumableStore(Store, Protocol):
-    """A store that a run is resumed from, as `hookpoint.Loop` and `hookpoint.Runner` have one for their workdir."""
+    """A store that a run is resumed from, as `hookpoint.Loop` and `hookpoint.Runner` have one for their workdir.
+
+    One with a method `fill(found, parts)` may read tensors late: it is given what `open` has returned and the objects of the
+    run, as its processes share them, before anything is put back, and returns the checkpoint with all of its tensors.
+    """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Take possession of the place, and return what to resume from, or None for a fresh run."""

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch.distributed as dist
+
 from hookpoint.core import errors
+from hookpoint.core.elsewhere import has_elsewhere
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, HookpointError, text
 from hookpoint.core.shares import joined, own_share
 from hookpoint.core.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.team import Team
 from hookpoint.parallel.strategy import Apart
-from hookpoint.parallel.whole_tensors import with_whole_tensors
+from hookpoint.parallel.taken_apart import TakenApart
+from hookpoint.parallel.torch_team import SECONDS
 
 
 class OwnStore(ResumableStore, Protocol):
-    """The store of one process, as a team needs it: it also reads for the others, and packs what they send to the chief."""
+    """The store of one process, as a team needs it: it also reads for the others, and packs what they send to the chief.
+
+    Tensors that are in parts on several processes it writes with all of them, into a folder that the chief's has made.
+    """
 
     workdir: Path
+
+    def write(
+        self,
+        state: Mapping[str, Any],
+        *,
+        step: int,
+        elapsed: float,
+        request: Request,
+        staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
+    ) -> Saved | None: ...
+
+    def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint: ...
+
+    def refuse_if_not_finite(self, model: Any, names: Iterable[str]) -> None: ...
+
+    def stage(self, step: int) -> Path: ...
+
+    def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]: ...
+
+    def unstage(self, folder: str | os.PathLike[str]) -> None: ...
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint: ...
 
@@ -35,12 +64,16 @@ class TeamStore:
     fails on all, before any of them goes on: none waits for one that has given up. A save is over when `write` returns, also
     one that may be in the background: the ranks would have to find out together when it is. The chief holds the lock and
     writes; the others read the checkpoint to go on from by themselves, so that all must see the same workdir.
+
+    Of tensors that are in parts on the ranks, DTensors, each rank writes its own, and reads what it needs when it goes on:
+    none ever has all of one. The chief gives the folder its name when all have said that their files are on disk for good.
     """
 
     def __init__(self, store: OwnStore, apart: Apart | None = None) -> None:
         self._store = store
         self._apart = apart
         self._team: Team | None = None
+        self._group: Any = None
 
     @property
     def workdir(self) -> Path:
@@ -63,25 +96,65 @@ class TeamStore:
         read: Checkpoint | None = self.together(lambda: self._read(found) if isinstance(found, str) else found)
         return read
 
+    def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
+        """Return what to go on from with the tensors that were in parts, of which each rank reads what is to lie there."""
+        if not has_elsewhere(found.state):
+            return found
+        read: Checkpoint = self.together(lambda: self._store.fill(found, parts))
+        return read
+
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse on all ranks what could not be read back from any."""
-        self.together(lambda: self._store.check(state))
+        taken = TakenApart(state)
+        self.together(lambda: self._store.check(taken.rest))
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
         own: dict[str, Any] = {}
         if self._apart is not None:
-            own = {"parts": dict(self._apart.own_parts(state["parts"]))}
+            own = TakenApart({"parts": dict(self._apart.own_parts(state["parts"]))}, fewest=inf).rest
             state = {**state, "parts": dict(self._apart.whole_parts(state["parts"]))}
-        whole = with_whole_tensors(state)
-        shares = self.team.to_chief(self.together(lambda: self._store.packed({**own_share(whole), **own})))
+        taken = TakenApart(state, fewest=0 if self._apart is None else self.team.size)
+
+        def pack() -> bytes:
+            if taken.tensors:
+                self._store.refuse_if_not_finite(_here(state.get("parts", {}).get("model")), state.get("finite", ()))
+            return self._store.packed({**own_share(taken.rest), **own})
+
+        shares = self.team.to_chief(self.together(pack))
+        # Where processes have different models, some may have tensors in parts, and others none.
+        is_in_parts = bool(taken.tensors) if self._apart is None else any(self.team.gather(bool(taken.tensors)))
+        staged = self._staged(taken.tensors, step) if is_in_parts else None
         now = Request(request.tags, in_background=False, rules=request.rules)
 
         def save() -> Saved | None:
-            everything = joined(whole, [self._store.unpacked(share) for share in shares[1:]], own)
-            return self._store.write(everything, step=step, elapsed=elapsed, request=now)
+            try:
+                everything = joined(taken.rest, [self._store.unpacked(share) for share in shares[1:]], own)
+                return self._store.write(everything, step=step, elapsed=elapsed, request=now, staged=staged)
+            except BaseException:
+                if staged is not None:
+                    self._store.unstage(staged[0])
+                raise
 
         return _saved(self._by_chief(save, _facts_of))
+
+    def _staged(self, tensors: Mapping[str, Any], step: int) -> tuple[Path, dict[str, Any]]:
+        """Let all ranks write their parts into a folder of the chief's; return it with their files, or leave nothing there."""
+        folder = Path(self._by_chief(lambda: self._store.stage(step), os.fspath))
+        try:
+            files = self.team.gather(self.together(lambda: self._store.put_shards(folder, tensors, self._writers())))
+        except BaseException:
+            if self.team.rank == 0:
+                self._store.unstage(folder)
+            raise
+        return folder, {name: file for of_rank in files for name, file in of_rank.items()}
+
+    def _writers(self) -> Any:
+        """Return a group of this store's own, which all ranks make when they first write parts together."""
+        if self._group is None:
+            wait = timedelta(seconds=getattr(self.team, "seconds", SECONDS))
+            self._group = dist.new_group(backend="gloo", timeout=wait)
+        return self._group
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
         """Return nothing: no save is ever under way."""
@@ -101,6 +174,9 @@ class TeamStore:
 
     def close(self) -> None:
         """Let go of the workdir, on the chief."""
+        if self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        self._group = None
         if self._team is not None and self._team.rank == 0:
             self._store.close()
 
@@ -175,6 +251,13 @@ def _retold(heard: Mapping[str, Any], rank: int) -> BaseException:
         made.errno = heard["errno"]
     made.add_note(f"on rank {rank} of the team")
     return made
+
+
+def _here(model: Any) -> Any:
+    """Return the parts that this rank has of a model's tensors, by the names of these."""
+    if hasattr(model, "to_local"):
+        return model.detach().to_local()
+    return {name: _here(one) for name, one in model.items()} if isinstance(model, Mapping) else None
 
 
 def _path_of(found: Checkpoint | None) -> str | None:

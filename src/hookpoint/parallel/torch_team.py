@@ -33,6 +33,7 @@ class TorchTeam:
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.data_rank, self.model_rank = divmod(self.rank, model_size)
         self.data_size = self.size // model_size
+        self.seconds = seconds
         wait = timedelta(seconds=seconds)
         self._talk = dist.new_group(backend="gloo", timeout=wait)
         self._agree = dist.new_group(backend="gloo", timeout=wait)  # answers are on their way while others talk

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.storage.checkpoint_folder import read_checkpoint
+from hookpoint.storage.filling import filled
 from hookpoint.storage.tree import is_tensor, memory_of
 
 AVERAGES = ("averages", "statistics")  # in the state of a callback that averages weights; the second for batch norm
@@ -28,7 +29,8 @@ def averaged_weights(folder: Path, which: bool | str) -> dict[str, Any]:
     if not kept["averages"]:
         raise CannotResume(text(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint"))
     values = {name: value for part in AVERAGES for name, value in kept.get(part, {}).items()}
-    return _put_in(state["parts"]["model"], values)
+    model, values = filled([state["parts"]["model"], values], folder)
+    return _put_in(model, values)
 
 
 def _put_in(model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, text
 from hookpoint.core.store import Checkpoint
 from hookpoint.storage import disk, manifest
-from hookpoint.storage.layout import BEST, MANIFEST, Place
+from hookpoint.storage.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.manifest import File, Manifest
 from hookpoint.storage.new_file import NewFile
 from hookpoint.storage.state_files import Encoded, read_state
@@ -23,16 +24,27 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 FINDER = ".DS_Store"  # which macOS leaves in every folder that a person looks into
 
 
-def write_checkpoint(target: Path, state: dict[str, Any], describe: Callable[[Mapping[str, File]], Manifest]) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What the processes of a team have written of a checkpoint before the rest of it: a hidden folder with files in it."""
+
+    folder: Path
+    files: Mapping[str, File]
+
+
+def write_checkpoint(
+    target: Path, state: dict[str, Any], describe: Callable[[Mapping[str, File]], Manifest], staged: Staged | None = None
+) -> Manifest:
     """Write the state as a new folder, on disk for good when this returns. `describe` makes the manifest of the files.
 
     All is written to a hidden folder beside it, each file for good, the manifest last; then that gets the name. Whatever goes
     wrong, there is either a whole checkpoint of this name or nothing.
     """
-    staging = target.with_name(disk.hidden("staging", target.name))
+    staging = new_staging(target) if staged is None else staged.folder
     try:
-        disk.make_new_folder(staging)
-        files = {}
+        if staged is None:
+            disk.make_new_folder(staging)
+        files = {} if staged is None else dict(staged.files)
         for name, write in Encoded(state).files():
             with NewFile(staging / name) as file:
                 write(file)
@@ -51,31 +63,39 @@ def write_checkpoint(target: Path, state: dict[str, Any], describe: Callable[[Ma
     return made
 
 
+def new_staging(target: Path) -> Path:
+    """Return a name for the hidden folder in which a checkpoint is made."""
+    return target.with_name(disk.hidden("staging", target.name))
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Return the checkpoint in a folder, all of it verified before any of it is looked into, or raise DamagedCheckpoint."""
     folder = Path(path)
     return Checkpoint(folder, read_state(folder, verified(folder).files))
 
 
-def verified(folder: Path) -> Manifest:
-    """Return the manifest of a checkpoint whose files are what it says, or raise DamagedCheckpoint. Reads everything once."""
+def verified(folder: Path, *, shards: bool = True) -> Manifest:
+    """Return the manifest of a checkpoint whose files are what it says, or raise DamagedCheckpoint. Reads everything once.
+
+    Without `shards`, of the parts that processes have written only the sizes are looked at: who reads one verifies it then.
+    """
     found = read_manifest(folder)
     there = set(disk.names(folder)) - {MANIFEST, FINDER}
     for name in sorted(there ^ set(found.files)):
         raise _damaged(folder, f"{name} is missing" if name in found.files else f"{name} is none of its files")
     for name in found.files:
-        verify_file(folder, name, found)
+        verify_file(folder, name, found, content=shards or not name.endswith(SHARD))
     return found
 
 
-def verify_file(folder: Path, name: str, found: Manifest) -> None:
+def verify_file(folder: Path, name: str, found: Manifest, *, content: bool = True) -> None:
     """Raise DamagedCheckpoint if a file is not what the manifest says."""
     file, status = found.files[name], disk.status(folder / name)
     if status is None or not disk.is_file(folder / name):
         raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is no file")
     if status.st_size != file.size:
         raise _damaged(folder, f"{name} has {status.st_size} bytes and had {file.size}")
-    if _read(folder, name, disk.digest) != file.sha256:
+    if content and _read(folder, name, disk.digest) != file.sha256:
         raise _damaged(folder, f"{name} has other bytes than were written")
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,18 @@ from hookpoint.storage import disk, named_copies, opening, state_files
 from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.background import Background
 from hookpoint.storage.catalog import entries, to_delete
-from hookpoint.storage.checkpoint_folder import cannot_save, discard, read_checkpoint, verified, write_checkpoint
+from hookpoint.storage.checkpoint_folder import (
+    Staged,
+    cannot_save,
+    discard,
+    new_staging,
+    verified,
+    write_checkpoint,
+)
+from hookpoint.storage.filling import filled
 from hookpoint.storage.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.lock import WorkdirLock
-from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.manifest import File, Manifest
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.snapshot import Snapshots
 
@@ -88,15 +96,31 @@ class CheckpointStore:
         """Raise NotSaveable, naming what it is, if the state could not be read back. It is written to memory for that."""
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
-    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        """Keep the state; return None if the background writes it. It may change at once; `collect` tells what came of it."""
+    def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
+        """Return a checkpoint with the tensors in it that processes had in parts, lying as those of this run's parts do."""
+        return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
+
+    def write(
+        self,
+        state: Mapping[str, Any],
+        *,
+        step: int,
+        elapsed: float,
+        request: Request,
+        staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
+    ) -> Saved | None:
+        """Keep the state; return None if the background writes it. It may change at once; `collect` tells what came of it.
+
+        `staged` is a folder of `stage`, and what `put_shards` has returned on all processes, which goes into it.
+        """
         self._refuse_if_closed()
         started = time.monotonic()
         self._background.wait()
         self._rules |= request.rules
         self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
         taken = self._snapshots.take(state, outlives_the_call=request.in_background)
-        save = partial(self._save, taken, int(step), float(elapsed), list(map(str, request.tags)), started)
+        begun = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
+        save = partial(self._save, taken, int(step), float(elapsed), list(map(str, request.tags)), started, begun)
         if not request.in_background:
             return save()
         self._background.start(save)
@@ -133,8 +157,12 @@ class CheckpointStore:
     # For a team, whose other processes have no store of their own
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
-        """Return a checkpoint, all of it verified before any of it is looked into; the workdir need not be held for that."""
-        return read_checkpoint(path)
+        """Return a checkpoint, all that is read of it verified before; the workdir need not be held for that.
+
+        The parts that processes have of its tensors are not read here, but by `fill`: each reads, and verifies, its own.
+        """
+        folder = Path(path)
+        return Checkpoint(folder, state_files.read_state(folder, verified(folder, shards=False).files))
 
     def packed(self, share: Mapping[str, Any]) -> bytes:
         """Return a part of a state as bytes; raise NotSaveable where it could not be read back."""
@@ -151,19 +179,54 @@ class CheckpointStore:
         share: dict[str, Any] = read_tree(io.BytesIO(data))
         return share
 
+    def refuse_if_not_finite(self, model: Any, names: Iterable[str]) -> None:
+        """Raise NotFinite if one of these tensors of a model's state holds NaN or infinity."""
+        from hookpoint.storage.finite import refuse_if_not_finite
+
+        refuse_if_not_finite(model, names)
+
+    def stage(self, step: int) -> Path:
+        """Make the hidden folder of a new checkpoint, for other processes to write to, too."""
+        self._refuse_if_closed()
+        folder = new_staging(self._target(step))
+        try:
+            disk.make_new_folder(folder)
+        except OSError as error:
+            raise cannot_save(folder, error) from error
+        return folder
+
+    def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
+        """Write this process's parts of tensors for good, with all others of the group; return size and digest of its files."""
+        from hookpoint.storage.shard_files import write_shards
+
+        try:
+            written = write_shards(Path(folder), tensors, group)
+        except OSError as error:
+            raise cannot_save(Path(folder), error) from error
+        return {name: [file.size, file.sha256] for name, file in written.items()}
+
+    def unstage(self, folder: str | os.PathLike[str]) -> None:
+        """Remove a folder that no checkpoint came of."""
+        discard(Path(folder))
+
     # Saving, on the training thread or beside it
 
-    def _save(self, state: dict[str, Any], step: int, elapsed: float, tags: list[str], started: float) -> Saved:
-        _refuse_if_not_finite(state)
+    def _target(self, step: int) -> Path:
         folder = checkpoints(self.workdir)
         try:
             disk.make_folder(folder)
-            target = folder / next_place(disk.names(folder), step).name
+            return folder / next_place(disk.names(folder), step).name
         except OSError as error:
             raise cannot_save(folder, error) from error
+
+    def _save(
+        self, state: dict[str, Any], step: int, elapsed: float, tags: list[str], started: float, staged: Staged | None
+    ) -> Saved:
+        _refuse_if_not_finite(state)
+        target = self._target(step)
         clocks = state["clocks"] if isinstance(state.get("clocks"), dict) else {}
         describe = partial(Manifest.made_now, step=step, elapsed=elapsed, tags=tags, clocks=clocks, identity=self._identity)
-        made = write_checkpoint(target, state, lambda files: describe(files=files))
+        made = write_checkpoint(target, state, lambda files: describe(files=files), staged)
         _read_back(target)
         self._name(target, made)
         self._delete_old()
@@ -210,9 +273,12 @@ def _refuse_if_not_finite(state: dict[str, Any]) -> None:
 
 
 def _read_back(target: Path) -> None:
-    """Make sure that a new checkpoint is what was written, or move it aside and raise CannotSave."""
+    """Make sure that a new checkpoint is what was written, or move it aside and raise CannotSave.
+
+    Parts of tensors were read back by the processes that have written them.
+    """
     try:
-        verified(target)
+        verified(target, shards=False)
     except DamagedCheckpoint as error:
         try:
             move_damaged(target, error)

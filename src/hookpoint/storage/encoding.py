@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from hookpoint.core.elsewhere import Elsewhere
 from hookpoint.storage.tree import MAPPINGS, SEQUENCES, is_array
 
 MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
@@ -31,6 +32,8 @@ def for_json(value: Any) -> Any:
         return {"$complex": [for_json(value.real), for_json(value.imag)]}
     if kind is bytes:
         return {"$bytes": _text(value)}
+    if kind is Elsewhere:
+        return {"$elsewhere": value.name}
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _text(value.tobytes())]}
     if kind is dict and all(type(key) is str for key in value) and not _looks_tagged(value):
@@ -51,6 +54,8 @@ def for_torch(value: Any) -> Any:
         return {"$int": hex(value)}
     if kind is bytes and not value:  # which is pickled by a name that torch.load does not take
         return {"$bytes": ""}
+    if kind is Elsewhere:
+        return {"$elsewhere": value.name}
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _tensor(value)]}
     if kind in MAPPINGS:
@@ -138,6 +143,7 @@ _RESTORE: dict[str, Callable[[Any], Any]] = {
     "complex": lambda given: complex(restored(given[0]), restored(given[1])),
     "bytes": lambda given: base64.b64decode(given),
     "ndarray": _array,
+    "elsewhere": Elsewhere,
     "dict": _pairs(dict),
     "OrderedDict": _pairs(OrderedDict),
     "Counter": _pairs(Counter),

@@ -24,6 +24,7 @@ PREVIOUS = "previous"
 BEST = "best-"
 DAMAGED = "damaged-"
 MANIFEST = "manifest.json"
+SHARDS, SHARD = ".metadata", ".distcp"  # where which part of a sharded tensor is, and how the files of parts end
 TENSOR_DUMPS = "tensor-dumps"
 OF_A_RUN = (
     "checkpoints",

@@ -11,6 +11,7 @@ from hookpoint.storage import disk
 from hookpoint.storage.averaged_weights import averaged_weights
 from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_checkpoint, read_manifest, verified, verify_file
+from hookpoint.storage.filling import filled
 from hookpoint.storage.layout import CHECKPOINTS, MANIFEST
 
 WEIGHTS = "model.safetensors"
@@ -48,7 +49,7 @@ def _of_checkpoint(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if WEIGHTS in manifest.files:  # the state of the optimizer need not be read
         return _of_file(folder / WEIGHTS)
-    model = read_checkpoint(folder).state.get("parts", {}).get("model")
+    model = filled(read_checkpoint(folder).state.get("parts", {}).get("model"), folder)
     if not isinstance(model, dict):
         raise CannotResume(text(f"{folder} holds no weights of a model.", give="the workdir of a run with a model"))
     return dict(model)

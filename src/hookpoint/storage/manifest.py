@@ -25,7 +25,7 @@ from hookpoint.storage.tree import copied
 FORMAT = 1  # it grows when an older release could not read what is written
 FULL, EXCEPTION = "full", "exception"
 LIBRARIES = ("numpy", "safetensors", "torch")
-FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # the last, and those with _, are torch's own
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

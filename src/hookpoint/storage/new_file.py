@@ -44,8 +44,15 @@ class NewFile:
                 self._error = error
         return len(view)
 
+    def tell(self) -> int:
+        """Return how many bytes it was given."""
+        return self.size + len(self._gathered)
+
     def flush(self) -> None:
         """Do nothing; what takes a file may want to call it."""
+
+    def close(self) -> None:
+        """Do nothing, likewise: the file ends with the block."""
 
     def __enter__(self) -> NewFile:
         return self

@@ -2,7 +2,7 @@
 
 The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which
 torch.save writes and torch.load reads with weights_only=True, always; or `state.json` where no tensor is in it, which needs no
-torch.
+torch. Tensors of which several processes have parts are in files of their own: see `hookpoint.storage.shard_files`.
 """
 
 from __future__ import annotations

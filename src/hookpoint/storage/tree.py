@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from hookpoint.core.elsewhere import Elsewhere
 from hookpoint.core.errors import NotSaveable, text
 
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -20,13 +21,17 @@ Where = tuple[Any, ...]  # the keys that lead to a value
 Leaf = Callable[[Any, Where], Any]
 
 
-def copied(state: Any, leaf: Leaf = lambda value, where: value) -> Any:
-    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`.
+def copied(state: Any, leaf: Leaf = lambda value, where: value, elsewhere: Leaf = lambda value, where: value) -> Any:
+    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`, and what stands for one likewise.
 
     Raises NotSaveable, naming the place, for anything that is no plain type either. Types are taken exactly: a subclass of dict
     or int is none. NumPy's scalars become Python's.
     """
-    return _copied(state, (), leaf)
+
+    def either(value: Any, where: Where) -> Any:
+        return elsewhere(value, where) if type(value) is Elsewhere else leaf(value, where)
+
+    return _copied(state, (), either)
 
 
 def is_tensor(value: Any) -> bool:
@@ -85,6 +90,8 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
         return _mapping(value, where, leaf)
     if kind in SEQUENCES:
         return kind(_copied(one, (*where, number), leaf) for number, one in enumerate(value))
+    if kind is Elsewhere:
+        return leaf(value, where)
     if is_tensor(value):
         _refuse_odd_tensor(value, where)
         return leaf(value, where)

@@ -1,0 +1,177 @@
+"""Shard files: tensors of which each process has a part, as torch.distributed.checkpoint keeps them.
+
+Each process writes its parts into a file of its own, `__0_0.distcp` and so on, and the chief into `.metadata` where which part
+is. A process reads the parts that it needs, however many of them there were. Every file is verified right before it is read.
+`.metadata` is a pickle: nothing is loaded from it but what describes tensors, so that none can run code.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from hookpoint.core.errors import CannotSave, HookpointError, text
+from hookpoint.storage import disk
+from hookpoint.storage.checkpoint_folder import read_manifest, verify_file
+from hookpoint.storage.layout import SHARDS
+from hookpoint.storage.manifest import File
+from hookpoint.storage.new_file import NewFile
+
+OF_METADATA = {
+    "torch.distributed.checkpoint.metadata": (
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.serialization": ("_get_layout",),
+}
+
+Like = Callable[[str, torch.Size], torch.Tensor | None]  # of a name and a shape: a tensor that lies as the one to read has to
+
+
+def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> dict[str, File]:
+    """Write this process's parts, on disk for good when this returns; return the files that this process has made.
+
+    All processes of the group call it with the same names. What fails on one fails on all; what was written is read back.
+    """
+    files = _Written()
+    writer = _Writer(folder, sync_files=False, overwrite=False)
+    writer.fs = files
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    try:
+        save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
+    except CheckpointException as error:
+        raise _first_of(error) from None
+    disk.sync_folder(folder)
+    for name, file in files.made.items():
+        if disk.digest(folder / name) != file.sha256:
+            raise CannotSave(text(f"{folder / name} was written, and is not what was written.", check="the disk"), errno.EIO)
+    return files.made
+
+
+def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Tensor]:
+    """Return the tensors of these names: of each the part that lies here as in the tensor that `like` returns, or all of it.
+
+    Raises DamagedCheckpoint where a file is not what the manifest says. Nothing is sent to other processes.
+    """
+    files = _Verified(folder)
+    with files.create_stream(folder / SHARDS, "rb") as stream:
+        metadata: Metadata = _Metadata(stream).load()
+    reader = _Reader(folder, metadata)
+    reader.fs = files
+    found = {name: _empty(metadata.state_dict_metadata[name], name, like) for name in sorted(names)}
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load(found, storage_reader=reader, planner=planner, no_dist=True)
+    except CheckpointException as error:
+        raise _first_of(error) from None
+    return found
+
+
+def _empty(described: Any, name: str, like: Like) -> torch.Tensor:
+    if not isinstance(described, TensorStorageMetadata):
+        raise ValueError(f"{name!r} is no tensor")
+    dtype = described.properties.dtype
+    other = like(name, described.size)
+    if other is None:
+        return torch.empty(described.size, dtype=dtype)
+    return torch.empty_like(other.detach(), dtype=dtype, requires_grad=False)
+
+
+def _first_of(error: CheckpointException) -> BaseException:
+    """Return what the first process has failed with; torch joins the errors of all into one that is no Exception."""
+    failures = [failure for _, (failure, _) in sorted(error.failures.items())]
+    return next((one for one in failures if isinstance(one, OSError | HookpointError)), failures[0])
+
+
+class _Written(FileSystem):
+    """The files that one process writes: each of them new, on disk for good, with its size and digest."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, File] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with NewFile(Path(path)) as file:
+            yield file
+        self.made[Path(path).name] = File(file.size, file.sha256)
+
+    def mkdir(self, path: Any) -> None:
+        """Make no folder: the chief has made it, and who does not see it has another disk."""
+        if not disk.is_folder(Path(path)):
+            what = "the chief has made it, and this process does not see it; all must share the workdir"
+            raise FileNotFoundError(errno.ENOENT, what, os.fspath(path))
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        disk.rename(Path(path), Path(new_path))
+        self.made[Path(new_path).name] = self.made.pop(Path(path).name)
+
+
+class _Writer(FileSystemWriter):
+    """Write into a folder without writing down what it is called: it gets another name."""
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta()
+
+
+class _Verified(FileSystem):
+    """The files of a checkpoint, each verified before it is opened, once; there are no others."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._manifest = read_manifest(folder)
+        self._seen: set[str] = set()
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        name = Path(path).name
+        if Path(path) != self._folder / name or name not in self._manifest.files:
+            raise ValueError(f"{path} is none of its files")
+        if name not in self._seen:
+            verify_file(self._folder, name, self._manifest)
+            self._seen.add(name)
+        with super().create_stream(path, "rb") as stream:
+            yield stream
+
+
+class _Reader(FileSystemReader):
+    """Read from a folder whose description was read already."""
+
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(folder)
+        self._metadata = metadata
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self._metadata
+
+
+class _Metadata(pickle.Unpickler):
+    """Read what describes tensors, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
+            return getattr(torch, name)
+        if name in OF_METADATA.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
+from hookpoint.core.store import Request
+from hookpoint.storage.checkpoint_folder import read_checkpoint, read_manifest
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.filling import filled
+from hookpoint.storage.load_weights import load_weights
+from hookpoint.storage.manifest import File
+from hookpoint.storage.operations import intercepted
+
+torch = pytest.importorskip("torch")
+
+SHARD = "__0_0.distcp"
+
+
+@pytest.fixture
+def mesh():
+    """Return a mesh of this one process, whose tensors are sharded all the same."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.open("never", {})
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def tensors(mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    found = {"a.b": torch.randn(4, 3), "short": torch.randn(2).bfloat16(), "none": torch.empty(0, 3), "one": torch.tensor(2.5)}
+    return {name: distribute_tensor(one, mesh, [Shard(0)] if one.dim() else None) for name, one in found.items()}
+
+
+def save(store, tensors, state):
+    folder = store.stage(1)
+    files = store.put_shards(folder, tensors, None)
+    saved = store.write(state, step=1, elapsed=0.0, request=Request({"best-x": None}, False), staged=(folder, files))
+    return saved.path
+
+
+@pytest.fixture
+def checkpoint(store, tensors):
+    return save(store, tensors, {"parts": {"model": {name: Elsewhere(name) for name in tensors}}})
+
+
+def put(folder, name, data):
+    """Put other bytes into a file, and write the manifest that fits them."""
+    made = read_manifest(folder)
+    (folder / name).write_bytes(data)
+    (folder / "manifest.json").write_bytes(
+        replace(made, files={**made.files, name: File(len(data), hashlib.sha256(data).hexdigest())}).encoded()
+    )
+
+
+def test_tensors_come_back_whole_or_in_parts(checkpoint, tensors):
+    assert sorted(os.listdir(checkpoint)) == [".metadata", SHARD, "manifest.json", "state.json"]
+    weights = load_weights(checkpoint)
+    for name, tensor in tensors.items():
+        assert type(weights[name]) is torch.Tensor
+        assert torch.equal(weights[name], tensor.full_tensor())
+        assert weights[name].dtype == tensor.dtype
+    model = torch.nn.Module()
+    model.register_buffer("short", tensors["short"])
+    state = filled({"parts": {"model": {"short": Elsewhere("short"), "x": Elsewhere("a.b")}}}, checkpoint, {"model": model})
+    found = state["parts"]["model"]
+    assert type(found["short"]) is type(tensors["short"])
+    assert torch.equal(found["short"].full_tensor(), tensors["short"].full_tensor())
+    assert type(found["x"]) is torch.Tensor
+    assert load_weights(checkpoint.with_name("best-x")).keys() == weights.keys()
+
+
+def test_what_an_optimizer_keeps_lies_as_its_parameters(store, mesh):
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    one, other = (torch.nn.Parameter(distribute_tensor(torch.ones(2, wide), mesh, [Shard(wide - 2)])) for wide in (2, 3))
+    kept = {name: distribute_tensor(torch.ones(2, wide), mesh, [Shard(0)]) for name, wide in (("x", 2), ("y", 3), ("z", 3))}
+    fresh = torch.optim.Adam([{"params": [one]}, {"params": [other]}])
+    optimizer = {"state": {0: {"m": Elsewhere("x")}, 1: {"m": Elsewhere("y"), "other shape": Elsewhere("x")}}}
+    state = {"parts": {"optimizer": {"a": optimizer}}, "callbacks": {"averages": {"other": Elsewhere("z")}}}
+    model = torch.nn.ParameterDict({"one": one, "other": other})
+    folder = save(store, kept, state)
+    found = filled(read_checkpoint(folder).state, folder, {"model": model, "optimizer": {"a": fresh}})
+    of = found["parts"]["optimizer"]["a"]["state"]
+    assert [type(one) for one in (of[0]["m"], of[1]["m"], found["callbacks"]["averages"]["other"])] == [DTensor] * 3
+    assert [of[0]["m"].placements, of[1]["m"].placements] == [one.placements, other.placements]
+    assert of[1]["other shape"] is of[0]["m"]
+
+
+@pytest.mark.parametrize("name", [SHARD, ".metadata"])
+def test_a_damaged_file_is_found_before_it_is_read(checkpoint, name):
+    data = bytearray((checkpoint / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (checkpoint / name).write_bytes(bytes(data))
+    with pytest.raises(DamagedCheckpoint, match=f"{name} has other bytes"):
+        load_weights(checkpoint)
+    with pytest.raises(DamagedCheckpoint, match=f"{name} has other bytes"):
+        filled({"x": Elsewhere("short")}, checkpoint)
+
+
+class Bomb:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (self.file, "w")
+
+
+def test_no_pickle_runs_code_even_if_its_digest_fits(checkpoint, tmp_path):
+    put(checkpoint, ".metadata", pickle.dumps(Bomb(str(tmp_path / "made"))))
+    with pytest.raises(CannotResume, match="has no place in it"):
+        load_weights(checkpoint)
+    assert not (tmp_path / "made").exists()
+
+
+def test_nothing_outside_of_the_folder_is_read(checkpoint, tmp_path):
+    data = (checkpoint / ".metadata").read_bytes()
+    outside = checkpoint.parent / SHARD
+    outside.write_bytes((checkpoint / SHARD).read_bytes())
+    there = f"../{SHARD}".encode()
+    put(checkpoint, ".metadata", data.replace(bytes([len(SHARD)]) + SHARD.encode(), bytes([len(there)]) + there))
+    with pytest.raises(CannotResume, match="is none of its files"):
+        load_weights(checkpoint)
+
+
+def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
+    def flip(operation, proceed):
+        if operation.name == "fsync" and operation.path.endswith(SHARD):
+            os.pwrite(operation.descriptor, b"?", 10)
+        return proceed()
+
+    folder = store.stage(1)
+    with intercepted(flip), pytest.raises(CannotSave, match="is not what was written"):
+        store.put_shards(folder, tensors, None)
+    store.unstage(folder)
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_not_there_is_said(store, tensors, tmp_path):
+    with pytest.raises(CannotSave, match="all must share the workdir"):
+        store.put_shards(tmp_path / "elsewhere", tensors, None)
