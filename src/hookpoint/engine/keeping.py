@@ -43,6 +43,8 @@ def kept_in(
     if workdir is not None:
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
         options["store"] = _of_team(store, strategy) if world_size() > 1 else store
+        if world_size() > 1 and hasattr(strategy, "model_size"):
+            facts["model_size"] = strategy.model_size
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
 
