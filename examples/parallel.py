@@ -26,9 +26,11 @@ STRATEGIES["tensor"] = hookpoint.TensorParallel(HEAD)
 STRATEGIES["data-tensor"] = hookpoint.TensorParallel(HEAD, size=2)
 
 
-def with_wide_head(model: Any) -> nn.Module:
-    """Give the network two layers at its end that are worth splitting: as many weights as in all convolutions."""
-    model[4] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
+def with_wide_head(model: nn.Module) -> nn.Module:
+    """Give the network two layers at its end that are worth splitting: with nearly as many weights as its convolutions."""
+    model.set_submodule(
+        "4", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
+    )
     return model
 
 

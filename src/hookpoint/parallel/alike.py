@@ -25,7 +25,7 @@ class Alike:
         self._inputs: list[float] = []
 
     def watch(self, module: torch.nn.Module) -> None:
-        module.register_forward_pre_hook(self._begin, with_kwargs=True)
+        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # before a style changes them
         module.register_forward_hook(self._end)
 
     def _begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class MergedGradients:
         for parameter in self._parameters:
             is_trained = parameter.requires_grad
             parameter.requires_grad_(True)  # one that is thawed later has its hook, too
-            parameter.register_post_accumulate_grad_hook(self._merge_at_end)
+            parameter.register_post_accumulate_grad_hook(self._merge_at_end)  # type: ignore[no-untyped-call]
             parameter.requires_grad_(is_trained)
 
     @contextmanager
@@ -103,5 +103,6 @@ def _average(gradients: list[torch.Tensor], group: Any) -> None:
     joint = torch.cat([one.reshape(-1) for one in gradients])
     dist.all_reduce(joint, group=group)
     joint /= size
-    for gradient, values in zip(gradients, joint.split([one.numel() for one in gradients]), strict=True):
+    values_of = torch.split(joint, [one.numel() for one in gradients])
+    for gradient, values in zip(gradients, values_of, strict=True):
         gradient.copy_(values.view_as(gradient))

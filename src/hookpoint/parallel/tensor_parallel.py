@@ -31,8 +31,8 @@ class TensorParallel:
     torch.distributed.tensor.parallel, which is taken as it is. Of a pair, as {"fc1": "colwise", "fc2": "rowwise"}, the first
     layer computes some of the numbers between them on each process, and the second adds up what they make of them. The words
     keep numbers apart only where that is right, and gather them elsewhere: in front of a layer of another width, of a norm, of
-    an attention that counts its heads. Without a plan, layers with the usual names are split, as fc1 and fc2, gate_proj, up_proj
-    and down_proj, q_proj and o_proj, embed_tokens and lm_head. What no plan names is whole on every process.
+    an attention that counts its heads. Without a plan, layers with the usual names are split, as fc1 and fc2, up_proj and
+    down_proj, q_proj and o_proj, embed_tokens and lm_head. What no plan names is whole on every process.
 
     `size` processes share one model and work on the same samples; by default all of them. With fewer, as 2 of 4, those with the
     same part of the model have different samples, and gradients are averaged over them. In one process it does nothing.

@@ -90,7 +90,7 @@ def _ready(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, Para
         if (word := NAMES.get(name.rpartition(".")[2])) is not None
         and _is_plain(module)
         and id(module) not in inside
-        and (isinstance(module, nn.Linear) or word == "rowwise" or name.endswith("lm_head"))
+        and (isinstance(module, nn.Linear) or word == "rowwise")
     }
     if not found:
         raise BadLoop(
