@@ -263,6 +263,8 @@ def many_things():
     fused = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
     refused("fused", model, {"0.0": "colwise", "0.2": "rowwise"}, optimizer=fused)
     refused("nothing", nn.Sequential(nn.Linear(8, 8)), {"fc1": "colwise"})
+    for name, options in (("fp16", {"precision": "fp16"}), ("world", {"allow_world_change": True, "workdir": "unused"})):
+        refused(name, pair(), {"0": "colwise", "2": "rowwise"}, **options)
     try:
         three = Runner(pair(), None, strategy=TensorParallel({"0": "colwise"}, size=3), extra_callbacks=[], monitors=[])
         three.predict((inputs,), batch_size=4)
@@ -298,6 +300,8 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert "have different inputs" in first["mixed"]
     assert "SGD(foreach=True)" in first["fused"]
     assert "'fc1' fits no module" in first["nothing"]
+    assert "precision='fp16' with TensorParallel" in first["fp16"]
+    assert "goes on with as many processes as it had" in first["world"]
     assert "2 processes are not a multiple of it" in first["three"]
 
 
