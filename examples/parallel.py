@@ -20,13 +20,24 @@ from torch import nn
 import hookpoint
 from hookpoint import Runner
 
+HEAD: dict[str, Any] = {"4.2": "colwise", "4.4": "rowwise"}  # convolutions are not split: torch has no styles for them
 STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
+STRATEGIES["tensor"] = hookpoint.TensorParallel(HEAD)
+STRATEGIES["data-tensor"] = hookpoint.TensorParallel(HEAD, size=2)
+
+
+def with_wide_head(model: nn.Module) -> nn.Module:
+    """Give the network two layers at its end that are worth splitting: with nearly as many weights as its convolutions."""
+    model.set_submodule(
+        "4", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
+    )
+    return model
 
 
 def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "auto", resume: str = "auto") -> float:
     train_data, val, test = digits()
     torch.manual_seed(0)
-    model = residual_network()
+    model = residual_network() if "tensor" not in strategy else with_wide_head(residual_network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
     runner = Runner(
         model,
@@ -40,7 +51,8 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
         strategy=STRATEGIES[strategy],
     )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    run = runner.fit(train_data, epochs=epochs, batch_size=32 // processes)
+    on_same_samples = {"tensor": processes, "data-tensor": min(processes, 2)}.get(strategy, 1)
+    run = runner.fit(train_data, epochs=epochs, batch_size=32 * on_same_samples // processes)
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
     right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hookpoint.engine.seeded_samples import SeededSamples
     from hookpoint.parallel.data_parallel import DataParallel
     from hookpoint.parallel.sharded import Sharded
+    from hookpoint.parallel.tensor_parallel import TensorParallel
     from hookpoint.presets.loop import Loop
     from hookpoint.presets.plot import plot
     from hookpoint.presets.prove import prove
@@ -77,6 +78,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "Sharded": "parallel.sharded",
     "StopRun": "errors",
     "Store": "store",
+    "TensorParallel": "parallel.tensor_parallel",
     "When": "when",
     "callbacks": "callbacks",
     "current_run": "current",
@@ -129,6 +131,7 @@ __all__ = [
     "Sharded",
     "StopRun",
     "Store",
+    "TensorParallel",
     "When",
     "__version__",
     "callbacks",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.callbacks.numerics import largest
-from hookpoint.callbacks.sharded_tensors import gathered, here, is_sharded
+from hookpoint.callbacks.sharded_tensors import gathered, here, is_apart, is_sharded
 
 LEAST_NORM = 1e-12  # of weights, so that those that are all 0 have a ratio, too
 
@@ -55,10 +55,8 @@ def _sizes_together(several: list[Any]) -> dict[str, Any]:
     import torch
 
     with torch.no_grad():
-        parts = [here(one) for one in several]
-        norm, most = torch.nn.utils.get_total_norm(parts), torch.stack([_largest(part) for part in parts]).max()
-        bad = torch.stack([part.numel() - torch.isfinite(part).sum() for part in parts]).sum()
-        norms, largest_ones, bad_ones = gathered(torch.stack([norm, most, bad]), several[0]).unbind(dim=1)
+        rows = _of_each(several, [_sizes_here([here(one) for one in group]) for group in _kinds(several)])
+        norms, largest_ones, bad_ones = rows.unbind(dim=1)
         share = bad_ones.sum() / sum(map(torch.numel, several))
         return {"norm": torch.linalg.vector_norm(norms), "max": largest_ones.max(), "nonfinite": share}
 
@@ -66,10 +64,48 @@ def _sizes_together(several: list[Any]) -> dict[str, Any]:
 def _ratio_together(several: list[tuple[Any, Any]]) -> Any:
     import torch
 
-    change = torch.nn.utils.get_total_norm([here(new) - here(old) for old, new in several])
-    size = torch.nn.utils.get_total_norm([here(old) for old, _ in several])
-    changes, norms = gathered(torch.stack([change, size]), several[0][1]).unbind(dim=1)
+    old_ones, new_ones = zip(*several, strict=True)
+    pairs = [zip(*group, strict=True) for group in zip(_kinds(old_ones), _kinds(new_ones), strict=True)]
+    own = [_changes_here([(here(old), here(new)) for old, new in group]) for group in pairs]
+    changes, norms = _of_each(new_ones, own).unbind(dim=1)
     return torch.linalg.vector_norm(changes) / torch.linalg.vector_norm(norms).clamp_min(LEAST_NORM)
+
+
+def _kinds(tensors: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return those of which processes have different numbers, and those that each of them has."""
+    several = list(tensors)
+    return [one for one in several if is_apart(one)], [one for one in several if not is_apart(one)]
+
+
+def _of_each(tensors: Iterable[Any], values: list[Any]) -> Any:
+    """Return a row of values for what each process has alone, and one for what all of them have: that counts once."""
+    import torch
+
+    like = next(one for one in tensors if is_sharded(one))
+    alone, common = (one.to(like.device) for one in values)
+    return torch.cat([gathered(alone, like), common[None]])
+
+
+def _sizes_here(parts: list[Any]) -> Any:
+    import torch
+
+    if not parts:
+        return torch.zeros(3)
+    bad = torch.stack([part.numel() - torch.isfinite(part).sum() for part in parts]).sum()
+    return torch.stack([torch.nn.utils.get_total_norm(parts), torch.stack([_largest(part) for part in parts]).max(), bad])
+
+
+def _changes_here(pairs: list[tuple[Any, Any]]) -> Any:
+    import torch
+
+    if not pairs:
+        return torch.zeros(2)
+    return torch.stack(
+        [
+            torch.nn.utils.get_total_norm([new - old for old, new in pairs]),
+            torch.nn.utils.get_total_norm([old for old, _ in pairs]),
+        ]
+    )
 
 
 def _largest(part: Any) -> Any:

@@ -11,6 +11,11 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "to_local")
 
 
+def is_apart(tensor: Any) -> bool:
+    """Say whether each process has other numbers of this tensor: a DTensor may also be whole on each of them."""
+    return is_sharded(tensor) and not all(one.is_replicate() for one in tensor.placements)
+
+
 def here(tensor: Any) -> Any:
     """Return the numbers of a tensor that this process has, in the memory that they are in."""
     return tensor.to_local() if is_sharded(tensor) else tensor

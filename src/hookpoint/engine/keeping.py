@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
@@ -43,7 +44,11 @@ def kept_in(
     if workdir is not None:
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
         options["store"] = _of_team(store, strategy) if world_size() > 1 else store
-        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
+        model_size = getattr(strategy, "model_size", 1)
+        if allow_world_change and model_size > 1:
+            cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"
+            raise BadLoop(text(f"{type(strategy).__name__} goes on with as many processes as it had.", drop=cure))
+        options["identity"] = partial(identity_of, model, optimizer, seed=seed, model_size=model_size, **facts)
     return options
 
 

@@ -22,7 +22,7 @@ from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
-from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
+from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_fp16_in_parts, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
 from hookpoint.engine.forward import Forward
@@ -85,6 +85,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
+        refuse_fp16_in_parts(precision, self._sharing.strategy)
         self.device = choose_device(model, device)
         place_model(model, self.device)
         check_optimizer(model, optimizer)

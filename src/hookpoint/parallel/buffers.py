@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hookpoint.parallel.part_of import here
+
 COUNTED_ALIKE = "num_batches_tracked"  # every process makes as many forwards
 
 
@@ -31,7 +33,7 @@ class SharedBuffers:
         for module in self._modules:
             for name, buffer in module.named_buffers():
                 if not name.endswith(COUNTED_ALIKE):
-                    groups.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+                    groups.setdefault((buffer.dtype, buffer.device), []).append(here(buffer))
         with torch.no_grad():
             for buffers in groups.values():
                 joint = torch.cat([buffer.reshape(-1) for buffer in buffers])

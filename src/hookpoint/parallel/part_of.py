@@ -12,3 +12,8 @@ def part_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return tensor
     tensor = tensor.detach().to(like.device)
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def here(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor that are on this process, in the memory that they are in."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

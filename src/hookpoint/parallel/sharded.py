@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.part_of import part_of
+from hookpoint.parallel.replaced import replaced
 
 Wrap = Callable[[str, torch.nn.Module], bool] | tuple[type[torch.nn.Module], ...] | None
 LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -59,14 +59,9 @@ class Sharded:
             raise BadLoop(text("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard"))
         send_weights(modules)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        dense = {id(one): (module, name) for module in modules for name, one in module.named_parameters()}
-        for module in modules:
-            self._shard(module, mesh)
-            module.register_load_state_dict_pre_hook(_take_parts)  # type: ignore[no-untyped-call]
-        sharded = {id(module): dict(module.named_parameters()) for module in modules}
-        for one in optimizers_in(optimizer):
-            _point_at(one, {key: sharded[id(module)][name] for key, (module, name) in dense.items()})
-            one.register_load_state_dict_pre_hook(_take_parts_of_state)
+        with replaced(modules, optimizers_in(optimizer)):
+            for module in modules:
+                self._shard(module, mesh)
         SharedBuffers(modules).watch(optimizers_in(optimizer))
         return model
 
@@ -118,43 +113,6 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
     return [
         module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())
     ]
-
-
-def _point_at(optimizer: Any, sharded: Mapping[int, torch.nn.Parameter]) -> None:
-    """Let an optimizer go on with other parameters: those that took the places of its own."""
-    state = optimizer.state
-    for group in optimizer.param_groups:
-        for number, dense in enumerate(group["params"]):
-            new = sharded.get(id(dense))
-            if new is not None and new is not dense:
-                group["params"][number] = new
-                if dense in state:
-                    state[new] = {name: _like(value, new) for name, value in state.pop(dense).items()}
-
-
-def _take_parts(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let whole tensors be loaded into parameters of which parts are here."""
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        value = state.get(prefix + name)
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-            state[prefix + name] = part_of(value, parameter)
-
-
-def _take_parts_of_state(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    if len(own) != len(numbers):
-        return state  # the optimizer says what is wrong with it
-    parts = dict(state["state"])
-    for number, parameter in zip(numbers, own, strict=True):
-        if number in parts:
-            parts[number] = {name: _like(value, parameter) for name, value in parts[number].items()}
-    return {**state, "state": parts}
-
-
-def _like(value: Any, parameter: torch.nn.Parameter) -> Any:
-    fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
-    return part_of(value, parameter) if fits else value
 
 
 @contextmanager

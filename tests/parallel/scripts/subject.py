@@ -12,6 +12,7 @@ import json
 import os
 import random
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from hookpoint import Callback, DataParallel, Every, Loop, MainCallback, Runner, Sharded
+from hookpoint import Callback, DataParallel, Every, Loop, MainCallback, Runner, Sharded, TensorParallel
 from hookpoint import callbacks as cb
 from hookpoint.monitors.json_writer import read_scalars
 
@@ -111,7 +112,10 @@ def train(
         run = _loop(workdir, model, optimizer, criterion, data, val, callbacks, options)
     else:
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
-        strategy: Any = {"data": DataParallel, "sharded": Sharded}[kind]()
+        plan: Any = {"0": "colwise", "4": "rowwise"}
+        strategies: dict[str, Any] = {"data": DataParallel, "sharded": Sharded, "tensor": partial(TensorParallel, plan)}
+        strategies["data-tensor"] = partial(TensorParallel, plan, size=2)
+        strategy = strategies[kind]()
         runner = Runner(
             model,
             optimizer,
