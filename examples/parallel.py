@@ -21,6 +21,7 @@ import hookpoint
 from hookpoint import Runner
 
 STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
+STRATEGIES["pipeline"] = hookpoint.PipelineParallel(split=(3,))
 
 
 def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "auto", resume: str = "auto") -> float:
@@ -40,7 +41,8 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
         strategy=STRATEGIES[strategy],
     )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    run = runner.fit(train_data, epochs=epochs, batch_size=32 // processes)
+    shares = 1 if strategy == "pipeline" else processes  # in a pipeline, all processes work on the same batch
+    run = runner.fit(train_data, epochs=epochs, batch_size=32 // shares)
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
     right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()

@@ -15,7 +15,7 @@ from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.parallel.strategy import Apart
+from hookpoint.parallel.strategy import Apart, Staged
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -43,7 +43,7 @@ def kept_in(
     if workdir is not None:
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
         options["store"] = _of_team(store, strategy) if world_size() > 1 else store
-        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
+        options["identity"] = partial(identity_of, model, optimizer, seed=seed, strategy=strategy, **facts)
     return options
 
 
@@ -76,8 +76,11 @@ def tell_schedulers(run: Run) -> None:
             optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
-def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
+def identity_of(
+    model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any
+) -> dict[str, Any]:
     """Return what must be, or should be, the same when a run goes on."""
+    is_cut = world_size() > 1 and isinstance(strategy, Staged)
     cuda = torch.cuda.is_available()
     return collect(
         world_size=world_size(),
@@ -85,7 +88,8 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts:
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(unwrapped(model)),
+        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
+        layout=strategy.layout(model) if is_cut else "whole",
         optimizer=_kind(optimizer),
         **facts,
     )

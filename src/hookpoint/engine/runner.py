@@ -25,7 +25,6 @@ from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device, place_model
-from hookpoint.engine.forward import Forward
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.hooked_loader import HookedLoader
 from hookpoint.engine.keeping import kept_in
@@ -317,7 +316,7 @@ class Runner:
         hooks = run.hooks
         after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
         self._sharing.begin_run(run)
-        forward = Forward(self.model, self.criterion)
+        forward = self._sharing.forward(self.model, self.criterion, self._step_options["precision"])
         self._stepper = TorchStepper(
             forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
         )

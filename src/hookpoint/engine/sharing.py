@@ -12,11 +12,13 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
+from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
+from hookpoint.engine.staged_forward import StagedForward
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
-from hookpoint.parallel.strategy import Strategy, chosen
+from hookpoint.parallel.strategy import Staged, Strategy, chosen
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -41,6 +43,9 @@ class Alone:
 
     def begin_run(self, run: Run) -> None:
         pass
+
+    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+        return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         return train
@@ -84,6 +89,15 @@ class Shared:
         if not self._is_set_up:
             self.strategy.setup(run.model, run.optimizer, run.device)
             self._is_set_up = True
+
+    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+        """Return what computes outputs and loss of a batch."""
+        if not isinstance(self.strategy, Staged):
+            return Forward(model, criterion)
+        if precision == "fp16":
+            what = "precision='fp16' scales a loss before its backward, which is over by then where a model is cut into stages."
+            raise BadLoop(text(what, use="precision='bf16'"))
+        return StagedForward(model, criterion, self.strategy)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         """Return this process's part of the training data, and seed what is drawn for it."""

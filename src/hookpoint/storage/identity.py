@@ -29,6 +29,7 @@ class Meaning(NamedTuple):
 DIFFERENCES = {
     "format": Meaning("refused", "saved by a newer release, which this one cannot read"),
     "world_size": Meaning("refused", "each process has a part of the data and of the state"),
+    "layout": Meaning("refused", "each process has other layers of the model"),
     "model": Meaning("refused", "its weights have other names, shapes or types"),
     "optimizer": Meaning("refused", "its state means nothing to another class"),
     "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
