@@ -76,9 +76,7 @@ def tell_schedulers(run: Run) -> None:
             optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
-def identity_of(
-    model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any
-) -> dict[str, Any]:
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
     """Return what must be, or should be, the same when a run goes on."""
     is_cut = world_size() > 1 and isinstance(strategy, Staged)
     cuda = torch.cuda.is_available()

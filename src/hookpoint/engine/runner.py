@@ -24,7 +24,7 @@ from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
-from hookpoint.engine.device import check_optimizer, choose_device, place_model
+from hookpoint.engine.device import check_optimizer, choose_device
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.hooked_loader import HookedLoader
 from hookpoint.engine.keeping import kept_in
@@ -85,7 +85,7 @@ class Runner:
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self.device = choose_device(model, device)
-        place_model(model, self.device)
+        self._sharing.place(model, self.device)
         check_optimizer(model, optimizer)
         if init_weights is not None:
             load_weights(model, init_weights)

@@ -12,6 +12,7 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
+from hookpoint.engine.device import place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
@@ -32,6 +33,8 @@ class Steps(Protocol):
 
     def steps_now(self, run: Run) -> bool: ...
 
+    def begins_window(self) -> bool: ...
+
 
 class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
@@ -40,6 +43,9 @@ class Alone:
     loop_options: ClassVar[dict[str, Any]] = {}
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
+
+    def place(self, model: Any, device: torch.device) -> None:
+        place_model(model, device)
 
     def begin_run(self, run: Run) -> None:
         pass
@@ -83,6 +89,11 @@ class Shared:
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
 
+    def place(self, model: Any, device: torch.device) -> None:
+        """Move the model to the device, unless each process will have its layers of it only: all might not fit."""
+        if not isinstance(self.strategy, Staged):
+            place_model(model, device)
+
     def begin_run(self, run: Run) -> None:
         """Meet the team of a run; before the first one, share the model."""
         self._team = run.team
@@ -122,7 +133,12 @@ class Shared:
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
 
+        is_staged = isinstance(self.strategy, Staged)
+
         def shared(run: Run) -> None:
+            if is_staged and steps.begins_window():
+                for optimizer in run.optimizers:  # the forward computes gradients; those of the last step need no memory
+                    optimizer.zero_grad()
             self._is_apart = not steps.steps_now(run)
             if self._is_apart:
                 with self.strategy.accumulating():

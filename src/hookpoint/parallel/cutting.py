@@ -51,9 +51,7 @@ def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
             text(f"split={names!r}: stages begin there, in the order {order}.", give="each but the first once, in this order")
         )
     ends = [*begins, len(pieces)]
-    return [
-        nn.Sequential(*(module for _, module in pieces[start:end])) for start, end in zip([0, *begins], ends, strict=True)
-    ]
+    return [nn.Sequential(*(module for _, module in pieces[start:end])) for start, end in zip([0, *begins], ends, strict=True)]
 
 
 def _name_of(model: nn.Module, place: str | int) -> str:
@@ -92,7 +90,9 @@ def _refuse_unclear_owners(model: nn.Module, stages: Sequence[nn.Module]) -> Non
     for number, stage in enumerate(stages):
         for key in owned_by(stage):
             if key not in names:
-                raise BadLoop(text(f"stage {number} has parameters or buffers that the model has not.", make="it of the model's"))
+                raise BadLoop(
+                    text(f"stage {number} has parameters or buffers that the model has not.", make="it of the model's")
+                )
             if owners.setdefault(key, number) != number:
                 raise BadLoop(
                     text(

@@ -49,7 +49,9 @@ class MicrobatchLoss:
         if criterion is None or reduction not in ("mean", "sum", "batchmean"):
             what = "there is no criterion" if criterion is None else f"the criterion has reduction={reduction!r}"
             raise BadLoop(
-                text(f"{what}; the last stage of a pipeline computes the loss.", give="a criterion that returns a mean or a sum")
+                text(
+                    f"{what}; the last stage of a pipeline computes the loss.", give="a criterion that returns a mean or a sum"
+                )
             )
         if isinstance(criterion, nn.Module) and any(True for _ in criterion.parameters()):
             raise BadLoop(
@@ -78,8 +80,6 @@ class MicrobatchLoss:
         return loss
 
     def _weight_of(self, targets: torch.Tensor) -> torch.Tensor:
-        counts = targets != self._criterion.ignore_index
-        if self._criterion.weight is None:
-            return counts.sum()
-        weights: torch.Tensor = self._criterion.weight
-        return (weights[targets.where(counts, 0)] * counts).sum()
+        counts: torch.Tensor = targets != self._criterion.ignore_index
+        weights: torch.Tensor | None = self._criterion.weight
+        return counts.sum() if weights is None else (weights[targets.where(counts, 0)] * counts).sum()

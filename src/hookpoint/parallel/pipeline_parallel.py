@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,13 @@ from hookpoint.parallel.cutting import Split, keep_only, owned_by, refuse_what_c
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.microbatches import MicrobatchLoss, samples_in
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.pipes import Pipes, Schedule
-from hookpoint.parallel.skeleton import Skeleton
 from hookpoint.parallel.torch_team import SECONDS
 from hookpoint.parallel.world import world_size
+
+if TYPE_CHECKING:
+    from hookpoint.parallel.pipes import Pipes
+
+Schedule = Literal["1F1B", "GPipe"]
 
 
 class PipelineParallel:
@@ -47,9 +50,7 @@ class PipelineParallel:
     2
     """
 
-    def __init__(
-        self, split: Split, *, microbatches: int = 4, schedule: Schedule = "1F1B", outputs: bool = True
-    ) -> None:
+    def __init__(self, split: Split, *, microbatches: int = 4, schedule: Schedule = "1F1B", outputs: bool = True) -> None:
         if isinstance(split, str | int):
             split = (split,)
         if not callable(split) and not split:
@@ -70,6 +71,9 @@ class PipelineParallel:
             if model is not self._model:
                 raise BadLoop(text("this PipelineParallel has cut another model already.", make="one for each model"))
             return model
+        from hookpoint.parallel.pipes import Pipes  # seconds, in which torch's compiler is imported; one process needs none
+        from hookpoint.parallel.skeleton import Skeleton
+
         modules_in(model)
         module = refuse_what_cannot_be_cut(model)
         stages = stages_of(module, self.split)
@@ -86,9 +90,7 @@ class PipelineParallel:
         module.register_load_state_dict_pre_hook(self._take_own)  # type: ignore[no-untyped-call]
         self._parameters = [one for one in own.parameters() if one.requires_grad]
         self._group = dist.new_group(timeout=timedelta(seconds=SECONDS))
-        self._pipes = Pipes(
-            own, self._skeleton, device, self._group, microbatches=self.microbatches, schedule=self.schedule
-        )
+        self._pipes = Pipes(own, self._skeleton, device, self._group, microbatches=self.microbatches, schedule=self.schedule)
         self._model = module
         return model
 
@@ -109,7 +111,9 @@ class PipelineParallel:
         gradients = [one.grad for one in self._parameters]
         for one, gradient in zip(self._parameters, before, strict=True):
             one.grad = gradient
-        return outputs, _Waiting.apply(value, torch.zeros((), requires_grad=True), self._parameters, gradients)
+        return outputs, _Waiting.apply(  # type: ignore[no-untyped-call]
+            value, torch.zeros((), requires_grad=True), self._parameters, gradients
+        )
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
         samples_in(arguments)

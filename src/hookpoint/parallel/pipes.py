@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,6 @@ from hookpoint.core.talk import unanswered
 from hookpoint.parallel.microbatches import MicrobatchLoss, number_of
 from hookpoint.parallel.skeleton import Shapes, Skeleton
 
-Schedule = Literal["1F1B", "GPipe"]
 MOST_PIPES = 8  # of different shapes: each has room for what the stage before sends
 
 
@@ -36,7 +35,7 @@ class Pipes:
     """
 
     def __init__(
-        self, own: nn.Module, skeleton: Skeleton, device: torch.device, group: Any, *, microbatches: int, schedule: Schedule
+        self, own: nn.Module, skeleton: Skeleton, device: torch.device, group: Any, *, microbatches: int, schedule: str
     ) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.is_first, self.is_last = self.rank == 0, self.rank == self.size - 1
@@ -55,9 +54,7 @@ class Pipes:
         losses: list[torch.Tensor] = []
         if self.is_last:
             loss.begin(targets, pipe.number)
-        outputs = self._done(
-            pipe, lambda: pipe.schedule.step(*given, target=targets if self.is_last else None, losses=losses)
-        )
+        outputs = self._done(pipe, lambda: pipe.schedule.step(*given, target=targets if self.is_last else None, losses=losses))
         kind = torch.float64 if any(one.dtype == torch.float64 for one in pipe.shapes) else torch.float32
         mean = torch.empty((), dtype=kind, device=self.device)
         if self.is_last:
