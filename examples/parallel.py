@@ -24,6 +24,7 @@ HEAD: dict[str, Any] = {"4.2": "colwise", "4.4": "rowwise"}  # convolutions are 
 STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
 STRATEGIES["tensor"] = hookpoint.TensorParallel(HEAD)
 STRATEGIES["data-tensor"] = hookpoint.TensorParallel(HEAD, size=2)
+STRATEGIES["pipeline"] = hookpoint.PipelineParallel(split=(3,))
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:
@@ -51,7 +52,7 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
         strategy=STRATEGIES[strategy],
     )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    on_same_samples = {"tensor": processes, "data-tensor": min(processes, 2)}.get(strategy, 1)
+    on_same_samples = {"tensor": processes, "pipeline": processes, "data-tensor": min(processes, 2)}.get(strategy, 1)
     run = runner.fit(train_data, epochs=epochs, batch_size=32 * on_same_samples // processes)
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hookpoint.engine.hooked_loader import HookedLoader
     from hookpoint.engine.seeded_samples import SeededSamples
     from hookpoint.parallel.data_parallel import DataParallel
+    from hookpoint.parallel.pipeline_parallel import PipelineParallel
     from hookpoint.parallel.sharded import Sharded
     from hookpoint.parallel.tensor_parallel import TensorParallel
     from hookpoint.presets.loop import Loop
@@ -69,6 +70,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "Once": "when",
     "PeriodicCallback": "periodic",
     "PeriodicTrigger": "periodic",
+    "PipelineParallel": "parallel.pipeline_parallel",
     "Point": "points",
     "Record": "records",
     "Replace": "replace",
@@ -122,6 +124,7 @@ __all__ = [
     "Once",
     "PeriodicCallback",
     "PeriodicTrigger",
+    "PipelineParallel",
     "Point",
     "Record",
     "Replace",

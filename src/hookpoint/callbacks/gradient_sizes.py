@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,8 +48,40 @@ def update_ratio(pairs: Iterable[tuple[Any, Any]]) -> Any:
         several = list(pairs)
         if any(is_sharded(new) for _, new in several):
             return _ratio_together(several)
-        change = torch.nn.utils.get_total_norm([new - old for old, new in several])
-        return change / torch.nn.utils.get_total_norm([old for old, _ in several]).clamp_min(LEAST_NORM)
+        change, size = update_norms(several)
+        return change / size.clamp_min(LEAST_NORM)
+
+
+def update_norms(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the norm of the change from old to new weights, and the norm of the old ones."""
+    import torch
+
+    with torch.no_grad():
+        change = torch.nn.utils.get_total_norm([new - old for old, new in pairs])
+        return change, torch.nn.utils.get_total_norm([old for old, _ in pairs])
+
+
+def joined_sizes(said: list[list[float]]) -> dict[str, float]:
+    """Return the sizes of gradients that lie on several processes: of each its own sizes, if any, and how many numbers.
+
+    >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
+    {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}
+    """
+    known = [one for one in said if len(one) > 1]
+    if not known:
+        return {}
+    largest_ones = [most for _, most, _, _ in known]
+    return {
+        "norm": math.hypot(*(norm for norm, _, _, _ in known)),
+        "max": next((most for most in largest_ones if math.isnan(most)), max(largest_ones)),
+        "nonfinite": sum(share * count for _, _, share, count in known) / sum(count for _, _, _, count in known),
+    }
+
+
+def joined_ratio(said: list[list[float]]) -> float:
+    """Return the ratio of a change to weights, of which each process says the norms of its own."""
+    change, size = (math.hypot(*norms) for norms in zip(*said, strict=True))
+    return change / max(size, LEAST_NORM)
 
 
 def _sizes_together(several: list[Any]) -> dict[str, Any]:

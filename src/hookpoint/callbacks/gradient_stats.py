@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.gradient_sizes import dense, sizes, update_ratio
+from hookpoint.callbacks.gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.measured_steps import MeasuredSteps
 from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import named_parameters
+from hookpoint.callbacks.named_modules import chosen_parameters, has_other_layers
 from hookpoint.callbacks.step_gradients import step_gradients
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
@@ -32,7 +32,8 @@ class GradientStats(Callback):
     since the last time, as of anything that is logged.
 
     Listens to on_setup, on_train_epoch_begin, on_step_begin and on_run_end, with `updates` to on_step_end. Keeps nothing in the
-    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters. A step pays for one comparison; one
+    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters, and of layers that lie on different
+    processes, which wait for each other at steps that are measured. A step pays for one comparison; one
     that is measured for three passes over the gradients and with `updates` a copy of the weights, on their device: no GPU is
     waited for, unless gradients are sparse.
 
@@ -63,7 +64,7 @@ class GradientStats(Callback):
         self.steps = MeasuredSteps("GradientStats", every)
         self.name = self.name or f"GradientStats({self.pattern})"
         self._parameters: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, Any] | None = None
         if updates:  # the end of a step is watched only where it has to be
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
@@ -78,25 +79,31 @@ class GradientStats(Callback):
         self._choose(run)
 
     def on_step_begin(self, run: Run) -> None:
-        self._before = {}
+        self._before = None
         if not self.steps.has_next(run):
             return
         gradients = {name: dense(one) for name, one in step_gradients(run.optimizer, self._parameters.items())}
-        if gradients:
-            run.log({f"gradient/{name}": value for name, value in sizes(gradients.values()).items()})
+        found = sizes(gradients.values())
+        if has_other_layers(run):
+            found = joined_sizes(run.gather([*map(float, found.values()), sum(one.numel() for one in gradients.values())]))
+        run.log({f"gradient/{name}": value for name, value in found.items()})
         for name, gradient in gradients.items() if self.per_parameter else ():
             run.log({f"gradient/{name}/{what}": value for what, value in sizes([gradient]).items()})
         if self.updates:
             self._before = {name: dense(self._parameters[name]).clone() for name in gradients}
 
     def on_run_end(self) -> None:
-        self._parameters, self._before = {}, {}
+        self._parameters, self._before = {}, None
 
     def _measure_update(self, run: Run) -> None:
-        before, self._before = self._before, {}
-        if before:
-            pairs = [(old, dense(self._parameters[name])) for name, old in before.items()]
+        before, self._before = self._before, None
+        if before is None:
+            return
+        pairs = [(old, dense(self._parameters[name])) for name, old in before.items()]
+        if has_other_layers(run):
+            run.log("gradient/update_ratio", joined_ratio(run.gather([float(norm) for norm in update_norms(pairs)])))
+        elif pairs:
             run.log("gradient/update_ratio", update_ratio(pairs))
 
     def _choose(self, run: Run) -> None:
-        self._parameters = self.pattern.chosen(str(self.name), "parameter", named_parameters(run.model))
+        self._parameters = chosen_parameters(run, self.pattern, str(self.name))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles, Registered
 from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import named_modules
+from hookpoint.callbacks.named_modules import has_other_layers, named_modules
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 
@@ -130,7 +130,8 @@ class ModuleHooks(Callback):
     def _look(self) -> None:
         if not self._has_looked:
             self._has_looked = True
-            self._handles.say_uncalled(str(self.name))
+            if self._run is None or not has_other_layers(self._run):
+                self._handles.say_uncalled(str(self.name))
 
     def _modules(self, run: Run) -> dict[str, Any]:
         return self.pattern.chosen(str(self.name), "module", named_modules(run.model))

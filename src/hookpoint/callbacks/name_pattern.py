@@ -51,8 +51,12 @@ class NamePattern:
         for one in self._several:
             if not any(_fits(one, name) for name in names):
                 raise BadLoop(text(f"{owner}: {_spelled(one)!r} fits no {what}.", **_known(_spelled(one), names)))
+        return self.found(there)
+
+    def found(self, named: Iterable[tuple[str, Part]]) -> dict[str, Part]:
+        """Return what is meant, if anything: of a model whose layers are on several processes, not all have what is meant."""
         found: dict[int, tuple[str, Part]] = {}
-        for name, part in there:
+        for name, part in named:
             if self.fits(name):
                 found.setdefault(id(part), (name, part))
         return dict(found.values())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookpoint.callbacks.name_pattern import NamePattern
+    from hookpoint.core.run import Run
 
 COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
 
@@ -22,6 +26,17 @@ def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each one in a list or mapping of models; a tied one comes with all its names."""
     return _named(model, "named_parameters")
+
+
+def has_other_layers(run: Run) -> bool:
+    """Say whether other processes have layers of the model that this one has not: then each sees its own parameters only."""
+    return bool(run.team.size > run.team.data_size)
+
+
+def chosen_parameters(run: Run, pattern: NamePattern, owner: str) -> dict[str, Any]:
+    """Return the parameters that are meant; none, where they may be on another process."""
+    named = named_parameters(run.model)
+    return pattern.found(named) if has_other_layers(run) else pattern.chosen(owner, "parameter", named)
 
 
 def is_compiled(model: Any) -> bool:

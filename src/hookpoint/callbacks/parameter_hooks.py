@@ -10,7 +10,7 @@ from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles, Registered
 from hookpoint.callbacks.module_hooks import functions_given
 from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import named_parameters
+from hookpoint.callbacks.named_modules import chosen_parameters
 from hookpoint.callbacks.sharded_tensors import is_sharded
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
@@ -99,7 +99,7 @@ class ParameterHooks(Callback):
                 )
 
     def _parameters(self, run: Run) -> dict[str, Any]:
-        return self.pattern.chosen(str(self.name), "parameter", named_parameters(run.model))
+        return chosen_parameters(run, self.pattern, str(self.name))
 
     def _hooks(self, parameters: dict[str, Any]) -> Iterator[Registered]:
         for name, parameter in parameters.items():

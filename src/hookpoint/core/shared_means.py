@@ -17,7 +17,11 @@ def shared_means(
     """Return the mean over all processes with different data, of each name that any of them has; the same everywhere."""
     with may_wait():
         mine = {name: list(mean.sums()) for name, mean in means.items()}
-    parts = [sums for sums, model_rank in talk.gather([mine, talk.model_rank], what) if model_rank == 0]
+    parts: list[dict[str, list[float]]] = []
+    for sums, model_rank in talk.gather([mine, talk.model_rank], what):
+        if model_rank == 0:
+            parts.append({})
+        parts[-1] = {**sums, **parts[-1]}  # of ranks with the same data the first counts; others may have names of their own
     names = dict.fromkeys(name for sums in parts for name in sums)
     return {name: _mean([sums[name] for sums in parts if name in sums]) for name in names}
 

@@ -16,7 +16,7 @@ from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.parallel.strategy import Apart
+from hookpoint.parallel.strategy import Apart, Staged
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -48,7 +48,8 @@ def kept_in(
         if allow_world_change and model_size > 1:
             cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"
             raise BadLoop(text(f"{type(strategy).__name__} goes on with as many processes as it had.", drop=cure))
-        options["identity"] = partial(identity_of, model, optimizer, seed=seed, model_size=model_size, **facts)
+        known = {"strategy": strategy, "model_size": model_size, **facts}
+        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **known)
     return options
 
 
@@ -81,8 +82,9 @@ def tell_schedulers(run: Run) -> None:
             optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
-def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts: Any) -> dict[str, Any]:
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
     """Return what must be, or should be, the same when a run goes on."""
+    is_cut = world_size() > 1 and isinstance(strategy, Staged)
     cuda = torch.cuda.is_available()
     return collect(
         world_size=world_size(),
@@ -90,7 +92,8 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, **facts:
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(unwrapped(model)),
+        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
+        layout=strategy.layout(model) if is_cut else "whole",
         optimizer=_kind(optimizer),
         **facts,
     )

@@ -24,8 +24,7 @@ from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_fp16_in_parts, refuse_several
 from hookpoint.engine.data import as_loader, move
-from hookpoint.engine.device import check_optimizer, choose_device, place_model
-from hookpoint.engine.forward import Forward
+from hookpoint.engine.device import check_optimizer, choose_device
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.hooked_loader import HookedLoader
 from hookpoint.engine.keeping import kept_in
@@ -87,7 +86,7 @@ class Runner:
         self._sharing = sharing(strategy)
         refuse_fp16_in_parts(precision, self._sharing.strategy)
         self.device = choose_device(model, device)
-        place_model(model, self.device)
+        self._sharing.place(model, self.device)
         check_optimizer(model, optimizer)
         if init_weights is not None:
             load_weights(model, init_weights)
@@ -318,7 +317,7 @@ class Runner:
         hooks = run.hooks
         after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
         self._sharing.begin_run(run)
-        forward = Forward(self.model, self.criterion)
+        forward = self._sharing.forward(self.model, self.criterion, self._step_options["precision"])
         self._stepper = TorchStepper(
             forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
         )

@@ -13,12 +13,15 @@ import torch
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
 from hookpoint.engine.checks import overrides
+from hookpoint.engine.device import place_model
+from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
+from hookpoint.engine.staged_forward import StagedForward
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
-from hookpoint.parallel.strategy import Strategy, chosen
+from hookpoint.parallel.strategy import Staged, Strategy, chosen
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -34,6 +37,8 @@ class Steps(Protocol):
 
     def weigh(self, share: float) -> None: ...
 
+    def begins_window(self) -> bool: ...
+
 
 class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
@@ -43,8 +48,14 @@ class Alone:
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
 
+    def place(self, model: Any, device: torch.device) -> None:
+        place_model(model, device)
+
     def begin_run(self, run: Run) -> None:
         pass
+
+    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+        return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         return train
@@ -83,12 +94,26 @@ class Shared:
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
 
+    def place(self, model: Any, device: torch.device) -> None:
+        """Move the model to the device, unless each process will have its layers of it only: all might not fit."""
+        if not isinstance(self.strategy, Staged):
+            place_model(model, device)
+
     def begin_run(self, run: Run) -> None:
         """Meet the team of a run; before the first one, share the model."""
         self._team = run.team
         if not self._is_set_up:
             self.strategy.setup(run.model, run.optimizer, run.device)
             self._is_set_up = True
+
+    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+        """Return what computes outputs and loss of a batch."""
+        if not isinstance(self.strategy, Staged):
+            return Forward(model, criterion)
+        if precision == "fp16":
+            what = "precision='fp16' scales a loss before its backward, which is over by then where a model is cut into stages."
+            raise BadLoop(text(what, use="precision='bf16'"))
+        return StagedForward(model, criterion, self.strategy)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         """Return this process's part of the training data, and seed what is drawn for it."""
@@ -113,9 +138,14 @@ class Shared:
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
 
+        is_staged = isinstance(self.strategy, Staged)
+
         def shared(run: Run) -> None:
             if self._lengths is not None:
                 self._weigh(run, steps, self._lengths)
+            if is_staged and steps.begins_window():
+                for optimizer in run.optimizers:  # the forward computes gradients; those of the last step need no memory
+                    optimizer.zero_grad()
             self._is_apart = not steps.steps_now(run)
             if self._is_apart:
                 with self.strategy.accumulating():

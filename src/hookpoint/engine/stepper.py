@@ -284,6 +284,10 @@ class TorchStepper:
         window, progress = self._in_window % self._accumulate, run.progress
         return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
 
+    def begins_window(self) -> bool:
+        """Say whether the next batch is the first whose gradients a step uses."""
+        return self._in_window in (0, self._accumulate)
+
     @staticmethod
     def is_last(run: Run) -> bool:
         """Say whether this is the last batch of its pass, where the loader knows how many it has."""

@@ -57,6 +57,23 @@ class Apart(Protocol):
         """Return the parts with the model as one process would have it. All processes call it; the chief's answer counts."""
 
 
+@runtime_checkable
+class Staged(Protocol):
+    """A strategy whose processes have different layers: forward and backward of a batch are one walk through all of them."""
+
+    def walk(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
+        """Return outputs and loss, the same on every process; the loss's backward lets go of gradients that are computed."""
+
+    def outputs(self, arguments: tuple[Any, ...]) -> Any:
+        """Return the outputs without gradients, the same on every process."""
+
+    def layout(self, model: Any) -> str:
+        """Return what tells one cut of a model from another."""
+
+    def whole_model(self, model: Any) -> Any:
+        """Return a model with the names and shapes of all stages; its tensors need no values."""
+
+
 def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     """Return the strategy of a run, or None in one process, which needs none; refuse what is no strategy."""
     from hookpoint.parallel.data_parallel import DataParallel

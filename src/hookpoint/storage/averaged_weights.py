@@ -28,7 +28,9 @@ def averaged_weights(folder: Path, which: bool | str) -> dict[str, Any]:
     kept = found[named[0]]
     if not kept["averages"]:
         raise CannotResume(text(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint"))
-    values = {name: value for part in AVERAGES for name, value in kept.get(part, {}).items()}
+    # Where layers were on several processes, each has averaged its own.
+    shares = [share.get("callbacks", {}).get(named[0], {}).get("state", {}) for share in state.get("ranks", ())]
+    values = {name: value for one in (*shares, kept) for part in AVERAGES for name, value in one.get(part, {}).items()}
     model, values = filled([state["parts"]["model"], values], folder)
     return _put_in(model, values)
 

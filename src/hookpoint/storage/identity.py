@@ -30,6 +30,7 @@ DIFFERENCES = {
     "format": Meaning("refused", "saved by a newer release, which this one cannot read"),
     "world_size": Meaning("refused", "each process has a part of the data and of the state"),
     "model_size": Meaning("refused", "other processes have the same samples"),
+    "layout": Meaning("refused", "each process has other layers of the model"),
     "model": Meaning("refused", "its weights have other names, shapes or types"),
     "optimizer": Meaning("refused", "its state means nothing to another class"),
     "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
