@@ -21,6 +21,8 @@ import hookpoint
 from hookpoint import Runner
 
 STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
+STRATEGIES["averaging"] = hookpoint.ParameterAveraging(period=8)
+STRATEGIES["async"] = hookpoint.AsyncSGD(staleness=4)
 
 
 def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "auto", resume: str = "auto") -> float:

@@ -85,6 +85,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
+        self._sharing.check_precision(precision)
         self.device = choose_device(model, device)
         place_model(model, self.device)
         check_optimizer(model, optimizer)
@@ -103,7 +104,7 @@ class Runner:
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
-        self._internal: list[Callback] = [MetricSet(metrics)] if metrics else []
+        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
             "workdir": workdir,
@@ -181,7 +182,7 @@ class Runner:
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(run._clocks)
 
-        state = {**self._state, "fit/validation": schedule, **_settings_of(train, val)}
+        state = {**self._state, "fit/validation": schedule, **self._sharing.state, **_settings_of(train, val)}
         with (
             self._running(inside, begin, state=state) as run,
             training(self.model),

@@ -16,7 +16,7 @@ from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
-from hookpoint.parallel.strategy import Strategy, chosen
+from hookpoint.parallel.strategy import Loose, Strategy, chosen
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -35,9 +35,14 @@ class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
 
     strategy = None
+    callbacks: tuple[Any, ...] = ()
+    state: ClassVar[dict[str, Any]] = {}
     loop_options: ClassVar[dict[str, Any]] = {}
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
+
+    def check_precision(self, precision: str) -> None:
+        pass
 
     def begin_run(self, run: Run) -> None:
         pass
@@ -70,6 +75,9 @@ class Shared:
         self.strategy = strategy
         self.loop_options: dict[str, Any] = {"team": strategy.team}
         self.clip_grad_norm = strategy.clip_grad_norm
+        self._loose = strategy if isinstance(strategy, Loose) else None
+        self.callbacks = () if self._loose is None else tuple(self._loose.callbacks)
+        self.state = {} if self._loose is None else {"fit/strategy": self._loose}
         self._team: Team | None = None
         self._seed = 0
         self._is_set_up = self._is_apart = False
@@ -77,6 +85,16 @@ class Shared:
         self._parts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
+
+    def check_precision(self, precision: str) -> None:
+        """Refuse to let each process leave out steps of its own, as a gradient scaler does."""
+        if self._loose is not None and precision == "fp16":
+            raise BadLoop(
+                text(
+                    f"{type(self._loose).__name__} has no fp16: each process would leave out other steps.",
+                    choose='precision="bf16"',
+                )
+            )
 
     def begin_run(self, run: Run) -> None:
         """Meet the team of a run; before the first one, share the model."""
@@ -108,7 +126,11 @@ class Shared:
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
 
+        begin_batch = None if self._loose is None else self._loose.begin_batch
+
         def shared(run: Run) -> None:
+            if begin_batch is not None:
+                begin_batch()
             self._is_apart = not steps.steps_now(run)
             if self._is_apart:
                 with self.strategy.accumulating():
@@ -120,7 +142,7 @@ class Shared:
 
     def before_step(self, run: Run, was_computed: bool) -> None:
         """Bring gradients together, where the batch that should have done so was left out, or was not known to be the last."""
-        if self._is_apart or not was_computed:
+        if self._is_apart or not was_computed or self._loose is not None:
             parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
             self.strategy.merge_gradients(parameters)
 

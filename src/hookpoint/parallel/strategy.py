@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
+from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team import Team
 
@@ -55,6 +56,23 @@ class Apart(Protocol):
 
     def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parts with the model as one process would have it. All processes call it; the chief's answer counts."""
+
+
+@runtime_checkable
+class Loose(Protocol):
+    """A strategy whose processes step on gradients of their own, each on its own copy of the model.
+
+    `callbacks` are in each run, before the user's. What it counts is in the checkpoint.
+    """
+
+    callbacks: list[Callback]
+
+    def begin_batch(self) -> None:
+        """Take note that a batch is about to be computed."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:

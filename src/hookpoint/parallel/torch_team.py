@@ -27,6 +27,9 @@ class TorchTeam:
     `model_size` ranks in a row have one part of the data, and different parts of the model.
     """
 
+    lag = 1
+    inexact = ""
+
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1) -> None:
         if not dist.is_initialized():
             raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
