@@ -23,7 +23,8 @@ def state():
         "hooks": [repr(hook) for hook in (sys.excepthook, sys.displayhook, sys.unraisablehook)],
     }
 
-WITH_TORCH = {"AsyncSGD", "DataParallel", "HookedLoader", "ParameterAveraging", "Runner", "SeededSamples", "Sharded"}  # for those who have it
+WITH_TORCH = {"DataParallel", "HookedLoader", "Runner", "SeededSamples", "Sharded"}  # for those who have it
+WITH_TORCH |= {"AsyncSGD", "ParameterAveraging"}
 WATCHED
 before = set(sys.modules)
 import hookpoint

@@ -4,7 +4,7 @@ In a team a verdict is a wish until all have heard of it. At the end of each tra
 wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
 then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an
 iteration in which the team has talked anyway, wishes are told and granted at once. Handlers of signals only set flags: they may
-come while somebody talks. In a team with a lag, whose ranks need not be at the same step, it takes so many steps instead of one.
+come while somebody talks. In a team with a lag, whose ranks need not be at the same step, it takes so many steps, not one.
 """
 
 from __future__ import annotations
@@ -189,6 +189,7 @@ class Agreement:
     def end(self, why: str) -> None:
         """Talk no more: this rank has failed."""
         self.talk.end(why)
+        self._asked.clear()  # an answer that is on its way keeps the line open on which the others wait
 
     def _taken(self) -> dict[str, Any]:
         """Return what this rank wishes, and wish it no longer."""

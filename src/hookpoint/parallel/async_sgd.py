@@ -19,7 +19,7 @@ from hookpoint.core.parts import state_of
 from hookpoint.core.team import Solo, Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
-from hookpoint.parallel.means import put
+from hookpoint.parallel.means import put, waiting_for
 from hookpoint.parallel.merging import Merging
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.parameter_server import ParameterServer
@@ -194,10 +194,11 @@ class AsyncSGD:
         parcel = Parcel(self._parameters)
         parcel.number = self._version
         parcel.put(self._parameters)
-        dist.broadcast(parcel.buffer, 0, group=self._group)
+        with waiting_for("the server's copy of the parameters"):
+            dist.broadcast(parcel.buffer, 0, group=self._group)
+            self._buffers.share()
         self._version = parcel.number
         put(self._parameters, _all(parcel.tensors()))
-        self._buffers.share()
 
     def _open(self) -> None:
         if self._rank:
@@ -212,8 +213,8 @@ class AsyncSGD:
         if self._is_computing and self._server is not None:
             raise BadLoop(
                 text(
-                    f"rank {self._rank} is to wait for the other processes between a batch and its step, and with AsyncSGD some of"
-                    " them may not begin theirs before this one has ended.",
+                    f"rank {self._rank} is to wait for the other processes between a batch and its step, and with AsyncSGD some"
+                    " of them may not begin theirs before this one has ended.",
                     talk="at on_iter_begin or on_iter_end, where a step is made of one batch",
                 )
             )

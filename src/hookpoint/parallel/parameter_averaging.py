@@ -15,7 +15,7 @@ from hookpoint.core.parts import state_of
 from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
-from hookpoint.parallel.means import means_of, put
+from hookpoint.parallel.means import means_of, put, waiting_for
 from hookpoint.parallel.merging import Merging
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
 
@@ -128,8 +128,8 @@ class ParameterAveraging:
             if not _are_alike(moments):
                 raise BadLoop(
                     text(
-                        f"{type(optimizer).__name__} has a state of other parameters on one process than on another, as some had"
-                        " no gradient there.",
+                        f"{type(optimizer).__name__} has a state of other parameters on one process than on another, as some"
+                        " had no gradient there.",
                         give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
                     )
                 )
@@ -203,19 +203,17 @@ def _tensors_of(modules: list[torch.nn.Module]) -> list[torch.Tensor]:
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
     """Return what an optimizer keeps in the shape of a parameter; its counts are the same everywhere."""
-    found = []
-    for parameter in _parameters_of(optimizer):
-        for value in optimizer.state.get(parameter, {}).values():
-            if isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape and value.is_floating_point():
-                found.append(value)
-    return found
+    kept = [(one, value) for one in _parameters_of(optimizer) for value in optimizer.state.get(one, {}).values()]
+    tensors = [(one, value) for one, value in kept if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return [value for one, value in tensors if value.dim() and value.shape == one.shape]
 
 
 def _are_alike(tensors: list[torch.Tensor]) -> bool:
     """Say whether all processes have as many of these, of the same size in all."""
     mine = torch.tensor([len(tensors), sum(one.numel() for one in tensors)])
     mine = torch.cat([mine, -mine]).to(tensors[0].device if tensors else "cpu")
-    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    with waiting_for("an average over all processes"):
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
     return bool((mine[:2] == -mine[2:]).all())
 
 

@@ -82,7 +82,7 @@ def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
 
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
         raise BadLoop(
-            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or hookpoint.Sharded()'),
+            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'),
         )
     if not is_shared():
         return None

@@ -97,5 +97,6 @@ class TorchTeam:
         dist.barrier(group=self._talk)
 
     def close(self) -> None:
-        for group in (self._talk, self._agree):
-            dist.destroy_process_group(group)
+        for name in ("_talk", "_agree"):
+            dist.destroy_process_group(getattr(self, name))
+            delattr(self, name)  # the last to hold it: only now do the others notice that nobody answers any more

@@ -19,11 +19,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from hookpoint import Callback, DataParallel, Every, Loop, MainCallback, Runner, Sharded
+from hookpoint import AsyncSGD, Callback, DataParallel, Every, Loop, MainCallback, ParameterAveraging, Runner, Sharded
 from hookpoint import callbacks as cb
 from hookpoint.monitors.json_writer import read_scalars
 
 SAMPLES, BATCH, EPOCHS = 44, 4, 3
+STRATEGIES: dict[str, Any] = {
+    "data": DataParallel,
+    "sharded": Sharded,
+    "averaging": lambda: ParameterAveraging(period=4),
+    "async": lambda: AsyncSGD(staleness=2),
+}
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -111,7 +117,7 @@ def train(
         run = _loop(workdir, model, optimizer, criterion, data, val, callbacks, options)
     else:
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
-        strategy: Any = {"data": DataParallel, "sharded": Sharded}[kind]()
+        strategy: Any = STRATEGIES[kind]()
         runner = Runner(
             model,
             optimizer,
