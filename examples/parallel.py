@@ -25,6 +25,8 @@ STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), 
 STRATEGIES["tensor"] = hookpoint.TensorParallel(HEAD)
 STRATEGIES["data-tensor"] = hookpoint.TensorParallel(HEAD, size=2)
 STRATEGIES["pipeline"] = hookpoint.PipelineParallel(split=(3,))
+STRATEGIES["averaging"] = hookpoint.ParameterAveraging(period=8)
+STRATEGIES["async"] = hookpoint.AsyncSGD(staleness=4)
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from hookpoint.core.when import After, At, Before, Between, Every, If, Once, When
     from hookpoint.engine.hooked_loader import HookedLoader
     from hookpoint.engine.seeded_samples import SeededSamples
+    from hookpoint.parallel.async_sgd import AsyncSGD
     from hookpoint.parallel.data_parallel import DataParallel
+    from hookpoint.parallel.parameter_averaging import ParameterAveraging
     from hookpoint.parallel.pipeline_parallel import PipelineParallel
     from hookpoint.parallel.sharded import Sharded
     from hookpoint.parallel.tensor_parallel import TensorParallel
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 _WHERE = {  # the module of each name, and the package it is in where that is not the core
     "After": "when",
+    "AsyncSGD": "parallel.async_sgd",
     "At": "when",
     "Before": "when",
     "Between": "when",
@@ -68,6 +71,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
     "MainCallback": "main_callback",
     "ObjAttrParam": "hyper",
     "Once": "when",
+    "ParameterAveraging": "parallel.parameter_averaging",
     "PeriodicCallback": "periodic",
     "PeriodicTrigger": "periodic",
     "PipelineParallel": "parallel.pipeline_parallel",
@@ -101,6 +105,7 @@ _WHERE = {  # the module of each name, and the package it is in where that is no
 
 __all__ = [
     "After",
+    "AsyncSGD",
     "At",
     "Before",
     "Between",
@@ -122,6 +127,7 @@ __all__ = [
     "MainCallback",
     "ObjAttrParam",
     "Once",
+    "ParameterAveraging",
     "PeriodicCallback",
     "PeriodicTrigger",
     "PipelineParallel",

@@ -24,7 +24,7 @@ def state():
     }
 
 WITH_TORCH = {"DataParallel", "HookedLoader", "PipelineParallel", "Runner", "SeededSamples", "Sharded"}  # for those who have it
-WITH_TORCH |= {"TensorParallel"}
+WITH_TORCH |= {"AsyncSGD", "ParameterAveraging", "TensorParallel"}
 WATCHED
 before = set(sys.modules)
 import hookpoint

@@ -56,6 +56,11 @@ class AveragedWeights(Callback):
                 self._swap.put_back()
         return weights
 
+    @property
+    def copies(self) -> list[Any]:
+        """The averages, as those who train copies of one model apart from each other bring them together."""
+        return list(self.average.averages.values())
+
     def model_of(self, run: Run) -> Any:
         """Return the model that is averaged."""
         return run.model if self._given is None else self._given

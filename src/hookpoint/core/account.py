@@ -75,10 +75,8 @@ class Account:
 
     def _inexact(self) -> dict[str, Any]:
         """Return what makes this run another one than the one it goes on with, where anything does."""
-        moved = self._run._loop.resuming.moved
-        if moved is None:
-            return {}
-        return {"inexact": [f"from step {self._run.step} on by {moved['to']} processes, before by {moved['from']}"]}
+        why = self._run._loop.resuming.inexact()
+        return {"inexact": why} if why else {}
 
     def _standing(self) -> dict[str, Any]:
         run, clocks = self._run, self._run._clocks.state_dict()

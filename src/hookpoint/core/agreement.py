@@ -4,7 +4,7 @@ In a team a verdict is a wish until all have heard of it. At the end of each tra
 wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
 then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an
 iteration in which the team has talked anyway, wishes are told and granted at once. Handlers of signals only set flags: they may
-come while somebody talks.
+come while somebody talks. In a team with a lag, whose ranks need not be at the same step, it takes so many steps, not one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +64,9 @@ class Agreement:
         self._run = run
         self._wishes = wishes
         self._hyper = run.hyper
-        self._announced: dict[str, Any] = {}
-        self._answer: Answer | None = None
+        self._lag = talk.lag
+        self._step = 0
+        self._asked: deque[tuple[Answer, dict[str, Any]]] = deque()  # what is on its way, with the wishes that it is about
         self._talks_heard = 0
         self._skips: set[str] = set()
         self._keeps: dict[str, Keep | None] = {}
@@ -126,31 +128,40 @@ class Agreement:
 
     def at_step(self) -> None:
         """Grant what was wished in the iteration before, and let the others know whether there are new wishes."""
-        if self.talk.count != self._talks_heard:
-            self.now("what the iteration has asked for")
-            return
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            agreed = answer()
-            self._clocks.agree(agreed % WISH)
-            if agreed >= WISH:
-                self._grant(self.talk.gather(self._announced, "what is asked for"))
-                self._talks_heard = self.talk.count
-        self._announced = self._taken()
-        bits = WISH if self._announced else 0
-        self._answer = self.talk.start_agreeing(bits + self._clocks.milliseconds())
+        if self._lag == 1 or self._has_stepped():
+            if self.talk.count != self._talks_heard:
+                self.now("what the iteration has asked for")
+                return
+            self._hear()
+        announced = self._taken()
+        bits = WISH if announced else 0
+        self._asked.append((self.talk.start_agreeing(bits + self._clocks.milliseconds()), announced))
 
     def now(self, what: str) -> None:
         """Grant at once what anybody wishes; all ranks are here."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer()
-        said = self.talk.gather([self._announced, self._taken(), self._clocks.milliseconds()], what)
-        self._clocks.agree(max(one[2] for one in said))
-        self._announced = {}
+        announced = [wishes for _, wishes in self._asked]
+        while self._asked:
+            self._asked.popleft()[0]()
+        said = self.talk.gather([[*announced, self._taken()], self._clocks.milliseconds()], what)
+        self._clocks.agree(max(one[1] for one in said))
         self._talks_heard = self.talk.count
-        self._grant([one[0] for one in said])
-        self._grant([one[1] for one in said])
+        for wishes in zip(*(one[0] for one in said), strict=True):
+            self._grant(list(wishes))
+
+    def _hear(self) -> None:
+        """Wait for answers that are as old as they may get, and grant what they are about."""
+        while len(self._asked) >= self._lag:
+            answer, announced = self._asked.popleft()
+            agreed = answer()
+            self._clocks.agree(agreed % WISH)
+            if agreed & WISH:
+                self._grant(self.talk.gather(announced, "what is asked for"))
+                self._talks_heard = self.talk.count
+
+    def _has_stepped(self) -> bool:
+        """Say whether a step was made since this was asked: in between, others may wait for the gradient of this rank."""
+        before, self._step = self._step, self._clocks.step
+        return self._step != before
 
     def talk_next(self) -> None:
         """Let the iteration that follows end with talk, as it does after a checkpoint: who goes on from one does the same."""
@@ -177,6 +188,7 @@ class Agreement:
     def end(self, why: str) -> None:
         """Talk no more: this rank has failed."""
         self.talk.end(why)
+        self._asked.clear()  # an answer that is on its way keeps the line open on which the others wait
 
     def _taken(self) -> dict[str, Any]:
         """Return what this rank wishes, and wish it no longer."""

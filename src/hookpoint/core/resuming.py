@@ -56,6 +56,15 @@ class Resuming:
             self.has_resumed = run.resuming = True
             loop.logbook.is_muted = run.monitors.is_muted = True
 
+    def inexact(self) -> list[str]:
+        """Return what makes a run that goes on another one than it would have been, where anything does."""
+        why, run = [], self._run
+        if self.moved is not None:
+            why.append(f"from step {run.step} on by {self.moved['to']} processes, before by {self.moved['from']}")
+        if self.has_resumed and run.team.inexact:
+            why.append(f"gone on with from step {run.step}: {run.team.inexact}")
+        return why
+
     def put_back(self) -> None:
         """Restore what was saved, after the begin points of the run; say so."""
         found, run = self._found, self._run
@@ -176,6 +185,8 @@ class Resuming:
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
+        if self._run.team.inexact:
+            self._run.put_event("inexact_resume", reason=self._run.team.inexact)
         self._put_generators(state)
         if self._loop.agreement is not None:
             self._loop.agreement.talk_next()

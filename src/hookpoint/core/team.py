@@ -12,7 +12,9 @@ class Team(Protocol):
     """Say who one is among the processes of a run, and talk to the others.
 
     All ranks call the same methods in the same order, from the training thread only; values are of plain types, as JSON knows
-    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model.
+    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model. What a rank asks for
+    happens `lag` steps later on all; where ranks need not be at the same step, more than one. `inexact` says why nobody could
+    repeat what the team does, where that is so.
     """
 
     rank: int
@@ -21,6 +23,8 @@ class Team(Protocol):
     data_rank: int
     data_size: int
     model_rank: int
+    lag: int
+    inexact: str
 
     def gather(self, value: Any) -> list[Any]:
         """Return the value of every rank, in the order of ranks."""
@@ -54,7 +58,8 @@ class Solo:
     """A team of one, for whom everybody has agreed already."""
 
     rank = local_rank = data_rank = model_rank = 0
-    size = data_size = 1
+    size = data_size = lag = 1
+    inexact = ""
 
     def gather(self, value: Any) -> list[Any]:
         return [value]

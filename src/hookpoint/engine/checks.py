@@ -38,11 +38,3 @@ def check_counts(**counts: Any) -> None:
     for name, number in counts.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise BadLoop(text(f"{name}={number!r}.", give="an integer, 0 or more"))
-
-
-def refuse_fp16_in_parts(precision: str, strategy: Any) -> None:
-    """Refuse the scaler of fp16 where processes have parts of the gradients: each would find other ones too large, and skip."""
-    if precision == "fp16" and getattr(strategy, "model_size", 1) > 1:
-        raise BadLoop(
-            text(f"precision='fp16' with {type(strategy).__name__}.", choose="'bf16', which needs no scaler, or '32'")
-        )

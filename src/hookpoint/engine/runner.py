@@ -22,7 +22,7 @@ from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
-from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_fp16_in_parts, refuse_several
+from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device
 from hookpoint.engine.function_main import FunctionMain
@@ -84,7 +84,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
-        refuse_fp16_in_parts(precision, self._sharing.strategy)
+        self._sharing.check_precision(precision)
         self.device = choose_device(model, device)
         self._sharing.place(model, self.device)
         check_optimizer(model, optimizer)
@@ -103,7 +103,7 @@ class Runner:
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
-        self._internal: list[Callback] = [MetricSet(metrics)] if metrics else []
+        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
             "workdir": workdir,
@@ -181,7 +181,7 @@ class Runner:
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(run._clocks)
 
-        state = {**self._state, "fit/validation": schedule, **_settings_of(train, val)}
+        state = {**self._state, "fit/validation": schedule, **self._sharing.state, **_settings_of(train, val)}
         with (
             self._running(inside, begin, state=state) as run,
             training(self.model),
@@ -317,7 +317,7 @@ class Runner:
         hooks = run.hooks
         after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
         self._sharing.begin_run(run)
-        forward = self._sharing.forward(self.model, self.criterion, self._step_options["precision"])
+        forward = self._sharing.forward(self.model, self.criterion)
         self._stepper = TorchStepper(
             forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
         )

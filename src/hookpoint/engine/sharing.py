@@ -18,10 +18,11 @@ from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
 from hookpoint.engine.rng import seed_all
 from hookpoint.engine.staged_forward import StagedForward
+from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
-from hookpoint.parallel.strategy import Staged, Strategy, chosen
+from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -44,6 +45,8 @@ class Alone:
     """One process: nothing is shared, and nothing is paid for it."""
 
     strategy = None
+    callbacks: tuple[Any, ...] = ()
+    state: ClassVar[dict[str, Any]] = {}
     loop_options: ClassVar[dict[str, Any]] = {}
     before_step: Callable[[Run, bool], None] | None = None
     clip_grad_norm: Callable[[Any, float], object] = staticmethod(torch.nn.utils.clip_grad_norm_)
@@ -51,10 +54,13 @@ class Alone:
     def place(self, model: Any, device: torch.device) -> None:
         place_model(model, device)
 
+    def check_precision(self, precision: str) -> None:
+        pass
+
     def begin_run(self, run: Run) -> None:
         pass
 
-    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+    def forward(self, model: Any, criterion: Any) -> Forward:
         return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
@@ -85,6 +91,9 @@ class Shared:
         self.strategy = strategy
         self.loop_options: dict[str, Any] = {"team": strategy.team}
         self.clip_grad_norm = strategy.clip_grad_norm
+        self._loose = strategy if isinstance(strategy, Loose) else None
+        self.callbacks = () if self._loose is None else tuple(self._loose.callbacks)
+        self.state = {} if self._loose is None else {"fit/strategy": self._loose}
         self._team: Team | None = None
         self._seed = 0
         self._is_set_up = self._is_apart = False
@@ -99,6 +108,16 @@ class Shared:
         if not isinstance(self.strategy, Staged):
             place_model(model, device)
 
+    def check_precision(self, precision: str) -> None:
+        """Refuse the scaler of fp16 where gradients are not the same everywhere: each process would leave out other steps."""
+        if precision == "fp16" and not isinstance(self.strategy, DataParallel):
+            raise BadLoop(
+                text(
+                    f"precision='fp16' with {type(self.strategy).__name__}: each process would leave out other steps.",
+                    choose="'bf16', which needs no scaler, or '32'",
+                )
+            )
+
     def begin_run(self, run: Run) -> None:
         """Meet the team of a run; before the first one, share the model."""
         self._team = run.team
@@ -106,14 +125,11 @@ class Shared:
             self.strategy.setup(run.model, run.optimizer, run.device)
             self._is_set_up = True
 
-    def forward(self, model: Any, criterion: Any, precision: str) -> Forward:
+    def forward(self, model: Any, criterion: Any) -> Forward:
         """Return what computes outputs and loss of a batch."""
-        if not isinstance(self.strategy, Staged):
-            return Forward(model, criterion)
-        if precision == "fp16":
-            what = "precision='fp16' scales a loss before its backward, which is over by then where a model is cut into stages."
-            raise BadLoop(text(what, use="precision='bf16'"))
-        return StagedForward(model, criterion, self.strategy)
+        return (
+            StagedForward(model, criterion, self.strategy) if isinstance(self.strategy, Staged) else Forward(model, criterion)
+        )
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         """Return this process's part of the training data, and seed what is drawn for it."""
@@ -122,15 +138,15 @@ class Shared:
         self._seed = team.broadcast(drawn if seed is None else seed)
         seed_all(self._seed + team.data_rank)
         train = self._part(train, trains=True)
-        lengths = team.gather(length_of(train))[:: team.size // team.data_size]
+        lengths = team.gather(length_of(train))
         self._lengths = None
         if None in lengths:
             return AsLongAsAll(train, team)
         if len(set(lengths)) == 1:
             return train
         self._refuse_uneven(run, lengths)
-        self._lengths, longest = lengths, max(lengths)
-        return train if lengths[team.data_rank] == longest else Lengthened(train, longest)
+        self._lengths, longest = lengths[:: team.size // team.data_size], max(lengths)
+        return train if lengths[team.rank] == longest else Lengthened(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
         tell_epoch(train.data if isinstance(train, Lengthened) else train, epoch)
@@ -140,12 +156,16 @@ class Shared:
 
         is_staged = isinstance(self.strategy, Staged)
 
+        begin_batch = None if self._loose is None else self._loose.begin_batch
+
         def shared(run: Run) -> None:
             if self._lengths is not None:
                 self._weigh(run, steps, self._lengths)
             if is_staged and steps.begins_window():
                 for optimizer in run.optimizers:  # the forward computes gradients; those of the last step need no memory
                     optimizer.zero_grad()
+            if begin_batch is not None:
+                begin_batch()
             self._is_apart = not steps.steps_now(run)
             if self._is_apart:
                 with self.strategy.accumulating():
@@ -157,7 +177,7 @@ class Shared:
 
     def before_step(self, run: Run, was_computed: bool) -> None:
         """Bring gradients together, where the batch that should have done so was left out, or was not known to be the last."""
-        if self._is_apart or not was_computed:
+        if self._is_apart or not was_computed or self._loose is not None:
             parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
             self.strategy.merge_gradients(parameters)
 
@@ -183,17 +203,24 @@ class Shared:
         if batch >= mine:
             run._now.samples = 0
 
-    @staticmethod
-    def _refuse_uneven(run: Run, lengths: list[int]) -> None:
-        """Raise BadLoop where a process has no batch at all, or where a backward that is not ours cannot be weighed."""
-        if min(lengths) == 0 or overrides(run.hooks.main, "on_iter_backward"):
-            why = " One of them has none" if min(lengths) == 0 else " An on_iter_backward of one's own needs as many for each"
-            raise BadLoop(
-                text(
-                    f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}.{why}.",
-                    give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
-                )
+    def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
+        """Raise BadLoop where a batch that comes again could not be left out of what is computed."""
+        together = run.team.size // run.team.data_size
+        if min(lengths) == 0:
+            why = "One of them has none"
+        elif any(length != lengths[rank - rank % together] for rank, length in enumerate(lengths)):
+            why = "Those that share a model need the same"
+        elif self._loose is not None or overrides(run.hooks.main, "on_iter_backward"):
+            who = "An on_iter_backward of one's own" if self._loose is None else type(self._loose).__name__
+            why = f"{who} needs as many for each"
+        else:
+            return
+        raise BadLoop(
+            text(
+                f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}. {why}.",
+                give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
             )
+        )
 
     def _part(self, loader: Any, *, trains: bool) -> Any:
         assert self._team is not None

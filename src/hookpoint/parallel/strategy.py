@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
+from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team import Team
 
@@ -74,6 +75,23 @@ class Staged(Protocol):
         """Return a model with the names and shapes of all stages; its tensors need no values."""
 
 
+@runtime_checkable
+class Loose(Protocol):
+    """A strategy whose processes step on gradients of their own, each on its own copy of the model.
+
+    `callbacks` are in each run, before the user's. What it counts is in the checkpoint.
+    """
+
+    callbacks: list[Callback]
+
+    def begin_batch(self) -> None:
+        """Take note that a batch is about to be computed."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
 def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     """Return the strategy of a run, or None in one process, which needs none; refuse what is no strategy."""
     from hookpoint.parallel.data_parallel import DataParallel
@@ -81,7 +99,7 @@ def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
 
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
         raise BadLoop(
-            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel(), Sharded() or TensorParallel()'),
+            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'),
         )
     if not is_shared():
         return None

@@ -26,6 +26,9 @@ class TorchTeam:
     `model_size` ranks in a row have one part of the data, and different parts of the model.
     """
 
+    lag = 1
+    inexact = ""
+
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1) -> None:
         if not dist.is_initialized():
             raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
@@ -98,5 +101,6 @@ class TorchTeam:
         dist.barrier(group=self._talk)
 
     def close(self) -> None:
-        for group in (self._talk, self._agree):
-            dist.destroy_process_group(group)
+        for name in ("_talk", "_agree"):
+            dist.destroy_process_group(getattr(self, name))
+            delattr(self, name)  # the last to hold it: only now do the others notice that nobody answers any more

@@ -12,7 +12,6 @@ import json
 import os
 import random
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,31 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from hookpoint import Callback, DataParallel, Every, Loop, MainCallback, Runner, Sharded, TensorParallel
+from hookpoint import (
+    AsyncSGD,
+    Callback,
+    DataParallel,
+    Every,
+    Loop,
+    MainCallback,
+    ParameterAveraging,
+    Runner,
+    Sharded,
+    TensorParallel,
+)
 from hookpoint import callbacks as cb
 from hookpoint.monitors.json_writer import read_scalars
 
 SAMPLES, BATCH, EPOCHS = 44, 4, 3
+PLAN: Any = {"0": "colwise", "4": "rowwise"}
+STRATEGIES: dict[str, Any] = {
+    "data": DataParallel,
+    "sharded": Sharded,
+    "tensor": lambda: TensorParallel(PLAN),
+    "data-tensor": lambda: TensorParallel(PLAN, size=2),
+    "averaging": lambda: ParameterAveraging(period=4),
+    "async": lambda: AsyncSGD(staleness=2),
+}
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -112,10 +131,7 @@ def train(
         run = _loop(workdir, model, optimizer, criterion, data, val, callbacks, options)
     else:
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
-        plan: Any = {"0": "colwise", "4": "rowwise"}
-        strategies: dict[str, Any] = {"data": DataParallel, "sharded": Sharded, "tensor": partial(TensorParallel, plan)}
-        strategies["data-tensor"] = partial(TensorParallel, plan, size=2)
-        strategy = strategies[kind]()
+        strategy: Any = STRATEGIES[kind]()
         runner = Runner(
             model,
             optimizer,
