@@ -6,7 +6,7 @@
 
 In one process it trains as digits.py does. Each process has its own part of every batch: together they see the same number of
 pictures in a step, whatever their number is. With tensor, all of them have the same pictures and parts of the network's head,
-which is wider then; with data-tensor, two have, and other two other pictures.
+which is wider then; with data-tensor, so have each two of them.
 """
 
 from __future__ import annotations
