@@ -1,10 +1,12 @@
 """Train the network of digits.py in several processes, with the same callbacks, under any strategy.
 
     torchrun --nproc-per-node 2 parallel.py --strategy sharded
+    torchrun --nproc-per-node 4 parallel.py --strategy data-tensor
     hookpoint launch -n 2 parallel.py
 
 In one process it trains as digits.py does. Each process has its own part of every batch: together they see the same number of
-pictures in a step, whatever their number is.
+pictures in a step, whatever their number is. With tensor, all of them have the same pictures and parts of the network's head,
+which is wider then; with data-tensor, so have each two of them.
 """
 
 from __future__ import annotations

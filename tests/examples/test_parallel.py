@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).parents[2]
-LINE = r"of 360 digits it has never seen, the best of 4 epochs of 2 processes reads (\d+\.\d)% rightly"
+LINE = r"of 360 digits it has never seen, the best of 4 epochs of [24] processes reads (\d+\.\d)% rightly"
 
 
 def torchrun(folder, strategy, *options):
@@ -49,6 +49,13 @@ def accuracy(processes):
 def test_two_processes_read_digits(tmp_path, strategy):
     assert accuracy([torchrun(tmp_path, strategy, "--standalone", "--nproc-per-node", "2")]) > 97
     assert (tmp_path / "run" / "checkpoints" / "best-val-error-top1").exists()
+
+
+@pytest.mark.skipif(
+    os.environ.get("HOOKPOINT_FAULTS") != "all", reason="four processes, of which two share a model: HOOKPOINT_FAULTS=all"
+)
+def test_four_processes_read_digits(tmp_path):
+    assert accuracy([torchrun(tmp_path, "data-tensor", "--standalone", "--nproc-per-node", "4")]) > 97
 
 
 @pytest.mark.parametrize("strategy", ["data", "sharded"])

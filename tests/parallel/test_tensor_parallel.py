@@ -19,6 +19,7 @@ from hookpoint.storage.run_file import read_run_file  # noqa: E402
 from hookpoint.storage.verify import verify  # noqa: E402
 
 FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
+RANKS = {"tensor": 2, "data-tensor": 4}
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 
 
@@ -305,50 +306,69 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert "2 processes are not a multiple of it" in first["three"]
 
 
+def exact(folder, kind):
+    import os
+    import signal
+    from contextlib import suppress
+
+    from subject import RANK, Cut, Ledger, train
+
+    from hookpoint import Callback
+    from hookpoint.core.errors import CannotResume
+
+    class Asks(Callback):
+        """Stop the run, or send a signal, on one process alone."""
+
+        def __init__(self, step, sends):
+            super().__init__()
+            self.at, self.sends = step, sends
+
+        def on_train_iter_begin(self, run):
+            if RANK == 1 and run.step == self.at:
+                os.kill(os.getpid(), signal.SIGTERM) if self.sends else run.stop("one has had enough")
+
+    found = {"whole": train(kind, f"{folder}/whole"), "ends": []}
+    ledger = Ledger()
+    stopped = train(kind, f"{folder}/run", more=(Asks(2, False),), ledger=ledger)
+    found["ends"].append([stopped["stop"], ledger.steps[-1]])
+    ledger = Ledger()
+    try:
+        train(kind, f"{folder}/run", more=(Asks(7, True),), ledger=ledger)
+    except SystemExit as end:
+        found["ends"].append([end.code, ledger.steps[-1]])
+    with suppress(Cut):
+        train(kind, f"{folder}/run", ledger=Ledger(fail_at=10))
+    found["resumed"] = train(kind, f"{folder}/run")
+    other = "tensor" if kind == "data-tensor" else "data"
+    try:
+        train(other, f"{folder}/run")
+    except CannotResume as error:
+        found["other"] = str(error)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ended():
+    return {}
+
+
+@pytest.fixture
+def ends(launch, tmp_path, ended):
+    """Return what each process says of the runs above, and where they are; they are made once for each kind."""
+
+    def go(kind):
+        if kind not in ended:
+            results = launch(exact, ranks=RANKS[kind], timeout=200, folder=str(tmp_path), kind=kind).results
+            ended[kind] = results, tmp_path
+        return ended[kind]
+
+    return go
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "ranks"), [("tensor", 2), ("data-tensor", 4)])
-def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(launch, tmp_path, kind, ranks):
-    def exact(folder, kind):
-        import os
-        import signal
-        from contextlib import suppress
-
-        from subject import RANK, Cut, Ledger, train
-
-        from hookpoint import Callback
-        from hookpoint.core.errors import CannotResume
-
-        class Asks(Callback):
-            """Stop the run, or send a signal, on one process alone."""
-
-            def __init__(self, step, sends):
-                super().__init__()
-                self.at, self.sends = step, sends
-
-            def on_train_iter_begin(self, run):
-                if RANK == 1 and run.step == self.at:
-                    os.kill(os.getpid(), signal.SIGTERM) if self.sends else run.stop("one has had enough")
-
-        found = {"whole": train(kind, f"{folder}/whole"), "ends": []}
-        ledger = Ledger()
-        stopped = train(kind, f"{folder}/run", more=(Asks(2, False),), ledger=ledger)
-        found["ends"].append([stopped["stop"], ledger.steps[-1]])
-        ledger = Ledger()
-        try:
-            train(kind, f"{folder}/run", more=(Asks(7, True),), ledger=ledger)
-        except SystemExit as end:
-            found["ends"].append([end.code, ledger.steps[-1]])
-        with suppress(Cut):
-            train(kind, f"{folder}/run", ledger=Ledger(fail_at=10))
-        found["resumed"] = train(kind, f"{folder}/run")
-        other = "tensor" if kind == "data-tensor" else "data"
-        try:
-            train(other, f"{folder}/run")
-        except CannotResume as error:
-            found["other"] = str(error)
-        return found
-
-    results = launch(exact, ranks=ranks, timeout=200, folder=str(tmp_path), kind=kind).results
+@pytest.mark.parametrize("kind", ["tensor", "data-tensor"])
+def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind):
+    (results, folder), ranks = ends(kind), RANKS[kind]
     for rank, result in enumerate(results):
         whole, resumed = result["whole"], result["resumed"]
         assert [name for name in SAME if whole[name] != resumed[name]] == [], rank
@@ -365,7 +385,7 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(launch, tmp
     assert then in (8, 9)
     if ranks == 4:
         assert "model size" in results[0]["other"]
-    folder = tmp_path / "run"
+    folder = folder / "run"
     assert verify(folder).ok
     facts = read_run_file(folder)
     assert (facts["identity"]["world_size"], facts["identity"]["model_size"]) == (ranks, 2)
@@ -375,15 +395,9 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(launch, tmp
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(10 if FULL else 1))
-def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number):
-    kind, ranks = ("data-tensor", 4) if number % 4 == 3 else ("tensor", 2)
-
-    def whole(folder, kind):
-        from subject import train
-
-        return train(kind, folder)
-
-    expected = launch(whole, ranks=ranks, timeout=100, folder=str(tmp_path / "whole"), kind=kind).results
+def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends):
+    kind = "data-tensor" if number % 4 == 3 else "tensor"
+    (expected, _), ranks = ends(kind), RANKS[kind]
     pids, workdir = tmp_path / "pids", tmp_path / "run"
     pids.mkdir()
     chance, is_over, killed = random.Random(number), threading.Event(), []
@@ -408,7 +422,7 @@ def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, num
         killer.join()
     assert killed
     for rank, result in enumerate(results):
-        assert [name for name in SAME if result[name] != expected[rank][name]] == [], rank
+        assert [name for name in SAME if result[name] != expected[rank]["whole"][name]] == [], rank
     assert verify(workdir).ok
 
 

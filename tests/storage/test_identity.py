@@ -18,6 +18,7 @@ NOW = {
     "python": "3.12.1",
     "platform": "Linux",
     "world_size": 1,
+    "model_size": 1,
     "seed": 7,
     "git": "aaaa",
     "git_dirty": False,
