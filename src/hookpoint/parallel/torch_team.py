@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from hookpoint.core.team import Answer
 SHORT = 512  # bytes
 FLAGS = 8
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
+LAST_SECONDS = 5.0  # how long to wait for an answer that nobody wants any more
 
 
 class TorchTeam:
@@ -35,8 +37,22 @@ class TorchTeam:
         self.data_rank, self.model_rank = divmod(self.rank, model_size)
         self.data_size = self.size // model_size
         wait = timedelta(seconds=seconds)
-        self._talk = dist.new_group(backend="gloo", timeout=wait)
-        self._agree = dist.new_group(backend="gloo", timeout=wait)  # answers are on their way while others talk
+        # Two of them: answers are on their way while others talk.
+        self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=wait) for _ in range(2)]
+        self._asked: Any = None  # what is on its way
+
+    @property
+    def _talk(self) -> Any:
+        return self._group(0)
+
+    @property
+    def _agree(self) -> Any:
+        return self._group(1)
+
+    def _group(self, number: int) -> Any:
+        if not self._groups:
+            raise BadLoop(text("the processes have parted: their run is over.", talk="to the others inside of it"))
+        return self._groups[number]
 
     def gather(self, value: Any) -> list[Any]:
         data = json.dumps(value, allow_nan=True).encode()
@@ -80,10 +96,11 @@ class TorchTeam:
 
     def start_agreeing(self, bits: int) -> Answer:
         asked = torch.tensor([*(bits >> place & 1 for place in range(FLAGS)), bits >> FLAGS])
-        work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
+        work = self._asked = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
 
         def answer() -> int:
             assert work is not None
+            self._asked = None
             work.wait()
             *flags, number = asked.tolist()
             return int(sum(flag << place for place, flag in enumerate(flags)) | number << FLAGS)
@@ -94,5 +111,28 @@ class TorchTeam:
         dist.barrier(group=self._talk)
 
     def close(self) -> None:
-        for group in (self._talk, self._agree):
-            dist.destroy_process_group(group)
+        """Leave the groups, whose threads end here and not with the interpreter, which they would abort.
+
+        After a failure an answer may still be on its way. It is waited for, but not for long: then its thread stays as it is,
+        for whoever ends it has to wait for the others.
+        """
+        work, self._asked = self._asked, None
+        groups, self._groups = self._groups, []
+        is_over = work is None or _is_over(work)
+        for one in groups:
+            dist.destroy_process_group(one)
+        if not is_over:
+            _keep_for_ever((work, groups))
+
+
+def _is_over(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=LAST_SECONDS))
+    except RuntimeError:  # nobody came, or the others are gone
+        pass
+    return bool(work.is_completed())
+
+
+def _keep_for_ever(thing: Any) -> None:
+    """Keep a thing also from the end of the interpreter, which would wait in it for other processes."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
