@@ -1,4 +1,9 @@
-"""What the tests of several processes share: real processes, started by torchrun, each with a JSON result."""
+"""What the tests of several processes share: real processes, each with a JSON result.
+
+Most of them are forks of one process that has imported everything, which takes longer than the tests themselves; each has a
+rank, a session and an end of its own, as torchrun gives it. torchrun itself starts those that are given options of its, and all
+of them with HOOKPOINT_FAULTS=all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +24,7 @@ import hookpoint
 
 SCRIPTS = Path(__file__).with_name("scripts")
 SOURCE = Path(hookpoint.__file__).parents[1]
+ALL_BY_TORCHRUN = os.environ.get("HOOKPOINT_FAULTS") == "all"
 AROUND = """
 import json, os, sys
 from pathlib import Path
@@ -37,17 +45,45 @@ class Outcome:
         self.status, self.printed = status, printed
 
 
+@pytest.fixture(scope="session")
+def nursery():
+    """Return the process that others are forks of; it is started when it is first asked."""
+    started = []
+
+    def ask(order, timeout):
+        if not started:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, str(SCRIPTS / "nursery.py")]
+            started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        process = started[0]
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        pids = json.loads(process.stdout.readline())
+        ended = threading.Timer(timeout, _end, [pids])
+        ended.start()
+        statuses = json.loads(process.stdout.readline())
+        is_late = not ended.is_alive()
+        ended.cancel()
+        _end(pids)  # and whatever they have started
+        return None if is_late else next((status for status in statuses if status), 0)
+
+    yield ask
+    for process in started:
+        process.communicate()
+
+
 @pytest.fixture
-def launch(tmp_path):
-    """Run a function, or a script of scripts/, in several processes under torchrun; return what each has returned.
+def launch(tmp_path, nursery):
+    """Run a function, or a script of scripts/, in several processes; return what each has returned.
 
     `launch(function, ranks=2, timeout=60, **given)`: the function is written into a file of its own, so it imports what it
     needs inside; it gets `given`, which has to be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script,
-    which writes its own `$RESULTS/rank<n>.json`. Without `check=False` a failure of the processes fails the test.
+    which writes its own `$RESULTS/rank<n>.json`. Without `check=False` a failure of the processes fails the test. With
+    `torchrun=[...]`, options of torchrun, that starts them.
     """
     count = 0
 
-    def go(what, *arguments, ranks=2, timeout=60, check=True, torchrun=(), env=None, **given):
+    def go(what, *arguments, ranks=2, timeout=60, check=True, torchrun=None, env=None, **given):
         nonlocal count
         count += 1
         folder = tmp_path / f"launch{count}"
@@ -55,37 +91,13 @@ def launch(tmp_path):
         script = SCRIPTS / what if isinstance(what, str) else folder / "script.py"
         if not isinstance(what, str):
             script.write_text(AROUND.format(source=textwrap.dedent(inspect.getsource(what)), name=what.__name__))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        # stdout is put into a file: a pipe that a child of a killed torchrun holds open would be waited for
-        with (folder / "printed").open("w+") as printed:
-            process = subprocess.Popen(
-                [*command, *torchrun, str(script), *map(str, arguments)],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]),
-                    "OMP_NUM_THREADS": "1",
-                    "RESULTS": str(folder),
-                    "GIVEN": json.dumps(given),
-                    **(env or {}),
-                },
-                cwd=folder,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                for group in _groups_below(process.pid):
-                    try:
-                        os.killpg(group, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
-                process.wait()
-            printed.seek(0)
-            said = printed.read()
+        environment = {"RESULTS": str(folder), "GIVEN": json.dumps(given), **(env or {})}
+        words = [str(script), *map(str, arguments)]
+        if torchrun is not None or ALL_BY_TORCHRUN:
+            status = _by_torchrun(words, torchrun or (), ranks, environment, folder, timeout)
+        else:
+            status = _as_forks(nursery, words, ranks, environment, folder, timeout)
+        said = (folder / "printed").read_text()
         if status is None:
             pytest.fail(f"the processes did not end within {timeout} s; they printed\n{said}")
         outcome = Outcome(folder, ranks, status, said)
@@ -94,6 +106,44 @@ def launch(tmp_path):
         return outcome
 
     return go
+
+
+def _as_forks(nursery, words, ranks, environment, folder, timeout):
+    from torch.distributed import TCPStore
+
+    # They meet where torchrun lets them meet: in a store that none of them has, at a port that the system has chosen.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    order = {"words": words, "ranks": ranks, "env": {**environment, **meeting}, "folder": str(folder)}
+    return nursery(order, timeout)
+
+
+def _by_torchrun(words, options, ranks, environment, folder, timeout):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    paths = {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]), "OMP_NUM_THREADS": "1"}
+    # stdout is put into a file: a pipe that a child of a killed torchrun holds open would be waited for
+    with (folder / "printed").open("w") as printed:
+        process = subprocess.Popen(
+            [*command, *options, *words],
+            env={**os.environ, **paths, **environment},
+            cwd=folder,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(_groups_below(process.pid))
+            process.wait()
+
+
+def _end(groups):
+    for group in groups:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _groups_below(pid):

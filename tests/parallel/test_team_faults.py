@@ -153,30 +153,34 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_
             found[kind] = train(kind, f"{folder}/{kind}", ledger=Ledger(trace=trace), **options)
         return found
 
-    def every_sample_once(folder, kinds):
+    def every_sample_once(folder, kinds, ranks):
         for kind in kinds:
             seen = defaultdict(Counter)
             for line in (folder / f"{kind}.trace").read_text().splitlines():
                 epoch, *samples = map(int, line.strip("[]").split(","))
                 seen[epoch].update(samples)
             assert sorted(seen) == [1, 2, 3]
-            assert all(seen[epoch] == Counter(range(44)) for epoch in seen), (folder, kind, seen)
+            assert seen[1] == Counter(range(44)), (folder, kind, seen)  # the epoch that both have a part in
+            # DistributedSampler itself repeats samples until each process has as many; a strategy's data does not.
+            more = -44 % ranks if kind == "loop" else 0
+            for epoch in (2, 3):
+                assert set(seen[epoch]) == set(range(44)), (folder, kind, seen)
+                assert seen[epoch].total() == 44 + more, (folder, kind, seen)
 
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     for folder in (one, two):
         folder.mkdir()
     launch(begin, folder=str(two), kinds=["data", "loop", "sharded"], stop_at=2)
     shutil.copytree(two, three)
-    launch(begin, ranks=1, folder=str(one), kinds=["data", "loop"], stop_at=2)
+    launch(begin, ranks=1, folder=str(one), kinds=["data", "loop", "sharded"], stop_at=2)
 
-    for folder, ranks, before, kinds in (
-        (two, 1, 2, ["data", "loop", "sharded"]),
-        (one, 2, 1, ["data", "loop"]),
-        (three, 3, 2, ["data", "loop", "sharded"] if FULL else ["data"]),
-    ):
+    kinds = ["data", "loop", "sharded"]
+    for folder, ranks, before in ((two, 1, 2), (one, 2, 1), (three, 3, 2)):
         # In a loop of one's own a step has two batches: the last epochs of three have fewer steps.
-        results = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, timeout=90).results
-        every_sample_once(folder, kinds)
+        outcome = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, timeout=90)
+        results = outcome.results
+        assert outcome.printed.count("from here on the run is inexact") == len(kinds)  # the chief says it, once
+        every_sample_once(folder, kinds, ranks)
         for kind in kinds:
             assert all("allow_world_change=True" in result[f"{kind} refused"] for result in results)
             assert len({result[kind]["weights"] for result in results}) == 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+from functools import cache
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hookpoint.core.team import Solo, Team
+from hookpoint.parallel.gloo_threads import let_rest
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
 
 
@@ -28,6 +30,7 @@ def joined(*, seconds: float = SECONDS, model_size: int = 1) -> Team:
         atexit.register(_leave)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Solo()
+    _rest_at_exit()
     return TorchTeam(seconds=seconds, model_size=model_size)
 
 
@@ -59,3 +62,9 @@ def local_rank() -> int:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@cache
+def _rest_at_exit() -> None:
+    """Let threads rest before the interpreter ends, also those of a group that its owner leaves to it."""
+    atexit.register(let_rest)

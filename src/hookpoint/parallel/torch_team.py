@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from math import fsum
@@ -17,6 +19,7 @@ from hookpoint.core.team import Answer
 
 SHORT = 512  # bytes
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
+LAST_SECONDS = 5.0  # how long to wait for an answer that nobody wants any more
 
 
 class TorchTeam:
@@ -38,8 +41,22 @@ class TorchTeam:
         self.data_size = self.size // model_size
         self.seconds = seconds
         wait = timedelta(seconds=seconds)
-        self._talk = dist.new_group(backend="gloo", timeout=wait)
-        self._agree = dist.new_group(backend="gloo", timeout=wait)  # answers are on their way while others talk
+        # Two of them: answers are on their way while others talk.
+        self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=wait) for _ in range(2)]
+        self._under_way: deque[Any] = deque()  # what is on its way, in the order of asking, which is that of the answers
+
+    @property
+    def _talk(self) -> Any:
+        return self._group(0)
+
+    @property
+    def _agree(self) -> Any:
+        return self._group(1)
+
+    def _group(self, number: int) -> Any:
+        if not self._groups:
+            raise BadLoop(text("the processes have parted: their run is over.", talk="to the others inside of it"))
+        return self._groups[number]
 
     def gather(self, value: Any) -> list[Any]:
         data = json.dumps(value, allow_nan=True).encode()
@@ -84,9 +101,11 @@ class TorchTeam:
     def start_agreeing(self, number: int) -> Answer:
         asked = torch.tensor([number])
         work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
+        self._under_way.append(work)
 
         def answer() -> int:
             assert work is not None
+            self._under_way.popleft()
             work.wait()
             return int(asked)
 
@@ -101,6 +120,28 @@ class TorchTeam:
         dist.barrier(group=self._talk)
 
     def close(self) -> None:
-        for name in ("_talk", "_agree"):
-            dist.destroy_process_group(getattr(self, name))
-            delattr(self, name)  # the last to hold it: only now do the others notice that nobody answers any more
+        """Leave the groups, whose threads end here and not with the interpreter, which they would abort.
+
+        After a failure an answer may still be on its way. It is waited for, but not for long: then its thread stays as it is,
+        for whoever ends it has to wait for the others. These notice that nobody answers any more when the groups are let go of.
+        """
+        works, self._under_way = self._under_way, deque()
+        groups, self._groups = self._groups, []
+        are_over = all(map(_is_over, works))
+        for one in groups:
+            dist.destroy_process_group(one)
+        if not are_over:
+            _keep_for_ever((works, groups))
+
+
+def _is_over(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=LAST_SECONDS))
+    except RuntimeError:  # nobody came, or the others are gone
+        pass
+    return bool(work.is_completed())
+
+
+def _keep_for_ever(thing: Any) -> None:
+    """Keep a thing also from the end of the interpreter, which would wait in it for other processes."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -1,0 +1,83 @@
+"""The process that the tests' processes are forks of: it has imported everything, and has no threads.
+
+Each line that it reads is an order; it answers with the numbers of the processes, and with their exit statuses when all have
+ended. Where one fails the others are asked to end, as by torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from hookpoint.presets.loop import Loop
+from hookpoint.presets.runner import Runner
+
+IMPORTED = (DTensor, Loop, Runner, fully_shard)
+PATIENCE_SECONDS = 30.0
+
+
+def main() -> None:
+    assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
+    for line in sys.stdin:
+        order = json.loads(line)
+        pids = []
+        for rank in range(order["ranks"]):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                become(order, rank)
+                runpy.run_path(order["words"][0], run_name="__main__")
+                return
+        print(json.dumps(pids), flush=True)
+        print(json.dumps(statuses(pids)), flush=True)
+
+
+def become(order: dict[str, Any], rank: int) -> None:
+    """Become one of several processes."""
+    os.setsid()
+    os.chdir(order["folder"])
+    printed = os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (printed, 1), (printed, 2)):
+        os.dup2(source, target)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": order["ranks"], "LOCAL_WORLD_SIZE": order["ranks"]}
+    os.environ.update({**order["env"], **{name: str(value) for name, value in place.items()}})
+    sys.argv = order["words"]
+
+
+def statuses(pids: list[int]) -> list[int]:
+    """Return how they ended, in their order."""
+    ended: dict[int, int] = {}
+    until = None
+    while len(ended) < len(pids):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            ended[pid] = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.005)
+        if until is None and any(ended.values()):
+            until = time.monotonic() + PATIENCE_SECONDS
+            tell(signal.SIGTERM, pids, ended)
+        if until is not None and time.monotonic() > until:
+            tell(signal.SIGKILL, pids, ended)
+    return [ended[pid] for pid in pids]
+
+
+def tell(what: signal.Signals, pids: list[int], ended: dict[int, int]) -> None:
+    for pid in pids:
+        if pid not in ended:
+            with suppress(ProcessLookupError):
+                os.kill(pid, what)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Groups of processes end when a run does, with their threads: what is left to the end of the interpreter may abort it."""
+
+from __future__ import annotations
+
+
+def test_a_run_leaves_no_threads_behind(launch):
+    def leave():
+        import time
+
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        from hookpoint import Callback, DataParallel, Loop, Runner, Sharded
+        from hookpoint.parallel.gloo_threads import let_rest, states
+
+        class Cut(Callback):
+            def on_train_iter_end(self, run):
+                if run.iteration == 2:
+                    raise KeyError("cut")
+
+        dist.init_process_group("gloo")
+        while len(states()) < 2:  # a thread gives itself its name when it begins
+            time.sleep(0.01)
+        held, found = [], {"before": len(states())}
+
+        def fit(strategy, *callbacks):
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            criterion = torch.nn.functional.mse_loss
+            runner = Runner(
+                model, optimizer, criterion, callbacks=callbacks, strategy=strategy, extra_callbacks=[], monitors=[]
+            )
+            held.append(runner)
+            held.append(runner.fit((torch.ones(16, 2), torch.ones(16, 2)), epochs=1, batch_size=2))
+
+        for strategy in (DataParallel, Sharded):
+            fit(strategy())
+            found[strategy.__name__] = len(states())
+            try:
+                fit(strategy(), Cut())
+            except KeyError:
+                found[f"{strategy.__name__} cut"] = len(states())
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
+        with Loop(model=model, extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(1):
+                for _ in run.batches(range(3)):
+                    model(torch.ones(1, 1)).sum().backward()
+        found["loop"] = len(states())
+        try:
+            run.reduce(1.0)
+        except ValueError as error:
+            found["after"] = str(error)
+        let_rest()
+        found["at rest"] = set(states()) == {"S"}
+        return found
+
+    for found in launch(leave).results:
+        assert found.pop("after") == ("the processes have parted: their run is over.\n  talk      to the others inside of it")
+        assert found.pop("at rest")
+        assert len(found) == 6  # before any run, and after each, there are those of the group that training talks over
+        assert len(set(found.values())) == 1, found
+
+
+def test_nobody_waits_for_an_answer_that_does_not_come(launch):
+    def part():
+        import time
+
+        import torch.distributed as dist
+
+        from hookpoint.parallel import torch_team
+
+        torch_team.LAST_SECONDS = 0.2
+        dist.init_process_group("gloo")
+        team, others = torch_team.TorchTeam(seconds=300), torch_team.TorchTeam(seconds=300)
+        if team.rank == 1:
+            others.gather("gone")
+            others.close()
+            return None  # without a word in the first one
+        team.start_agreeing(1)
+        team.close()
+        team.close()
+        others.gather("still there")
+        others.close()
+        time.sleep(1.0)
+        return "left"
+
+    outcome = launch(part)
+    assert outcome.results == ["left", None]
+    assert "terminate" not in outcome.printed
