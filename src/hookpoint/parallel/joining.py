@@ -24,7 +24,7 @@ def joined(*, seconds: float = SECONDS, model_size: int = 1) -> Team:
     if not dist.is_available():
         return Solo()
     if not dist.is_initialized() and is_shared():
-        if torch.cuda.is_available():
+        if local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
         _join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         atexit.register(_leave)
