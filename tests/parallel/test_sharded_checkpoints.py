@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hookpoint.storage.checkpoint_folder import read_manifest
 
 torch = pytest.importorskip("torch")
 
+FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
 SAME = ("step", "model", "optimizer", "gradients", "averages")
 PARTS = ("model", "optimizer", "gradients")
 
@@ -153,9 +155,9 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
     assert hookpoint.verify(tmp_path / "damaged").ok
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp_path):
-    def killed(folder):
+    def killed(folder, kills):
         import os
         import signal
         from pathlib import Path
@@ -166,7 +168,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
         from hookpoint.storage.operations import intercepted
 
         attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        where = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt"), (0, "rename", ""), (-1, "", "")][attempt]
+        where = [*kills, (-1, "", "")][attempt]
 
         def kill(operation, proceed):
             rank, name, end = where
@@ -186,9 +188,11 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
             result = train(str(workdir), events=events)
         return {"whole": train(f"{folder}/whole"), "result": result, "good": good, "put back": events.put_back}
 
-    options = ("--max-restarts", "3", "--monitor-interval", "0.1")
-    results = launch(killed, timeout=150, torchrun=options, folder=str(tmp_path)).results
-    assert sorted(path.name for path in tmp_path.glob("killed*")) == ["killed0", "killed1", "killed2"]
+    kills = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt")]  # of which rank, at what, with which file
+    kills += [(1, "create", "__1_0.distcp"), (0, "rename", ".metadata.tmp"), (0, "rename", "")] if FULL else []
+    options = ("--max-restarts", str(len(kills)), "--monitor-interval", "0.1")
+    results = launch(killed, timeout=280, torchrun=options, folder=str(tmp_path), kills=kills).results
+    assert len(list(tmp_path.glob("killed*"))) == len(kills)
     for result in results:
         assert result["result"] == result["whole"]
         assert "step-00000002" in result["good"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+from hookpoint.core.elsewhere import Elsewhere, has_elsewhere
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def sharded():
+    """Return what makes a tensor one that is sharded, over this one process."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    try:
+        yield lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)])
+    finally:
+        dist.destroy_process_group()
+
+
+def taken(state, **options):
+    from hookpoint.parallel.taken_apart import TakenApart
+
+    return TakenApart(state, **options)
+
+
+def test_what_is_whole_stays_where_it_is():
+    state = {"parts": {"model": {"weight": torch.ones(2)}}, "list": [1, (2, 3)]}
+    found = taken(state)
+    assert found.rest is state
+    assert not found.tensors
+    assert not has_elsewhere(found.rest)
+
+
+def test_sharded_tensors_are_taken_out_by_their_places(sharded):
+    weight, other = sharded(torch.ones(2, 2)), sharded(torch.zeros(0, 2))
+    model = OrderedDict({"a.b": weight, "tied": weight.detach(), "buffer": torch.ones(1)})
+    model._metadata = {"": {"version": 1}}
+    found = taken({"parts": {"model": model, "model.a": {"b": other}}, "list": [0, {"x": other.detach()}]})
+    kept = found.rest["parts"]["model"]
+    assert type(kept) is OrderedDict
+    assert kept._metadata == model._metadata
+    assert list(kept.items())[:2] == [("a.b", Elsewhere("parts.model.a.b")), ("tied", Elsewhere("parts.model.a.b"))]
+    assert kept["buffer"] is model["buffer"]
+    assert found.rest["parts"]["model.a"]["b"] == found.rest["list"][1]["x"] == Elsewhere("parts.model.a.b'")
+    assert list(found.tensors) == ["parts.model.a.b", "parts.model.a.b'"]
+    assert has_elsewhere(found.rest)
+
+
+def test_what_few_processes_have_is_made_whole(sharded):
+    found = taken({"x": sharded(torch.arange(3))}, fewest=2)
+    assert not found.tensors
+    assert torch.equal(found.rest["x"], torch.arange(3))
+    assert type(found.rest["x"]) is torch.Tensor
+
+
+def test_shares_of_a_sum_are_made_whole(sharded):
+    from torch.distributed.tensor import DTensor, Partial
+
+    given = DTensor.from_local(torch.arange(3), sharded(torch.ones(1)).device_mesh, [Partial()])
+    assert torch.equal(taken({"x": given}).rest["x"], torch.arange(3))
