@@ -26,6 +26,7 @@ NOW = {
     "torch": "2.13",
     "cuda": "12.8",
     "device": "NVIDIA H200",
+    "layout": "whole",
     "model": "9f3c",
     "optimizer": "torch.optim.sgd.SGD",
     "precision": "float32",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookpoint.callbacks.arguments import number
 from hookpoint.callbacks.averaged_weights import AveragedWeights
 from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
+from hookpoint.callbacks.named_modules import has_other_layers
 from hookpoint.callbacks.setting import Setting
 from hookpoint.callbacks.swa_schedule import SWASchedule
 from hookpoint.core.errors import BadLoop, text
@@ -173,7 +174,10 @@ class StochasticWeightAveraging(AveragedWeights):
 
     def _measure(self, run: Run) -> None:
         model, data = self.model_of(run), run.train_loader if self.data is None else self.data
-        if self._is_measured or not batch_norm_buffers(model):
+        if self._is_measured:
+            return
+        norms = batch_norm_buffers(model)
+        if not (run.agree(bool(norms)) if has_other_layers(run) else norms):  # all processes go through the data, or none
             return
         self._is_measured = True
         if data is not None:
@@ -182,7 +186,7 @@ class StochasticWeightAveraging(AveragedWeights):
                 self._statistics = measured_statistics(run, model, data, self._forward)
             finally:
                 self._swap.put_back()
-        if not self._statistics:
+        if norms and not self._statistics:
             logger.warning(
                 "%s: no data is left to measure batch norm with, and the averages have the statistics of other weights;"
                 " give it data=...",
