@@ -30,7 +30,7 @@ def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
 def has_other_layers(run: Run) -> bool:
     """Say whether other processes have layers of the model that this one has not: then each sees its own parameters only."""
-    return bool(run.team.size > run.team.data_size)
+    return run.team.has_stages
 
 
 def chosen_parameters(run: Run, pattern: NamePattern, owner: str) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Saving:
         parts["stepper"] = run._stepper.state_dict(run)
         if self.window_is_open:
             parts["gradients"] = gradients_of(self.parts["model"])
-        is_apart = run.team.size > run.team.data_size  # what callbacks keep of a model's weights is of each process's own
+        is_apart = run.team.has_stages  # what callbacks keep of a model's weights is of each process's own
         of_ranks = [entry.name for entry in loop.hooks.entries if is_apart or getattr(entry.subject, "per_rank_state", False)]
         return {
             **({"per_rank": of_ranks} if self._is_in_team else {}),

@@ -26,6 +26,7 @@ class Talk:
     def __init__(self, team: Team, run: Run) -> None:
         self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
         self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
+        self.has_stages = team.has_stages
         self.lag, self.inexact = team.lag, team.inexact
         self.count = 0
         self._team = team

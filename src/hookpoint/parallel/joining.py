@@ -15,7 +15,7 @@ from hookpoint.parallel.gloo_threads import let_rest
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
 
 
-def joined(*, seconds: float = SECONDS, model_size: int = 1) -> Team:
+def joined(*, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> Team:
     """Return the team of the processes that torch.distributed knows, or that torchrun started; of one where there are none.
 
     All processes call it at the same place. Where torchrun started them and nobody has initialised torch.distributed, it is
@@ -31,7 +31,7 @@ def joined(*, seconds: float = SECONDS, model_size: int = 1) -> Team:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Solo()
     _rest_at_exit()
-    return TorchTeam(seconds=seconds, model_size=model_size)
+    return TorchTeam(seconds=seconds, model_size=model_size, has_stages=has_stages)
 
 
 def _join(backend: str) -> None:

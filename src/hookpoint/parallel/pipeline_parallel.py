@@ -64,7 +64,7 @@ class PipelineParallel:
         self._losses: dict[int, MicrobatchLoss] = {}
 
     def team(self) -> Team:
-        return joined(model_size=world_size())
+        return joined(model_size=world_size(), has_stages=True)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         if self._model is not None:

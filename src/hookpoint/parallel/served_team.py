@@ -22,6 +22,7 @@ class ServedTeam:
     ) -> None:
         self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
         self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
+        self.has_stages = team.has_stages
         self.lag = lag
         self._team = team
         self._before_waiting = before_waiting

@@ -32,13 +32,14 @@ class TorchTeam:
     lag = 1
     inexact = ""
 
-    def __init__(self, *, seconds: float = SECONDS, model_size: int = 1) -> None:
+    def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
         if not dist.is_initialized():
             raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.data_rank, self.model_rank = divmod(self.rank, model_size)
         self.data_size = self.size // model_size
+        self.has_stages = has_stages
         self.seconds = seconds
         wait = timedelta(seconds=seconds)
         # Two of them: answers are on their way while others talk.
