@@ -12,9 +12,9 @@ class Team(Protocol):
     """Say who one is among the processes of a run, and talk to the others.
 
     All ranks call the same methods in the same order, from the training thread only; values are of plain types, as JSON knows
-    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model: of each layer, or,
-    where the model `has_stages`, some of the layers. What a rank asks for happens `lag` steps later on all; where ranks need not
-    be at the same step, more than one. `inexact` says why nobody could repeat what the team does, where that is so.
+    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model: of each layer, or some
+    of the layers, where it `has_stages`. What a rank asks for happens `lag` steps later on all; where ranks need not be at the
+    same step, more than one. `inexact` says why nobody could repeat what the team does, where that is so.
     """
 
     rank: int
