@@ -210,21 +210,23 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
                 if RANK == 1 and run.step == 7:
                     os.kill(os.getpid(), signal.SIGTERM)
 
-        class Slower(Last):
+        class Faster(Last):
+            def on_run_begin(self, run):
+                self.rates = []
+
             def on_train_iter_begin(self, run):
+                self.rates.append(run.hyper["learning_rate"])
                 if RANK == 1 and run.step == 4:
                     run.hyper["learning_rate"] = 0.5
-                if run.step == 7:
-                    self.rate = run.hyper["learning_rate"]
 
         found = {}
-        signalled, slower = Signalled(), Slower()
+        signalled, faster = Signalled(), Faster()
         try:
             train(f"{folder}/signalled", more=(signalled,))
         except SystemExit as end:
             found["signalled"] = [end.code, signalled.step]
-        train(f"{folder}/slower", more=(slower,), max_retries=0)
-        found["rate"] = slower.rate
+        train(f"{folder}/faster", more=(faster,), max_retries=0)
+        found["rates"] = faster.rates
 
         def refused(**options):
             torch.manual_seed(0)
@@ -232,10 +234,9 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
             split = options.pop("split", ("2",))
             parameters = options.pop("parameters", model.parameters())
             given = {"criterion": nn.CrossEntropyLoss(), "extra_callbacks": [], "monitors": [], **options}
-            runner = Runner(
-                model, torch.optim.SGD(parameters, lr=0.1), strategy=PipelineParallel(split, microbatches=2), **given
-            )
+            strategy = PipelineParallel(split, microbatches=2)
             try:
+                runner = Runner(model, torch.optim.SGD(parameters, lr=0.1), strategy=strategy, **given)
                 runner.fit(data(16), epochs=1, batch_size=8)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
@@ -271,7 +272,9 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
     assert first["signalled"] == second["signalled"]
     assert first["signalled"] in ([143, 8], [143, 9])
     assert verify(tmp_path / "signalled").ok
-    assert first["rate"] == second["rate"]
+    assert first["rates"] == second["rates"]
+    assert max(first["rates"][:5]) < 0.1
+    assert 0.4 < first["rates"][6] <= 0.5  # asked for in the fifth iteration, and heard of by all at the end of the next
     for result in (first, second):
         said = result["refused"]
         assert "3 stages, and there are 2 processes" in said["stages"]

@@ -366,7 +366,7 @@ def ends(launch, tmp_path, ended):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["tensor", "data-tensor"])
+@pytest.mark.parametrize("kind", ["tensor", *(["data-tensor"] if FULL else [])])
 def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind):
     (results, folder), ranks = ends(kind), RANKS[kind]
     for rank, result in enumerate(results):
@@ -394,7 +394,7 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(10 if FULL else 1))
+@pytest.mark.parametrize("number", range(10 if FULL else 0))
 def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends):
     kind = "data-tensor" if number % 4 == 3 else "tensor"
     (expected, _), ranks = ends(kind), RANKS[kind]
