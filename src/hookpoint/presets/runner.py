@@ -20,8 +20,8 @@ class Runner(engine.Runner):
     `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
     state dict. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads `lr_metric`,
     by default val_loss or else loss. `strict_sync` makes any wait for the GPU between log steps an error.
-    `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), or Sharded(), or
-    TensorParallel().
+    `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
+    Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD().
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)
