@@ -200,7 +200,7 @@ class Shared:
         with evaluating(model), self.strategy.evaluating(is_even=self._is_even):
             yield
 
-    def _lengths_of(self, loader: Any, what: str) -> list[int | None]:
+    def _lengths_of(self, loader: Any, what: str) -> list[Any]:
         """Return how many batches each process has; refuse to share data that is not the same everywhere."""
         assert self._team is not None
         sampler = team_sampler_of(loader)
