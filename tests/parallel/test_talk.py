@@ -108,3 +108,27 @@ def test_a_rank_that_fails_is_gone_for_the_others(launch):
     assert outcome.status
     assert "ValueError: broken" in outcome.printed
     assert "on_run_end failed too: OutOfStep: run.reduce(op='sum') in Fail at on_run_end" in outcome.printed
+
+
+def test_a_loop_that_one_rank_alone_enters_is_named_within_the_timeout(launch):
+    def enter(first):
+        import os
+
+        from hookpoint import Loop
+
+        options = {"extra_callbacks": [], "monitors": []}
+        if not first:
+            with Loop(**options):
+                pass
+        if os.environ["RANK"] == "1":
+            return None
+        try:
+            with Loop(wait_seconds=1, **options):
+                return None
+        except Exception as error:
+            return type(error).__name__ + ": " + str(error)
+
+    for first in (True, False):
+        said, _ = launch(enter, first=first).results
+        assert said.startswith("OutOfStep: rank 0 waits in the meeting that each fit, validate, predict and Loop begins with;")
+        assert "the other rank did not come in time" in said

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.parts import has_state, load_state, put_gradients
 from hookpoint.core.shares import share_of
 from hookpoint.core.store import Checkpoint, Resume
@@ -45,6 +45,8 @@ class Resuming:
         """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
         loop, run = self._loop, self._run
         store = loop.saving.resumable
+        if loop.agreement is not None:
+            _refuse_different(loop.agreement.talk.gather(store is not None, "the workdir"))
         if store is not None:
             self.identity = identity()
             self._found = store.open(resume, self.identity)
@@ -232,3 +234,14 @@ class Resuming:
         table = self._loop.hooks.compared(found.state["callbacks"])
         if table:
             logger.warning("callbacks and the checkpoint:\n%s", table)
+
+
+def _refuse_different(workdirs: list[bool]) -> None:
+    """Raise BadLoop where some processes keep checkpoints and others do not: they would wait for each other."""
+    if len(set(workdirs)) > 1:
+        one, other = workdirs.index(True), workdirs.index(False)
+        raise BadLoop(
+            text(
+                f"rank {one} has a workdir, and rank {other} has none.", give="all of them the same: what one writes is settled"
+            )
+        )

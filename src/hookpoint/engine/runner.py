@@ -257,7 +257,7 @@ class Runner:
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
         self._loss_is_finite = math.isfinite(loss)
-        if was_finite and not self._loss_is_finite:
+        if was_finite and not self._loss_is_finite and run.is_chief:
             logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
 
     def _train_step(self, run: Run) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
+from hookpoint.core.talk import caller
 from hookpoint.engine.checks import overrides
 from hookpoint.engine.device import place_model
 from hookpoint.engine.forward import Forward
@@ -25,6 +26,7 @@ from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
 if TYPE_CHECKING:
+    from hookpoint.core.dispatch import Call
     from hookpoint.core.run import Run
     from hookpoint.core.team import Team
 
@@ -138,7 +140,7 @@ class Shared:
         self._seed = team.broadcast(drawn if seed is None else seed)
         seed_all(self._seed + team.data_rank)
         train = self._part(train, trains=True)
-        lengths = team.gather(length_of(train))
+        lengths = self._lengths_of(train, "training")
         self._lengths = None
         if None in lengths:
             return AsLongAsAll(train, team)
@@ -149,7 +151,7 @@ class Shared:
         return train if lengths[team.rank] == longest else Lengthened(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
-        tell_epoch(train.data if isinstance(train, Lengthened) else train, epoch)
+        tell_epoch(train.data if isinstance(train, Lengthened | AsLongAsAll) else train, epoch)
 
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
@@ -182,18 +184,47 @@ class Shared:
             self.strategy.merge_gradients(parameters)
 
     def part(self, loader: Any) -> Any:
-        """Return this process's part of data to evaluate on."""
+        """Return this process's part of data to evaluate on; all of it, where a callback that others have not evaluates."""
+        call = caller()
+        if call is not None and call.entry.ranks != "all":
+            self._refuse_few(call)
+            self._is_even = True
+            return loader
         loader = self._part(loader, trains=False)
-        self._is_even = team_sampler_of(loader) is not None
-        if not self._is_even and self._team is not None:
-            lengths = set(self._team.gather(length_of(loader)))
-            self._is_even = len(lengths) == 1 and None not in lengths
+        lengths = set(self._lengths_of(loader, "validation"))
+        self._is_even = len(lengths) == 1 and None not in lengths
         return loader
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
         with evaluating(model), self.strategy.evaluating(is_even=self._is_even):
             yield
+
+    def _lengths_of(self, loader: Any, what: str) -> list[Any]:
+        """Return how many batches each process has; refuse to share data that is not the same everywhere."""
+        assert self._team is not None
+        sampler = team_sampler_of(loader)
+        mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
+        said = self._team.gather([length_of(loader), mine])
+        shared = [one for _, one in said]
+        if len(set(shared)) > 1:
+            raise BadLoop(
+                text(
+                    f"the processes have different {what} data: {', '.join(one or 'an order of its own' for one in shared)}.",
+                    give="each of them all of the data, of which it takes its part; or a sampler to each, for its own part",
+                )
+            )
+        return [length for length, _ in said]
+
+    def _refuse_few(self, call: Call) -> None:
+        """Raise BadLoop where a model cannot be called by some processes alone."""
+        if not isinstance(self.strategy, DataParallel):
+            raise BadLoop(
+                text(
+                    f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all.",
+                    set='ranks = "all"',
+                )
+            )
 
     def _weigh(self, run: Run, steps: Steps, lengths: list[int]) -> None:
         """Let a batch that has come again count for nothing, and those of the others for more: their mean is taken of all."""

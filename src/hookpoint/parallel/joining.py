@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
+from hookpoint.core.talk import unanswered
 from hookpoint.core.team import Solo, Team
 from hookpoint.parallel.gloo_threads import let_rest
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
 
 
-def joined(*, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> Team:
+def joined(*, seconds: float | None = None, model_size: int = 1, has_stages: bool = False) -> Team:
     """Return the team of the processes that torch.distributed knows, or that torchrun started; of one where there are none.
 
     All processes call it at the same place. Where torchrun started them and nobody has initialised torch.distributed, it is
-    done here, and undone when the process ends: sharded parameters are of no use without it, also after a run.
+    done here, and undone when the process ends: sharded parameters are of no use without it, also after a run. Who waits
+    longer than `seconds` for the others says so; without it, and the first time, when they may prepare data, as long as torch.
     """
     if not dist.is_available():
         return Solo()
     if not dist.is_initialized() and is_shared():
         if local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
-        _join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        _join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", seconds)
         atexit.register(_leave)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Solo()
     _rest_at_exit()
-    return TorchTeam(seconds=seconds, model_size=model_size, has_stages=has_stages)
+    with _answered(dist.get_rank(), dist.get_world_size()):
+        return TorchTeam(seconds=SECONDS if seconds is None else seconds, model_size=model_size, has_stages=has_stages)
 
 
-def _join(backend: str) -> None:
+def _join(backend: str, seconds: float | None) -> None:
     """Initialise torch.distributed, apart from what processes have left that torchrun has started before, and restarted.
 
     Their addresses are in the same store, under the same names: who is the first of the new ones would call the dead.
@@ -42,7 +49,20 @@ def _join(backend: str) -> None:
     store, rank, size = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    with _answered(rank, size):
+        own.set(f"rank {rank} is here", "")
+        wait = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
+        own.wait([f"rank {number} is here" for number in range(size)], wait)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+
+
+@contextmanager
+def _answered(rank: int, size: int) -> Iterator[None]:
+    """Say what this process was waiting for, where the others do not come."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise unanswered(rank, size, "the meeting that each fit, validate, predict and Loop begins with", error) from error
 
 
 def is_shared() -> bool:

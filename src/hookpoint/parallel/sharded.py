@@ -57,6 +57,8 @@ class Sharded:
         self._modules = modules = modules_in(model)
         if any(isinstance(module, FSDPModule) for module in modules):
             raise BadLoop(text("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard"))
+        for module in modules:
+            _refuse_tied(module, self._parts(module))
         send_weights(modules)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         with replaced(modules, optimizers_in(optimizer)):
@@ -85,9 +87,12 @@ class Sharded:
         policy = MixedPrecisionPolicy()
         if self.precision == "bf16":
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for part in [*_wrapped(module, self.wrap), module]:
+        for part in self._parts(module):
             # After each forward, also that of the whole: nobody is to find parameters that the next step does not change.
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+    def _parts(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        return [*_wrapped(module, self.wrap), module]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.wrap, self.precision)
@@ -115,12 +120,31 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
     ]
 
 
+def _refuse_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
+    """Refuse a parameter that two parts have: torch would, in the middle of the first forward."""
+    owners: dict[int, torch.nn.Module] = {}
+    seen: set[torch.nn.Module] = set()
+    for part in parts:
+        inside = [module for module in part.modules() if module not in seen]
+        seen.update(inside)
+        for parameter in (one for module in inside for one in module.parameters(recurse=False)):
+            if owners.setdefault(id(parameter), part) is not part:
+                names = [name for name, one in model.named_parameters(remove_duplicate=False) if one is parameter]
+                raise BadLoop(
+                    text(
+                        f"{' and '.join(names)} are one parameter, of modules that Sharded() gathers apart.",
+                        give="wrap=, with modules that have all of its names, or none of them",
+                    )
+                )
+
+
 @contextmanager
 def _gathered(modules: list[torch.nn.Module]) -> Iterator[None]:
-    """Keep what the first forward gathers until the end: later ones ask nothing of processes that have no batch any more."""
+    """Gather all, and keep it until the end: a forward asks nothing of processes that have no batch, or have none any more."""
     sharded = [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
     for part in sharded:
         part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
     try:
         yield
     finally:

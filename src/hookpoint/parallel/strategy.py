@@ -97,6 +97,8 @@ def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     from hookpoint.parallel.data_parallel import DataParallel
     from hookpoint.parallel.joining import is_shared
 
+    if isinstance(strategy, type):  # it has the methods of a strategy, too
+        raise BadLoop(text(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()"))
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
         raise BadLoop(
             text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'),
