@@ -87,6 +87,9 @@ class Loose(Protocol):
     def begin_batch(self) -> None:
         """Take note that a batch is about to be computed."""
 
+    def drop_batch(self) -> None:
+        """Take note that no step follows the batches since the last one."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -97,7 +100,8 @@ def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     from hookpoint.parallel.data_parallel import DataParallel
     from hookpoint.parallel.joining import is_shared
 
-    if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
+    is_one = isinstance(strategy, Strategy) and not isinstance(strategy, type)
+    if strategy != "auto" and strategy is not None and not is_one:
         raise BadLoop(
             text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'),
         )
