@@ -136,7 +136,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         import torch
         from subject import RANK, Ledger, train
 
-        from hookpoint import AsyncSGD, Callback, Runner
+        from hookpoint import AsyncSGD, Callback, Every, Runner
 
         class At(Callback):
             def __init__(self, step, does, rank=1, point=""):
@@ -154,6 +154,16 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
 
             def on_backward_end(self, run):
                 if run.step == self.step:
+                    self.does(run)
+
+        class Skip(At):
+            may_skip = True
+
+            def on_train_iter_begin(self, run):
+                pass
+
+            def on_iter_begin(self, run):
+                if run.mode == "train" and run.batch_idx in (self.step, 5):  # of six
                     self.does(run)
 
         def fail(run):
@@ -183,8 +193,16 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
             except (KeyError, RuntimeError, ValueError) as error:
                 threads = [one.name for one in threading.enumerate() if one.name.startswith("hookpoint-server")]
                 found[name] = [type(error).__name__, str(error), threads]
+        # A step that is skipped where processes may talk is waited for by nobody, also at the end of a pass.
+        found["skipped"] = train("async", f"{folder}/skipped", more=(Skip(3, lambda run: run.skip_step()),))["steps"]
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        data, options = (torch.ones(16, 2), torch.zeros(16, 1)), {"extra_callbacks": [], "monitors": []}
+        runner = Runner(model, optimizer, torch.nn.MSELoss(), strategy=AsyncSGD(), accumulate=2, **options)
+        try:
+            runner.fit(data, data, epochs=1, batch_size=4, validate_every=Every(iterations=1))
+        except (RuntimeError, ValueError) as error:
+            found["validated inside"] = str(error)
         runner = Runner(model, optimizer, torch.nn.MSELoss(), strategy=AsyncSGD(), extra_callbacks=[], monitors=[])
         runner.fit((torch.ones(8, 2), torch.zeros(8, 1)), epochs=1, batch_size=4)
         before = model.weight.detach().clone()
@@ -208,6 +226,9 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         assert any("between a batch and its step" in one["all talk"][1] for one in (first, second))
         for name in ("rank 1 fails", "rank 0 fails", "all talk"):
             assert result[name][2] == []
+    assert first["skipped"] == second["skipped"]
+    assert first["skipped"] == [1, 2, 3, 3, 4, 4, 5, 6, 7, 7, 8, 8, 9, 10, 11, 11, 12, 12]
+    assert any("between a batch and its step" in one["validated inside"] for one in (first, second))
     assert first["resumed"]["weights"] == second["resumed"]["weights"]
     assert first["stepped"] == second["stepped"] == [pytest.approx([0.5, 0.5])]
     facts = read_run_file(tmp_path / "run")

@@ -444,3 +444,4 @@ def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
     assert outcome.results == [None, None]
     assert "a picture is missing" in outcome.printed
     assert "Fails" in outcome.printed
+    assert "rank 0 waits in" in outcome.printed

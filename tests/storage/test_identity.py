@@ -27,6 +27,7 @@ NOW = {
     "cuda": "12.8",
     "device": "NVIDIA H200",
     "layout": "whole",
+    "copies": "alike",
     "model": "9f3c",
     "optimizer": "torch.optim.sgd.SGD",
     "precision": "float32",

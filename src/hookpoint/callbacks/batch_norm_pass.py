@@ -59,7 +59,21 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
                 module.training = training
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.momentum = momentum
-    return found if batches.number else {}
+    return _of_all(run, found, batches.number)
+
+
+def _of_all(run: Run, found: dict[str, Any], batches: int) -> dict[str, Any]:
+    """Return the statistics over the batches of all processes, the same on each; those of a pipeline see the same ones."""
+    if run.team.size > 1 and not run.team.has_stages:
+        # The statistics are means over batches; what is no mean counts them.
+        shares = [one.double() * batches if one.is_floating_point() else one for one in found.values()]
+        total, *sums = run.team.sums([batches, *(value for one in shares for value in one.reshape(-1).tolist())])
+        batches, numbers = int(total), iter(sums)
+        for one in found.values():
+            values = [next(numbers) for _ in range(one.numel())]
+            means = [value / max(batches, 1) for value in values] if one.is_floating_point() else values
+            one.copy_(one.new_tensor(means).view_as(one))
+    return found if batches else {}
 
 
 class _Counted:

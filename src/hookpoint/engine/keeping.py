@@ -16,7 +16,7 @@ from hookpoint.core.parts import has_state, state_of
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.parallel.strategy import Apart, Staged
+from hookpoint.parallel.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -85,6 +85,8 @@ def tell_schedulers(run: Run) -> None:
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
     """Return what must be, or should be, the same when a run goes on."""
     is_cut = world_size() > 1 and isinstance(strategy, Staged)
+    if world_size() > 1:  # one process alone goes on from what they have in common
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
     cuda = torch.cuda.is_available()
     return collect(
         world_size=world_size(),

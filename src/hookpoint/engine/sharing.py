@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -22,6 +22,7 @@ from hookpoint.engine.staged_forward import StagedForward
 from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.lengthened import Lengthened
+from hookpoint.parallel.others import waiting_in
 from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
@@ -169,11 +170,10 @@ class Shared:
             if begin_batch is not None:
                 begin_batch()
             self._is_apart = not steps.steps_now(run)
-            if self._is_apart:
-                with self.strategy.accumulating():
-                    step(run)
-            else:
+            with waiting_in("a step"), self.strategy.accumulating() if self._is_apart else nullcontext():
                 step(run)
+            if self._loose is not None and run._now.asked and steps.begins_window():
+                self._loose.drop_batch()
 
         return shared
 
@@ -197,7 +197,7 @@ class Shared:
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        with evaluating(model), self.strategy.evaluating(is_even=self._is_even):
+        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(is_even=self._is_even):
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:

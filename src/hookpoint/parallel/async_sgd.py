@@ -118,6 +118,7 @@ class AsyncSGD:
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+        self._refuse_to_wait()
         self.settle()
         return nullcontext()
 
@@ -135,6 +136,15 @@ class AsyncSGD:
         assert self._server is not None
         self._heard(lambda server: server.pull(self._rank, lambda values: put(self._parameters, values)))
         self._is_computing = True
+
+    def drop_batch(self) -> None:
+        """Let nobody wait for the gradient of a batch whose step was skipped."""
+        if self._is_computing:
+            self._heard(lambda server: server.drop(self._rank))
+            self._is_computing = False
+
+    def leave(self) -> None:
+        pass  # the team's end is the run's
 
     def _send(self, optimizer: Any, closure: Any = None) -> None:
         """Send this process's gradient, in the place of a step."""
@@ -191,6 +201,7 @@ class AsyncSGD:
         else:
             self._heard(lambda server: server.leave(self._rank))
         self._server = self._lines = None
+        self._is_computing = False
         parcel = Parcel(self._parameters)
         parcel.number = self._version
         parcel.put(self._parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hookpoint.core.errors import BadLoop, text
 
+CUT: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
 
 
@@ -31,6 +33,7 @@ def owned_by(stage: nn.Module) -> dict[int, torch.Tensor]:
 
 def keep_only(model: nn.Module, own: dict[int, torch.Tensor]) -> None:
     """Let a model go of every tensor that is not one of these: its modules stay, with None in the places of what is gone."""
+    CUT.add(model)
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():

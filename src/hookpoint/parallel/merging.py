@@ -16,6 +16,8 @@ class Settles(Protocol):
 
     def settle(self) -> None: ...
 
+    def leave(self) -> None: ...
+
 
 class Merging(Callback):
     """Let copies be the same at the end of a training pass, before anybody looks at the model.
@@ -42,6 +44,9 @@ class Merging(Callback):
     def on_val_epoch_begin(self, run: Run) -> None:
         if run._loop.passes[-1].is_shared and run.team.size > 1:
             self._merge_copies(run)
+
+    def on_run_end(self, run: Run) -> None:
+        self._strategy.leave()
 
     @staticmethod
     def _merge_copies(run: Run) -> None:

@@ -9,13 +9,22 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.parallel.cutting import CUT
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the module that a model is, or those of a mapping of models; refuse what has no weights yet."""
+    """Return the module that a model is, or those of a mapping of models; refuse what has no weights, or not all of them."""
     found = model.values() if isinstance(model, Mapping) else [model]
     modules = [module for module in found if isinstance(module, torch.nn.Module)]
     for module in modules:
+        if module in CUT or any(hasattr(one, "full_tensor") for one in module.parameters()):
+            raise BadLoop(
+                text(
+                    "the model is split already: a process has parts of it only.",
+                    make="another for another strategy, with the weights of a checkpoint: hookpoint.load_weights(...)",
+                    drop="or your own parallelize_module, or fully_shard",
+                )
+            )
         for name, parameter in module.named_parameters():
             if parameter.is_meta or torch.nn.parameter.is_lazy(parameter):
                 raise BadLoop(

@@ -51,7 +51,8 @@ class ParameterAveraging:
         self._modules: list[torch.nn.Module] = []
         self._optimizers: list[Any] = []
         self._steps: list[int] = []
-        self._is_merged = self._gradients_are_merged = False
+        self._is_merged = self._gradients_are_merged = self._is_in_run = False
+        self._watched: list[Any] = []
 
     def team(self) -> Team:
         self._steps = [0] * len(self._steps)
@@ -61,18 +62,24 @@ class ParameterAveraging:
         self._model, self._modules, self._optimizers = model, modules_in(model), optimizers_in(optimizer)
         self._steps = [0] * len(self._optimizers)
         send_weights(self._modules)
+        for handle in self._watched:  # of a Runner before
+            handle.remove()
+        self._watched = []
         for one in self._optimizers:
             if not hasattr(one, "register_step_post_hook"):
                 raise BadLoop(
                     text(f"ParameterAveraging cannot follow the steps of {type(one).__name__}.", give="a torch.optim.Optimizer")
                 )
-            one.register_step_pre_hook(self._before_step)
-            one.register_step_post_hook(self._after_step)
+            self._watched += [one.register_step_pre_hook(self._before_step), one.register_step_post_hook(self._after_step)]
         self._buffers = SharedBuffers(self._modules)
         return model
 
     def begin_batch(self) -> None:
+        self._is_in_run = True
         self._is_merged = False  # a forward changes the statistics of batch norm
+
+    def drop_batch(self) -> None:
+        pass  # nobody waits for it
 
     def accumulating(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -100,17 +107,23 @@ class ParameterAveraging:
                 self._merge(one)
             self._is_merged = True
 
+    def leave(self) -> None:
+        """Take steps that come after the run for what they are: those of one process."""
+        self._is_in_run = False
+
     def means(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return means_of(tensors)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._steps[self._number(optimizer)] < self.warmup:
+        if self._is_in_run and self._steps[self._number(optimizer)] < self.warmup:
             if not self._gradients_are_merged:  # by whoever steps without the Runner
                 self._average_gradients(_parameters_of(optimizer))
             self._buffers.share()
         self._gradients_are_merged = False
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if not self._is_in_run:
+            return
         number = self._number(optimizer)
         self._steps[number] += 1
         since = self._steps[number] - self.warmup

@@ -66,6 +66,10 @@ class ParameterServer:
             self._trace.append(Applied(worker, *self.rule.push(worker)))
             self._changed.notify_all()
 
+    def drop(self, worker: int) -> None:
+        """Wait no longer for the gradient that a worker was computing."""
+        self.leave(worker)
+
     def leave(self, worker: int) -> None:
         """Take a worker off: nobody waits for its gradient any more."""
         with self._changed:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from hookpoint.core.talk import unanswered
 from hookpoint.parallel.microbatches import MicrobatchLoss, number_of
+from hookpoint.parallel.others import is_of_others
 from hookpoint.parallel.skeleton import Shapes, Skeleton
 
 MOST_PIPES = 8  # of different shapes: each has room for what the stage before sends
@@ -103,7 +104,7 @@ class Pipes:
             pipe.stage.clear_runtime_states()
         except Exception as error:
             self._pipes.clear()
-            if _is_of_others(error):
+            if is_of_others(error):
                 raise unanswered(self.rank, self.size, "a walk through the pipeline", error) from error
             dist.destroy_process_group(self.group)
             cause = error.__cause__
@@ -144,9 +145,3 @@ class Contiguous(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return tree_map_only(torch.Tensor, torch.Tensor.contiguous, self.module(*inputs))
-
-
-def _is_of_others(error: BaseException) -> bool:
-    """Say whether it is torch.distributed that failed: another process is gone, or did not come in time."""
-    said = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in said or "nccl" in said or "timed out" in said

@@ -14,7 +14,7 @@ from hookpoint.core.errors import OutOfStep, text
 from hookpoint.parallel.parameter_server import ParameterServer
 from hookpoint.parallel.parcel import Parcel
 
-PULL, PUSH, DONE, FAILED = range(4)
+PULL, PUSH, DROP, DONE, FAILED = range(5)
 NO_VERSION = -1
 
 
@@ -42,6 +42,9 @@ class RemoteServer:
         self._parcel.put(gradients)
         self._ask(PUSH)
         dist.send(self._parcel.buffer, dst=0, group=self._group)
+
+    def drop(self, worker: int) -> None:
+        self._ask(DROP)
 
     def leave(self, worker: int, *, has_failed: bool = False) -> None:
         self._ask(FAILED if has_failed else DONE)
@@ -84,6 +87,8 @@ class ServerLines:
                 elif asked == PUSH:
                     dist.recv(parcel.buffer, src=worker, group=self._group)
                     self._apply(worker, parcel)
+                elif asked == DROP:
+                    server.drop(worker)
                 else:
                     if asked == FAILED:
                         server.fail(f"rank {worker} has failed")

@@ -87,6 +87,9 @@ class Loose(Protocol):
     def begin_batch(self) -> None:
         """Take note that a batch is about to be computed."""
 
+    def drop_batch(self) -> None:
+        """Take note that no step follows the batches since the last one."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

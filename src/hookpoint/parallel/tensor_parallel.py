@@ -74,8 +74,6 @@ class TensorParallel:
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         modules, optimizers = modules_in(model), optimizers_in(optimizer)
-        if any(isinstance(one, DTensor) for module in modules for one in module.parameters()):
-            raise BadLoop(text("the model is split already.", drop="strategy=TensorParallel(), or your own parallelize_module"))
         models = model if isinstance(model, Mapping) else {"": model}
         found = splits(self.plan, {name: one for name, one in models.items() if one in modules}, self.model_size)
         send_weights(modules)

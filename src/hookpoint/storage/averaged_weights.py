@@ -28,11 +28,16 @@ def averaged_weights(folder: Path, which: bool | str) -> dict[str, Any]:
     kept = found[named[0]]
     if not kept["averages"]:
         raise CannotResume(text(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint"))
-    # Where layers were on several processes, each has averaged its own.
+    # Where layers were on several processes, each has averaged its own; where copies were, the mean of all counts.
     shares = [share.get("callbacks", {}).get(named[0], {}).get("state", {}) for share in state.get("ranks", ())]
-    values = {name: value for one in (*shares, kept) for part in AVERAGES for name, value in one.get(part, {}).items()}
-    model, values = filled([state["parts"]["model"], values], folder)
-    return _put_in(model, values)
+    several = [{name: value for part in AVERAGES for name, value in one.get(part, {}).items()} for one in (kept, *shares[1:])]
+    model, several = filled([state["parts"]["model"], several], folder)
+    return _put_in(model, {name: _mean([one[name] for one in several if name in one]) for each in several for name in each})
+
+
+def _mean(values: list[Any]) -> Any:
+    """Return the mean; of whole numbers the first."""
+    return sum(values) / len(values) if len(values) > 1 and values[0].is_floating_point() else values[0]
 
 
 def _put_in(model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ DIFFERENCES = {
     "world_size": Meaning("refused", "each process has a part of the data and of the state"),
     "model_size": Meaning("refused", "other processes have the same samples"),
     "layout": Meaning("refused", "each process has other layers of the model"),
+    "copies": Meaning("refused", "each process may have a model of its own, and merges it with the others in another way"),
     "model": Meaning("refused", "its weights have other names, shapes or types"),
     "optimizer": Meaning("refused", "its state means nothing to another class"),
     "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
