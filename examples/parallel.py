@@ -6,7 +6,7 @@
 
 In one process it trains as digits.py does. Each process has its own part of every batch: together they see the same number of
 pictures in a step, whatever their number is. With tensor, all of them have the same pictures and parts of the network's head,
-which is wider then; with data-tensor, so have each two of them.
+which is wider then; with data-tensor, so have each two. In a pipeline they have the same pictures, and different layers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ import hookpoint
 from hookpoint import Runner
 
 HEAD: dict[str, Any] = {"4.2": "colwise", "4.4": "rowwise"}  # convolutions are not split: torch has no styles for them
-STRATEGIES: dict[str, Any] = {"auto": "auto", "data": hookpoint.DataParallel(), "sharded": hookpoint.Sharded()}
-STRATEGIES["tensor"] = hookpoint.TensorParallel(HEAD)
-STRATEGIES["data-tensor"] = hookpoint.TensorParallel(HEAD, size=2)
-STRATEGIES["pipeline"] = hookpoint.PipelineParallel(split=(3,))
-STRATEGIES["averaging"] = hookpoint.ParameterAveraging(period=8)
-STRATEGIES["async"] = hookpoint.AsyncSGD(staleness=4)
+STRATEGIES: dict[str, Any] = {
+    "auto": "auto",
+    "data": hookpoint.DataParallel(),
+    "sharded": hookpoint.Sharded(),
+    "tensor": hookpoint.TensorParallel(HEAD),
+    "data-tensor": hookpoint.TensorParallel(HEAD, size=2),
+    "pipeline": hookpoint.PipelineParallel(split=(3,)),
+    "averaging": hookpoint.ParameterAveraging(period=8),
+    "async": hookpoint.AsyncSGD(staleness=4),
+}
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:
