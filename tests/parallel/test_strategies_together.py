@@ -12,7 +12,7 @@ hookpoint = pytest.importorskip("hookpoint")
 
 
 def test_a_class_is_no_strategy():
-    with pytest.raises(BadLoop, match="strategy=<class"):
+    with pytest.raises(BadLoop, match="strategy=AsyncSGD is a class"):
         hookpoint.Runner(torch.nn.Linear(2, 1), strategy=hookpoint.AsyncSGD)
 
 
