@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROBE = """
 import json, os, sys
 
@@ -96,3 +98,12 @@ def test_a_change_would_be_seen():
     change = "import logging, os, random\nos.environ['X'] = '1'; logging.basicConfig(); random.random()"
     changed = probe(WATCHING.replace("import hookpoint\n", f"import hookpoint\n{change}\n"))["changed"]
     assert changed == ["environ", "handlers", "random"]
+
+
+def test_a_runner_of_one_process_does_not_wait_for_what_only_several_need():
+    pytest.importorskip("torch")
+    source = "import sys; from hookpoint import Runner; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.split()
+    assert "hookpoint.engine.runner" in loaded
+    slow = ("tensor", "fsdp", "checkpoint", "pipelining")
+    assert [name for name in slow if f"torch.distributed.{name}" in loaded] == []

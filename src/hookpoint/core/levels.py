@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ class Levels:
     resuming: Resuming
     saving: Saving
     share: StepShare
+    running: Callable[[], Run]
     _run: Run | None
-
-    def running(self) -> Run:
-        raise NotImplementedError
 
     def agree_now(self, what: str) -> None:
         """Let all processes of a team act on what any of them has asked for; all of them are at this point."""
