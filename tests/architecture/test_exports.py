@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hookpoint
+from hookpoint._exports import HOOKPOINT
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def test_the_list_is_sorted_and_has_no_doubles():
 
 
 def test_the_list_is_what_the_lazy_table_offers():
-    assert set(hookpoint.__all__) == set(hookpoint._WHERE) | {"__version__"}
+    assert set(hookpoint.__all__) == set(HOOKPOINT) | {"__version__"}
 
 
 def test_the_list_is_what_type_checkers_see():

@@ -65,7 +65,11 @@ def third_party(modules: list[str]) -> list[str]:
 def test_import_loads_no_third_party_module_and_not_even_the_core():
     loaded = probe(BARE)["after_import"]
     assert third_party(loaded) == []
-    assert [name for name in loaded if name.startswith("hookpoint")] == ["hookpoint", "hookpoint._version"]
+    assert [name for name in loaded if name.startswith("hookpoint")] == [
+        "hookpoint",
+        "hookpoint._exports",
+        "hookpoint._version",
+    ]
 
 
 def test_using_every_name_but_runner_loads_no_third_party_module():

@@ -28,9 +28,10 @@ MAY_IMPORT = {
     "presets": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,
+    "_exports": set(),
     "_version": set(),
 }
-FOR_EVERYONE = {"_version"}
+FOR_EVERYONE = {"_exports", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from hookpoint import Callback, callbacks, monitors
+from hookpoint._exports import CALLBACKS, MONITORS
 
 # What callbacks are made with.
 NO_CALLBACKS = [
@@ -18,9 +19,9 @@ NO_CALLBACKS = [
 ]
 
 
-@pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
-def test_names_are_listed_once_and_sorted(package):
-    assert package.__all__ == sorted(set(package.__all__)) == sorted(package._WHERE) == dir(package)
+@pytest.mark.parametrize(("package", "exports"), [(callbacks, CALLBACKS), (monitors, MONITORS)])
+def test_names_are_listed_once_and_sorted(package, exports):
+    assert package.__all__ == sorted(exports) == dir(package)
 
 
 @pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)

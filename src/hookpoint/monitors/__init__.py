@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hookpoint._exports import MONITORS, load
+
 if TYPE_CHECKING:
-    from hookpoint.monitors.csv_logger import CSVLogger
-    from hookpoint.monitors.history import History
-    from hookpoint.monitors.json_writer import JSONWriter, read_scalars
-    from hookpoint.monitors.mlflow_monitor import MLflowMonitor
-    from hookpoint.monitors.remote_monitor import RemoteMonitor
-    from hookpoint.monitors.scalar_printer import ScalarPrinter
-    from hookpoint.monitors.tf_event_writer import TFEventWriter
-    from hookpoint.monitors.wandb_monitor import WandbMonitor
+    from hookpoint.monitors.csv_logger import CSVLogger as CSVLogger
+    from hookpoint.monitors.history import History as History
+    from hookpoint.monitors.json_writer import JSONWriter as JSONWriter
+    from hookpoint.monitors.json_writer import read_scalars as read_scalars
+    from hookpoint.monitors.mlflow_monitor import MLflowMonitor as MLflowMonitor
+    from hookpoint.monitors.remote_monitor import RemoteMonitor as RemoteMonitor
+    from hookpoint.monitors.scalar_printer import ScalarPrinter as ScalarPrinter
+    from hookpoint.monitors.tf_event_writer import TFEventWriter as TFEventWriter
+    from hookpoint.monitors.wandb_monitor import WandbMonitor as WandbMonitor
 
-_WHERE = {
-    "CSVLogger": "monitors.csv_logger",
-    "History": "monitors.history",
-    "JSONWriter": "monitors.json_writer",
-    "MLflowMonitor": "monitors.mlflow_monitor",
-    "RemoteMonitor": "monitors.remote_monitor",
-    "ScalarPrinter": "monitors.scalar_printer",
-    "TFEventWriter": "monitors.tf_event_writer",
-    "WandbMonitor": "monitors.wandb_monitor",
-    "read_scalars": "monitors.json_writer",
-}
-
-__all__ = [
-    "CSVLogger",
-    "History",
-    "JSONWriter",
-    "MLflowMonitor",
-    "RemoteMonitor",
-    "ScalarPrinter",
-    "TFEventWriter",
-    "WandbMonitor",
-    "read_scalars",
-]
+__all__ = sorted(MONITORS)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"hookpoint.monitors has no '{name}'")
-    value = getattr(import_module(f"hookpoint.{_WHERE[name]}"), name)
-    globals()[name] = value
+    value = globals()[name] = load("hookpoint.monitors", MONITORS, name)
     return value
 
 

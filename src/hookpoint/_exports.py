@@ -1,0 +1,166 @@
+"""The public names of hookpoint, hookpoint.callbacks and hookpoint.monitors, each with the module that defines it.
+
+Names are loaded on first use, so that importing hookpoint does not import torch. The packages repeat the names under
+`TYPE_CHECKING` for type checkers; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+HOOKPOINT = {
+    "After": "core.when",
+    "AsyncSGD": "parallel.async_sgd",
+    "At": "core.when",
+    "Before": "core.when",
+    "Between": "core.when",
+    "Callback": "core.callback",
+    "CallbackFactory": "core.callback_factory",
+    "CallbackPipeline": "core.pipeline",
+    "DataParallel": "parallel.data_parallel",
+    "EnableCallbackIf": "core.periodic",
+    "Every": "core.when",
+    "HookedLoader": "engine.hooked_loader",
+    "HookpointError": "core.errors",
+    "HookpointWarning": "core.errors",
+    "Hooks": "core.hooks",
+    "HyperParam": "core.hyper",
+    "If": "core.when",
+    "LambdaCallback": "core.lambda_callback",
+    "Loop": "presets.loop",
+    "MainCallBack": "core.main_callback",
+    "MainCallback": "core.main_callback",
+    "ObjAttrParam": "core.hyper",
+    "Once": "core.when",
+    "ParameterAveraging": "parallel.parameter_averaging",
+    "PeriodicCallback": "core.periodic",
+    "PeriodicTrigger": "core.periodic",
+    "PipelineParallel": "parallel.pipeline_parallel",
+    "Point": "core.points",
+    "Record": "core.records",
+    "Replace": "core.replace",
+    "Run": "core.run",
+    "Runner": "presets.runner",
+    "SeededSamples": "engine.seeded_samples",
+    "Sharded": "parallel.sharded",
+    "StopRun": "core.errors",
+    "Store": "core.store",
+    "TensorParallel": "parallel.tensor_parallel",
+    "When": "core.when",
+    "callbacks": "callbacks",
+    "current_run": "core.current",
+    "declare": "core.points",
+    "errors": "core.errors",
+    "guard": "core.guard",
+    "guarding": "core.guard",
+    "install": "core.guard",
+    "load_weights": "storage.load_weights",
+    "log": "core.current",
+    "on": "core.on",
+    "plot": "presets.plot",
+    "points": "core.points",
+    "prove": "presets.prove",
+    "run_each": "core.routine",
+    "verify": "storage.verify",
+}
+
+CALLBACKS = {
+    "ActivationStats": "callbacks.activation_stats",
+    "BackupAndRestore": "callbacks.backup_and_restore",
+    "BinaryClassificationStats": "callbacks.binary_classification_stats",
+    "CSVLogger": "monitors.csv_logger",
+    "CheckNumerics": "callbacks.check_numerics",
+    "CheckpointConfig": "callbacks.checkpoint_config",
+    "ClassificationError": "callbacks.classification_error",
+    "DumpTensorAsImage": "callbacks.dump_tensor_as_image",
+    "DumpTensors": "callbacks.dump_tensors",
+    "EarlyStopping": "callbacks.early_stopping",
+    "EstimatedTimeLeft": "callbacks.estimated_time_left",
+    "FeatureTap": "callbacks.feature_tap",
+    "GPUMemoryTracker": "callbacks.gpu_memory_tracker",
+    "GPUUtilizationTracker": "callbacks.gpu_utilization_tracker",
+    "GarbageCollector": "callbacks.garbage_collector",
+    "GradientStats": "callbacks.gradient_stats",
+    "History": "monitors.history",
+    "HookTrace": "callbacks.hook_trace",
+    "HostMemoryTracker": "callbacks.host_memory_tracker",
+    "HumanHyperParamSetter": "callbacks.human_hyper_param_setter",
+    "HyperParamSetterWithFunc": "callbacks.hyper_param_setter_with_func",
+    "InferenceRunner": "callbacks.inference_runner",
+    "Inferencer": "callbacks.inferencer",
+    "InjectShell": "callbacks.inject_shell",
+    "JSONWriter": "monitors.json_writer",
+    "LearningRateScheduler": "callbacks.learning_rate_scheduler",
+    "LossMonitor": "callbacks.loss_monitor",
+    "MLflowMonitor": "monitors.mlflow_monitor",
+    "MaxSaver": "callbacks.max_saver",
+    "MaxSteps": "callbacks.max_steps",
+    "MergeAllSummaries": "callbacks.merge_all_summaries",
+    "MinSaver": "callbacks.min_saver",
+    "ModelCheckpoint": "callbacks.model_checkpoint",
+    "ModelSaver": "callbacks.model_saver",
+    "ModuleHooks": "callbacks.module_hooks",
+    "MovingAverageSummary": "callbacks.moving_average_summary",
+    "Notify": "callbacks.notify",
+    "OnRequestExit": "callbacks.on_request_exit",
+    "ParameterHooks": "callbacks.parameter_hooks",
+    "ProcessTensors": "callbacks.process_tensors",
+    "ProfilerTrace": "callbacks.profiler_trace",
+    "ProgressBar": "callbacks.progress_bar",
+    "ReduceLROnPlateau": "callbacks.reduce_lr_on_plateau",
+    "RemoteMonitor": "monitors.remote_monitor",
+    "RunOp": "callbacks.run_op",
+    "RunUpdateOps": "callbacks.run_update_ops",
+    "ScalarPrinter": "monitors.scalar_printer",
+    "ScalarStats": "callbacks.scalar_stats",
+    "ScheduledHyperParamSetter": "callbacks.scheduled_hyper_param_setter",
+    "SendMonitorData": "callbacks.send_monitor_data",
+    "SendStat": "callbacks.send_stat",
+    "SimpleMovingAverage": "callbacks.simple_moving_average",
+    "StartProcOrThread": "callbacks.start_proc_or_thread",
+    "StatMonitorParamSetter": "callbacks.stat_monitor_param_setter",
+    "StepTimeout": "callbacks.step_timeout",
+    "StepTooSlow": "callbacks.step_too_slow",
+    "StochasticWeightAveraging": "callbacks.stochastic_weight_averaging",
+    "StopAtThreshold": "callbacks.stop_at_threshold",
+    "StopAtTime": "callbacks.stop_at_time",
+    "SummaryCollector": "callbacks.summary_collector",
+    "SwapEMAWeights": "callbacks.swap_ema_weights",
+    "TFEventWriter": "monitors.tf_event_writer",
+    "TensorPrinter": "callbacks.tensor_printer",
+    "TerminateOnNaN": "callbacks.terminate_on_nan",
+    "ThroughputTracker": "callbacks.throughput_tracker",
+    "TimeMonitor": "callbacks.time_monitor",
+    "TopKSaver": "callbacks.top_k_saver",
+    "WandbMonitor": "monitors.wandb_monitor",
+}
+
+MONITORS = {
+    "CSVLogger": "monitors.csv_logger",
+    "History": "monitors.history",
+    "JSONWriter": "monitors.json_writer",
+    "MLflowMonitor": "monitors.mlflow_monitor",
+    "RemoteMonitor": "monitors.remote_monitor",
+    "ScalarPrinter": "monitors.scalar_printer",
+    "TFEventWriter": "monitors.tf_event_writer",
+    "WandbMonitor": "monitors.wandb_monitor",
+    "read_scalars": "monitors.json_writer",
+}
+
+
+MODULES = ("callbacks", "errors")
+
+
+def load(package: str, exports: Mapping[str, str], name: str) -> Any:
+    """Import and return a public name of a package. `errors` and `callbacks` are modules, public as such."""
+    if name not in exports:
+        raise AttributeError(f"{package} has no '{name}'")
+    try:
+        module = import_module(f"hookpoint.{exports[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"{package}.{name} needs PyTorch: pip install 'hookpoint[torch]'") from error
+    return module if name in MODULES else getattr(module, name)
