@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -103,11 +104,11 @@ class EarlyStopping(MetricWatcher):
             logger.warning("%s; that had stopped this run, and a higher patience goes on with it", self._reason())
             run.stop(self._reason())
 
-    def take(self, run: Run, step: int, value: float) -> None:
+    def take(self, run: Run, moment: Moment, value: float) -> None:
         if run.epoch <= self.start_from_epoch:
             return
         if self._patience.take(value, run.step) and self.restore_best_weights:
-            self._keep_weights(run, measured_at=step)
+            self._keep_weights(run, measured_at=moment.step)
         if self.stopped:
             if self.verbose:
                 say(f"epoch {run.epoch}: {self._reason()}")

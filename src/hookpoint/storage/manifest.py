@@ -18,6 +18,7 @@ from typing import Any
 
 from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.moment import Moment
 from hookpoint.storage.encoding import for_json, restored
 from hookpoint.storage.layout import MANIFEST
 from hookpoint.storage.tree import copied
@@ -60,6 +61,11 @@ class Manifest:
         return cls(step, elapsed, tuple(tags), kind, clocks, identity, versions(), created, files)
 
     @property
+    def moment(self) -> Moment:
+        """Where the run stood when it was written."""
+        return Moment.of({**self.clocks, "step": self.step})
+
+    @property
     def is_of_exception(self) -> bool:
         """Whether it holds what an exception left, which is for people to look into."""
         return self.kind == EXCEPTION
@@ -69,6 +75,8 @@ class Manifest:
         content = {
             "format": FORMAT,
             "step": self.step,
+            "epoch": self.moment.epoch,
+            "iteration": self.moment.iteration,
             "elapsed": self.elapsed,
             "tags": list(self.tags),
             "kind": self.kind,
