@@ -44,6 +44,7 @@ class ModelSaver(Saver):
         self.tag = named("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         self.name = self.name or ("ModelSaver" if tag == "model" else f"ModelSaver({tag})")
+        self.limits = (tag,)
         self.async_save = async_save
 
     def on_trigger(self, run: Run) -> None:

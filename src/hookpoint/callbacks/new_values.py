@@ -37,22 +37,20 @@ class NewValues:
         self._seen = count
         return run.metrics.newest(self.metric)
 
-    def take_current(self, run: Run) -> float | None:
+    def take_current(self, run: Run) -> tuple[Moment, float] | None:
         """Return the newest value if it is one of the weights as they are now; say once that there was an older one."""
         found = self.take(run)
         if found is None:
             return None
-        moment, value = found
-        if is_current(moment, run):
-            return value
+        if is_current(found[0], run):
+            return found
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "'%s' was measured at step %d, and it is step %d now: the weights that had it are gone, and not saved."
+                "'%s' was measured at %s, and it is %s now: the weights that had it are gone, and not saved."
                 " Trigger its saver where it is measured, with .when(...)",
                 self.metric,
-                moment.step,
-                run.step,
+                *told_apart(found[0], run.moment),
             )
         return None
 
@@ -73,3 +71,12 @@ def is_current(moment: Moment, run: Run) -> bool:
         return True
     is_at_iteration_end = run.mode == "train" and run._now is not NO_ITERATION
     return is_at_iteration_end and moment.epoch == now.epoch and moment.iteration == run.iteration - 1
+
+
+def told_apart(earlier: Moment, later: Moment) -> tuple[str, str]:
+    """Return the names of two moments in words: by their steps, or where these are the same, by what tells them apart."""
+    if earlier.step != later.step:
+        return f"step {earlier.step}", f"step {later.step}"
+    if earlier.epoch != later.epoch:
+        return f"epoch {earlier.epoch}", f"epoch {later.epoch}"
+    return f"iteration {earlier.iteration}", f"iteration {later.iteration}"

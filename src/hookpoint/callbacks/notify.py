@@ -110,7 +110,7 @@ class Notify(Callback):
         if self.best is None or self._outbox is None:
             return
         found, before = self._values.take(run), self.best.value
-        if found is None or not self.best.take(found[1], found[0].step) or "best" not in self.on:
+        if found is None or not self.best.take(found[1], found[0]) or "best" not in self.on:
             return
         now = monotonic()
         if self._told_at is not None and now < self._told_at + 60 * self.minutes_between:

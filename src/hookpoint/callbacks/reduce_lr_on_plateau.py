@@ -77,7 +77,7 @@ class ReduceLROnPlateau(MetricWatcher):
         super().on_epoch_end(run)
 
     def take(self, run: Run, moment: Moment, value: float) -> None:
-        if self._plateau.take(value, moment.step) and self.setting.adjust(run, self._reduced):
+        if self._plateau.take(value, moment) and self.setting.adjust(run, self._reduced):
             self._plateau.start_cooling()
             if self.verbose:
                 say(f"epoch {run.epoch}: {self.name} reduces {self.setting.name} to {self.setting.value(run):g}")

@@ -1,4 +1,4 @@
-"""TopK: which steps had the best values of a metric. A plain object, like Best."""
+"""TopK: which moments had the best values of a metric. A plain object, like Best."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from hookpoint.callbacks.best import Mode
 from hookpoint.core.errors import text
+from hookpoint.core.moment import Moment
 
 
 class TopK:
-    """Keep the `k` best values with their steps, the best first; of equal ones the earlier stays. NaN is never among them.
+    """Keep the `k` best values with their moments, the best first; of equal ones the earlier stays. NaN is never among them.
 
-    A step is `in` it as long as its value is among the best.
+    A moment, or a step, is `in` it as long as its value is among the best.
 
     >>> top = TopK(2, "max")
     >>> [top.take(value, step) for step, value in enumerate([0.1, 0.3, 0.3, 0.1, 0.5])]
@@ -32,22 +33,22 @@ class TopK:
 
     def reset(self) -> None:
         """Forget all values."""
-        self.ranking: list[tuple[float, int]] = []
+        self.ranking: list[tuple[float, Moment | int]] = []
 
-    def __contains__(self, step: object) -> bool:
-        return any(step == one for _, one in self.ranking)
+    def __contains__(self, at: object) -> bool:
+        return any(at == one for _, one in self.ranking)
 
-    def take(self, value: float, step: int) -> bool:
-        """Take in a value; say whether it is among the best now. A second value of a step replaces its first."""
+    def take(self, value: float, at: Moment | int) -> bool:
+        """Take in a value; say whether it is among the best now. A second value of a moment replaces its first."""
         sign = 1 if self.mode == "min" else -1
-        others = [pair for pair in self.ranking if pair[1] != step]
+        others = [pair for pair in self.ranking if pair[1] != at]
         if not sign * value < math.inf:  # NaN, or the worst there is
             return False
-        self.ranking = sorted([*others, (value, step)], key=lambda pair: (sign * pair[0], pair[1]))[: self.k]
-        return step in self
+        self.ranking = sorted([*others, (value, at)], key=lambda pair: sign * pair[0])[: self.k]  # equal ones stay as they came
+        return at in self
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ranking": [list(pair) for pair in self.ranking]}
+        return {"ranking": [[value, list(at) if isinstance(at, Moment) else at] for value, at in self.ranking]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.ranking = [(value, step) for value, step in state["ranking"]]
+        self.ranking = [(value, at if isinstance(at, int) else Moment(*at)) for value, at in state["ranking"]]

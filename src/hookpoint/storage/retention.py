@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from hookpoint.core.errors import BadRetention, text
+from hookpoint.core.moment import Moment
 from hookpoint.core.store import Keep, Kept
 
 
@@ -48,9 +49,9 @@ class KeepEvery:
 
 @dataclass(frozen=True, slots=True)
 class KeepNamed:
-    """Keep those whose name or step is in a collection. It is looked into anew at each call: its owner may change it."""
+    """Keep those whose name, step or moment is in a collection, which is looked into anew at each call."""
 
-    names: Container[str] | Container[int]
+    names: Container[str] | Container[int] | Container[Moment]
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not isinstance(self.names, Container):
@@ -59,7 +60,7 @@ class KeepNamed:
             )
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        return [one for one in kept if one.name in self.names or one.step in self.names]
+        return [one for one in kept if one.name in self.names or one.step in self.names or one.moment in self.names]
 
 
 class KeepAny:
