@@ -123,7 +123,7 @@ def test_averages_resume_where_they_were(tmp_path):
     assert torch.equal(ema.weights()["value"], whole.weights()["value"])
 
 
-@pytest.mark.parametrize("saver", [ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None), BackupAndRestore()])
+@pytest.mark.parametrize("saver", [ModelSaver(max_to_keep=2), BackupAndRestore()])
 def test_limits_count_epochs(tmp_path, saver):
     train(tmp_path, [saver])
     number = 2 if isinstance(saver, ModelSaver) else 1

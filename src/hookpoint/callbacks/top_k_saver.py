@@ -8,7 +8,7 @@ from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.new_values import NewValues
 from hookpoint.callbacks.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks.top_k import TopK
-from hookpoint.storage.retention import KeepNamed, KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -40,7 +40,7 @@ class TopKSaver(Saver):
         self.monitor_stat = named("TopKSaver", "monitor_stat", monitor_stat)
         self.tag = f"top-{monitor_stat if filename is None else named('TopKSaver', 'filename', filename)}"
         self.top = TopK(k, mode_of(monitor_stat, mode))
-        super().__init__({self.tag: KeepNamed(self.top)}, **options)
+        super().__init__({self.tag: self.top}, **options)
         self.reads = (monitor_stat,)
         self.name = self.name or f"TopKSaver({monitor_stat})"
         self.best_tag = f"best-{self.tag.removeprefix('top-')}"
@@ -51,10 +51,7 @@ class TopKSaver(Saver):
     @property
     def best(self) -> Best:
         """The best value so far, and its moment."""
-        best = Best(self.top.mode)
-        for value, at in self.top.ranking[:1]:
-            best.take(value, at)
-        return best
+        return self.top.best
 
     def claims(self, tag: str) -> bool:
         return super().claims(tag) or (self._keeps_best and tag == self.best_tag)
@@ -79,7 +76,7 @@ class TopKSaver(Saver):
             return
         moment, value = found
         self._before = before
-        place = [at for _, at in self.top.ranking].index(moment) + 1
+        place = self.top.place(moment)
         run.put_event("top", metric=self.monitor_stat, value=value, place=place)
         saved_for = measured(self.monitor_stat, self.top.mode, value, moment)
         self.ask(run, self.tag, measured=saved_for)
