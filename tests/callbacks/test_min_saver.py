@@ -5,9 +5,10 @@ import math
 import pytest
 
 from hookpoint import Callback, Every
-from hookpoint.callbacks import MaxSaver, MinSaver, ModelSaver
+from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import MissingMetric, UnknownMetric
 from hookpoint.core.loop import Loop
+from hookpoint.core.moment import Moment
 
 
 class Events(Callback):
@@ -115,15 +116,32 @@ def test_it_runs_after_who_writes_its_metric(train, disk):
 
 
 def test_a_value_of_weights_that_are_gone_is_never_the_best(disk, caplog):
-    saver = MinSaver("val_score").when(Every(steps=2))
+    saver = MinSaver("score").when(Every(epochs=1))
     with Loop([saver], store=disk) as run:
-        for _ in run.batches(range(5)):
-            if run.batch_idx == 2:  # after two steps
-                for _ in run.batches(range(2), mode="val"):
-                    run.log(score=0.5)
+        for _ in run.epochs(1):
+            run.log(score=0.5)
+            for _ in run.batches(range(4)):
+                pass
     assert saver.best.value is None
     assert [tags for _, tags in disk.saved] == [["end"]]
-    assert caplog.messages[0].startswith("'val_score' was measured at step 2, and it is step 4 now")
+    assert caplog.messages[0].startswith("'score' was measured at step 0, and it is step 4 now")
+
+
+@pytest.mark.parametrize("schedule", [None, Every(steps=1), Every(steps=2), Every(epochs=1)])
+@pytest.mark.parametrize("make", [MinSaver, lambda metric: ModelCheckpoint(monitor=metric, save_best_only=True), TopKSaver])
+def test_a_loop_that_evaluates_first_and_steps_then_is_saved_at_the_end_of_that_iteration(disk, caplog, make, schedule):
+    saver, scores = make("val_score"), iter([3.0, 1.0, 2.0])
+    if schedule is not None:
+        saver.when(schedule)
+    with Loop([saver], store=disk) as run:
+        for _ in run.batches(range(9)):
+            if run.batch_idx % 3 == 0:  # before the step of this iteration
+                score = next(scores)
+                for _ in run.batches(range(2), mode="val"):
+                    run.log(score=score)
+    assert (saver.best.value, saver.best.step, saver.best.moment) == (1.0, 3, Moment(1, 3, 3))
+    assert [step for step, tags in disk.saved if "best-val_score" in tags] == [1, 4]
+    assert not [line for line in caplog.messages if "measured" in line]
 
 
 def test_it_may_be_triggered_where_validation_runs(disk):

@@ -36,6 +36,11 @@ def test_one_of_each_so_many_hours_of_training_is_kept_for_ever():
     assert kept(saver, 10, 20, 70, 80, 130, 140, 150) == [1, 3, 5, 6, 7]
 
 
+def test_none_is_kept_for_ever_before_so_many_hours_are_over():
+    saver = ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=1)
+    assert kept(saver, 10, 20, 30, 40) == [3, 4]
+
+
 def test_ten_and_one_of_each_half_hour_are_the_default():
     assert kept(ModelSaver(), *range(0, 120, 5)) == [1, 7, 13, *range(15, 25)]
 

@@ -46,7 +46,7 @@ def test_it_goes_on_after_a_resume_as_if_nothing_had_happened(train, disk):
 
 def test_the_name_after_top_may_be_another(train, disk):
     train([TopKSaver("acc", filename="models")], scores([1.0]))
-    assert disk.saved[0] == (3, ["top-models"])
+    assert disk.saved[0] == (3, ["top-models", "best-models"])
 
 
 def test_each_is_an_event_with_its_place(train):

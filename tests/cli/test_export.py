@@ -10,9 +10,9 @@ import os
 import pytest
 
 ROWS = [
-    {"step": 2, "epoch": 1, "at": "step", "loss": 1.5},
-    {"step": 4, "epoch": 1, "at": "step", "loss": 3.5},
-    {"step": 4, "epoch": 1, "at": "epoch", "loss": 2.5, "val_loss": 3.0},
+    {"step": 2, "iteration": 2, "epoch": 1, "at": "step", "loss": 1.5},
+    {"step": 4, "iteration": 4, "epoch": 1, "at": "step", "loss": 3.5},
+    {"step": 4, "iteration": 4, "epoch": 1, "at": "epoch", "loss": 2.5, "val_loss": 3.0},
 ]
 
 
@@ -23,12 +23,12 @@ def untimed(rows):
 def test_csv(command, train, tmp_path):
     train(epochs=1)
     result = command("export", "mine", "-o", "out.csv")
-    assert (result.stdout, result.stderr) == ("", "out.csv: 3 rows, 6 columns\n")
+    assert (result.stdout, result.stderr) == ("", "out.csv: 3 rows, 7 columns\n")
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["step", "epoch", "at", "time", "loss", "val_loss"]
+    assert list(rows[0]) == ["step", "iteration", "epoch", "at", "time", "loss", "val_loss"]
     assert untimed(rows) == [
-        {key: str(row.get(key, "")) for key in ("step", "epoch", "at", "loss", "val_loss")} for row in ROWS
+        {key: str(row.get(key, "")) for key in ("step", "iteration", "epoch", "at", "loss", "val_loss")} for row in ROWS
     ]
     assert os.listdir(tmp_path).count("out.csv") == 1
     assert not [name for name in os.listdir(tmp_path) if "staging" in name]

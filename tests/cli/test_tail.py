@@ -41,7 +41,7 @@ def test_without_following_nothing_more_is_said(command, train):
 def test_json(command, train):
     train()
     rows = [json.loads(line) for line in command("tail", "mine", "--json", "-n", "100").stdout.splitlines()]
-    assert rows[0] | {"time": 0} == {"step": 2, "epoch": 1, "time": 0, "at": "step", "loss": 1.5}
+    assert rows[0] | {"time": 0} == {"step": 2, "iteration": 2, "epoch": 1, "time": 0, "at": "step", "loss": 1.5}
     assert rows[-1]["event"] == "save"
     assert "at" not in rows[-1]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -9,6 +10,8 @@ import pytest
 from hookpoint import Callback, LambdaCallback
 from hookpoint.core.errors import BadValue, MissingMetric
 from hookpoint.core.loop import Loop
+from hookpoint.core.metrics import Metrics
+from hookpoint.core.moment import Moment
 
 
 class Tensor:
@@ -233,3 +236,23 @@ def test_logs_say_what_they_lack():
         run.log(loss=1)
         with pytest.raises(MissingMetric, match="there is no metric 'acc'"):
             run.logs["acc"]
+
+
+def test_the_newest_final_value_comes_with_its_moment():
+    with Loop() as run:
+        for epoch in run.epochs(2):
+            run.log(score=epoch / 2)
+        assert run.metrics.newest("score") == (Moment(2, 0, 0), 1.0)
+        assert run.monitors.get_history("score") == [(0, 0.5), (0, 1.0)]
+
+
+def test_moments_are_kept_and_older_states_have_the_step_only():
+    first, second = Metrics(), Metrics()
+    first.observe("score", 0.5, Moment(1, 4, 2))
+    first.observe("score", 0.25, Moment(2, 8, 4))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.newest("score") == (Moment(2, 8, 4), 0.25)
+    assert second.history("score") == [(2, 0.5), (4, 0.25)]
+    second.load_state_dict({**first.state_dict(), "history": {"score": [[2, 0.5], [4, 0.25]]}})
+    assert second.newest("score") == (Moment(2, None, 4), 0.25)
+    assert second.history("score") == [(2, 0.5), (4, 0.25)]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hookpoint.core.loop import Loop
+from hookpoint.core.moment import Moment
 from hookpoint.monitors import JSONWriter, read_scalars
 from hookpoint.monitors.json_writer import append, end_of_kept_lines, end_of_whole_lines
 
@@ -41,15 +42,15 @@ def test_each_record_is_a_line(tmp_path):
                 run.log(loss=7.0)
             run.log(note=1)
     assert without_time(rows(tmp_path / "scalars.jsonl")) == [
-        {"step": 2, "epoch": 1, "at": "step", "loss": 0.5, "accuracy": 0.5},
-        {"step": 3, "epoch": 1, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
-        {"step": 3, "epoch": 1, "at": "epoch", "val_loss": 7.0},
-        {"step": 3, "epoch": 1, "at": "value", "note": 1.0},
-        {"step": 4, "epoch": 2, "at": "step", "loss": 0.0, "accuracy": 0.5},
-        {"step": 6, "epoch": 2, "at": "step", "loss": 1.5, "accuracy": 0.5},
-        {"step": 6, "epoch": 2, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
-        {"step": 6, "epoch": 2, "at": "epoch", "val_loss": 7.0},
-        {"step": 6, "epoch": 2, "at": "value", "note": 1.0},
+        {"step": 2, "iteration": 2, "epoch": 1, "at": "step", "loss": 0.5, "accuracy": 0.5},
+        {"step": 3, "iteration": 3, "epoch": 1, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
+        {"step": 3, "iteration": 3, "epoch": 1, "at": "epoch", "val_loss": 7.0},
+        {"step": 3, "iteration": 3, "epoch": 1, "at": "value", "note": 1.0},
+        {"step": 4, "iteration": 4, "epoch": 2, "at": "step", "loss": 0.0, "accuracy": 0.5},
+        {"step": 6, "iteration": 6, "epoch": 2, "at": "step", "loss": 1.5, "accuracy": 0.5},
+        {"step": 6, "iteration": 6, "epoch": 2, "at": "epoch", "loss": 1.0, "accuracy": 0.5},
+        {"step": 6, "iteration": 6, "epoch": 2, "at": "epoch", "val_loss": 7.0},
+        {"step": 6, "iteration": 6, "epoch": 2, "at": "value", "note": 1.0},
     ]
 
 
@@ -62,7 +63,7 @@ def test_times_are_those_of_logging(tmp_path):
 
 def test_a_line_begins_with_where_the_run_stood(tmp_path):
     train(tmp_path)
-    assert list(rows(tmp_path / "scalars.jsonl")[0]) == ["step", "epoch", "time", "at", "loss"]
+    assert list(rows(tmp_path / "scalars.jsonl")[0]) == ["step", "iteration", "epoch", "time", "at", "loss"]
 
 
 def test_what_is_written_can_be_read_back(tmp_path):
@@ -84,11 +85,11 @@ def test_numbers_that_are_not_finite_are_strings_that_any_reader_of_json_takes(t
 
 def test_metrics_called_like_our_own_keys_are_kept_apart(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
-        run.log(time=1.0, step=2.0, epoch=3.0, at=4.0, loss=5.0)
+        run.log(time=1.0, step=2.0, epoch=3.0, at=4.0, iteration=6.0, loss=5.0)
     (row,) = read_scalars(tmp_path / "scalars.jsonl")
     assert (row["step"], row["epoch"], row["at"], row["loss"]) == (0, 0, "value", 5.0)
     assert row["time"] > 1.0
-    assert [row[f"values/{name}"] for name in ("time", "step", "epoch", "at")] == [1.0, 2.0, 3.0, 4.0]
+    assert [row[f"values/{name}"] for name in ("time", "step", "epoch", "at", "iteration")] == [1.0, 2.0, 3.0, 4.0, 6.0]
 
 
 def test_names_may_hold_anything(tmp_path):
@@ -108,6 +109,7 @@ def test_events_are_lines_of_their_own_file(tmp_path):
     assert without_time(rows(tmp_path / "events.jsonl")) == [
         {
             "step": 0,
+            "iteration": 0,
             "epoch": 0,
             "event": "note",
             "text": "hello",
@@ -116,7 +118,7 @@ def test_events_are_lines_of_their_own_file(tmp_path):
             "path": "x",
             "values/step": "mine",
         },
-        {"step": 0, "epoch": 1, "event": "stop", "reason": "enough"},
+        {"step": 0, "iteration": 0, "epoch": 1, "event": "stop", "reason": "enough"},
     ]
 
 
@@ -260,8 +262,9 @@ def resumed_at(step, state=None):
     class Resumes(JSONWriter):
         def on_run_begin(self, run):
             run._clocks.step = run._clocks.iteration = step
-            run.resuming = True
+            run._clocks.epoch, run.resuming = min(step, 1), True
             super().on_run_begin(run)
+            run._clocks.epoch = 0  # the epoch is opened again
             if state is not None:
                 self.load_state_dict(state)
 
@@ -381,8 +384,8 @@ def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('# hello\n{"step": 1}\n[]\n{"step": 3}\n{"step": 2}\n')
     with open(path, "rb") as file:
-        assert end_of_kept_lines(file, 2, None) == len('# hello\n{"step": 1}\n[]\n')
-        assert end_of_kept_lines(file, 9, None) == path.stat().st_size
+        assert end_of_kept_lines(file, Moment(0, None, 2), None) == len('# hello\n{"step": 1}\n[]\n')
+        assert end_of_kept_lines(file, Moment(0, None, 9), None) == path.stat().st_size
 
 
 @pytest.mark.parametrize(("text", "end"), [("", 0), ("a", 0), ("a\n", 2), ("a\nb", 2), ("a\nb\n", 4)])
@@ -391,7 +394,7 @@ def test_a_torn_line_is_no_part_of_a_file(tmp_path, text, end):
     path.write_text(text)
     with open(path, "rb") as file:
         assert end_of_whole_lines(file) == end
-        assert end_of_kept_lines(file, 9, None) == end
+        assert end_of_kept_lines(file, Moment(0, None, 9), None) == end
 
 
 def test_appending_nothing_makes_no_file(tmp_path):

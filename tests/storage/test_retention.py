@@ -32,6 +32,14 @@ def test_the_first_of_each_interval_of_training_time_is_kept():
     assert steps(KeepEvery(60)(kept)) == [1]
 
 
+def test_before_the_first_interval_is_over_a_rule_that_waits_keeps_none():
+    rule = KeepEvery(1, waits=True)
+    assert steps(rule([])) == []
+    assert steps(rule(checkpoints(10, 50, 59.9))) == []
+    assert steps(rule(checkpoints(10, 50, 60, 70))) == [1, 3]
+    assert repr(rule) == "KeepEvery(minutes=1)"
+
+
 def test_names_and_steps_are_looked_up_when_the_rule_is_called():
     best = {"step-2"}
     rule = KeepNamed(best)

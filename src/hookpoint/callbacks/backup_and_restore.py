@@ -51,6 +51,7 @@ class BackupAndRestore(Saver):
             )
         self.tag = "backup"
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
+        self.limits = (self.tag,)
         if save_freq != "epoch":
             self.when(Every(steps=positive("BackupAndRestore", "save_freq", save_freq)))
 

@@ -7,6 +7,7 @@ import re
 from typing import Any, Literal, cast
 
 from hookpoint.core.errors import text
+from hookpoint.core.moment import Moment
 
 Mode = Literal["min", "max"]
 
@@ -29,7 +30,7 @@ HIGHER_IS_BETTER = {
 
 
 class Best:
-    """Keep the best value so far, with its step. Better is strictly better: by more than `min_delta`, if that is given.
+    """Keep the best value so far, with its step or moment. Better is strictly better: by more than `min_delta`, if given.
 
     NaN never is, 0.0 is a value like any other, and the infinity that is the worst there is does not count as a first value.
     The first value has to be better than `threshold`, where one is given.
@@ -55,6 +56,7 @@ class Best:
         """Forget what was best."""
         self.value: float | None = None
         self.step: int | None = None
+        self.moment: Moment | None = None
 
     def is_beaten_by(self, value: float) -> bool:
         """Say whether a value is better, changing nothing."""
@@ -63,18 +65,20 @@ class Best:
             return value < (math.inf if to_beat is None else to_beat) - self.min_delta
         return value > (-math.inf if to_beat is None else to_beat) + self.min_delta
 
-    def take(self, value: float, step: int) -> bool:
-        """Take in a value; say whether it is the best one now."""
+    def take(self, value: float, at: Moment | int) -> bool:
+        """Take in a value of a moment, or of a step; say whether it is the best one now."""
         is_better = self.is_beaten_by(value)
         if is_better:
-            self.value, self.step = value, step
+            self.value = value
+            self.moment, self.step = (at, at.step) if isinstance(at, Moment) else (None, at)
         return is_better
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "step": self.step}
+        return {"value": self.value, "step": self.step, "moment": None if self.moment is None else list(self.moment)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value, self.step = state["value"], state["step"]
+        moment = state.get("moment")
+        self.value, self.step, self.moment = state["value"], state["step"], None if moment is None else Moment(*moment)
 
 
 def mode_of(metric: str, mode: str) -> Mode:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.best import Best, Mode
 from hookpoint.callbacks.best_watch import BestWatch
-from hookpoint.callbacks.saver import Saver, named, refuse_place
+from hookpoint.callbacks.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:
@@ -37,10 +37,17 @@ class BestSaver(Saver):
         return self._watch.best
 
     def on_trigger(self, run: Run) -> None:
+        self._look(run)
+
+    def on_val_epoch_end(self, run: Run) -> None:
+        if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
+            self._look(run)
+
+    def _look(self, run: Run) -> None:
         if self.was_lost(run, self.tag):
             self._watch.take_back()
         if self._watch.has_new_best(run):
-            self.ask(run, self.tag)
+            self.ask(run, self.tag, measured=self._watch.measured)
 
     def reset(self) -> None:
         super().reset()

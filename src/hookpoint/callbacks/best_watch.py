@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.best import Best, Mode
 from hookpoint.callbacks.new_values import NewValues
+from hookpoint.callbacks.saver import measured
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -35,14 +36,21 @@ class BestWatch:
 
     def has_new_best(self, run: Run) -> bool:
         """Look at the newest value, once; say whether it is the best so far."""
-        value, before = self._values.take_current(run), self.best.state_dict()
-        if value is None or not self.best.take(value, run.step):
+        found, before = self._values.take_current(run), self.best.state_dict()
+        if found is None or not self.best.take(found[1], found[0]):
             return False
-        self._before, previous = before, before["value"]
+        self._before, previous, value = before, before["value"], found[1]
         was = "" if previous is None else f", after {previous:g}"
         logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
         run.put_event("best", metric=self.metric, value=value, previous=previous)
         return True
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The best value, as the manifest of its checkpoint has it."""
+        assert self.best.value is not None
+        assert self.best.moment is not None
+        return measured(self.metric, self.best.mode, self.best.value, self.best.moment)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.best.state_dict(), **self._values.state_dict()}

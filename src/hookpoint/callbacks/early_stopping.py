@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.arguments import number, whole
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.metric_watcher import MetricWatcher
+from hookpoint.callbacks.new_values import is_current, told_apart
 from hookpoint.callbacks.patience import Patience
+from hookpoint.callbacks.saver import is_claimed, measured
 from hookpoint.callbacks.sharded_tensors import whole_state
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import has_state, load_state, state_of
 from hookpoint.core.terminal import say
+from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.snapshot import Snapshots
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -34,7 +38,8 @@ class EarlyStopping(MetricWatcher):
 
     With `restore_best_weights` the model has its best weights when the run ends, stopped early or not, unless an exception
     ended it. They are kept in the memory of the host, and in the checkpoint. The last checkpoint has the last weights, with
-    which a longer run goes on.
+    which a longer run resumes. Where a saver writes a checkpoint at a new best, that one is `checkpoints/best-<metric>/` too,
+    with the value in its manifest, and no saver's limit deletes it; this callback asks for no checkpoint by itself.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise; restores at on_run_end. Reads `monitor`,
     sends the event "stop". Keeps the best value, what it has counted and the best weights in the checkpoint; a run that it had
@@ -103,11 +108,13 @@ class EarlyStopping(MetricWatcher):
             logger.warning("%s; that had stopped this run, and a higher patience goes on with it", self._reason())
             run.stop(self._reason())
 
-    def take(self, run: Run, step: int, value: float) -> None:
+    def take(self, run: Run, moment: Moment, value: float) -> None:
         if run.epoch <= self.start_from_epoch:
             return
-        if self._patience.take(value, run.step) and self.restore_best_weights:
-            self._keep_weights(run, measured_at=step)
+        if self._patience.take(value, run.moment):
+            self._mark_best(run, moment, value)
+            if self.restore_best_weights:
+                self._keep_weights(run, measured_at=moment)
         if self.stopped:
             if self.verbose:
                 say(f"epoch {run.epoch}: {self._reason()}")
@@ -123,21 +130,30 @@ class EarlyStopping(MetricWatcher):
         self._has_failed = True
 
     def on_run_end(self, run: Run) -> None:
-        if self._weights is not None and not self._has_failed and self.best.step != run.step:
+        if self._weights is not None and not self._has_failed and not self._is_best_of_now(run):
             load_state(run.model, self._weights)
             logger.info("%s restored the weights of step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
 
-    def _keep_weights(self, run: Run, *, measured_at: int) -> None:
+    def _is_best_of_now(self, run: Run) -> bool:
+        moment = self.best.moment  # older checkpoints have the step only
+        return self.best.step == run.step if moment is None else moment.is_same(run.moment)
+
+    def _mark_best(self, run: Run, moment: Moment, value: float) -> None:
+        """Give the checkpoint of now, if a saver writes one, the tag of the best."""
+        tag, saving = f"best-{self.monitor}", run._loop.saving
+        if saving.savers and is_current(moment, run) and not is_claimed(run, tag, besides=self):
+            saving.mark(tag, KeepNewest(1), measured(self.monitor, self.best.mode, value, moment))
+
+    def _keep_weights(self, run: Run, *, measured_at: Moment) -> None:
         self._weights = self._snapshots.take({"model": whole_state(state_of(run.model))}, outlives_the_call=True)["model"]
-        if measured_at != run.step and not self._has_warned:
+        if not is_current(measured_at, run) and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "'%s' was measured at step %d, and it is step %d now: the weights that %s keeps are those of now."
+                "'%s' was measured at %s, and it is %s now: the weights that %s keeps are those of now."
                 " Trigger it where the metric is measured, with .when(...)",
                 self.monitor,
-                measured_at,
-                run.step,
+                *told_apart(measured_at, run.moment),
                 self.name,
             )
 

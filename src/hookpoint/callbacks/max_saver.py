@@ -17,7 +17,7 @@ class MaxSaver(BestSaver):
     """Save whenever a metric is higher than ever, as `checkpoints/best-<metric>/`: MinSaver, the other way round.
 
     Triggered at the end of each complete epoch, after those that write the metric. Reads `monitor_stat`, sends the event
-    "best" with metric, value and previous. Keeps the best value and its step in the checkpoint. Runs on all ranks. Costs one
+    "best" with metric, value and previous. Keeps the best value and its moment in the checkpoint. Runs on all ranks. Costs one
     comparison per trigger, and a checkpoint for a new best.
 
     >>> MaxSaver("val_accuracy", filename="model").tag

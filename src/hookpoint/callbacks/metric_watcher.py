@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 
@@ -33,8 +34,8 @@ class MetricWatcher(Callback):
         self._values = NewValues(monitor)
 
     @abstractmethod
-    def take(self, run: Run, step: int, value: float) -> None:
-        """Take in a value that was logged at this step."""
+    def take(self, run: Run, moment: Moment, value: float) -> None:
+        """Take in a value that was logged at this moment."""
 
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:

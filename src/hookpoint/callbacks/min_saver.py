@@ -17,12 +17,14 @@ class MinSaver(BestSaver):
     """Save whenever a metric is lower than ever, as `checkpoints/best-<metric>/`; with `reverse`, higher than ever.
 
     `filename` replaces the metric in the name. A value has to be strictly better; NaN never is. A metric that never comes is
-    an error, never a silent nothing. It counts at the step it was measured at: where validation does not run at the end of
-    epochs, `.when(...)` moves the saver to where it does. It needs no ModelSaver beside it.
+    an error, never a silent nothing. It counts at the moment it was measured at: where validation does not run at the end of
+    epochs, `.when(...)` moves the saver to where it does. A validation inside a training iteration is looked at right there;
+    its checkpoint is written when the iteration ends. It needs no ModelSaver beside it.
 
-    Triggered at the end of each complete epoch, after those that write the metric. Reads `monitor_stat`, sends the event
-    "best" with metric, value and previous. Keeps the best value and its step in the checkpoint. Runs on all ranks. Costs one
-    comparison per trigger, and a checkpoint for a new best.
+    Triggered at the end of each complete epoch, after those that write the metric. Listens to on_val_epoch_end for validations
+    inside a training pass. Reads `monitor_stat`, sends the event "best" with metric, value and previous; the manifest has the
+    value, too. Keeps the best value and its moment in the checkpoint. Runs on all ranks. Costs one comparison per trigger, and
+    a checkpoint for a new best.
 
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.best_watch import BestWatch
 from hookpoint.callbacks.checkpoint_config import CheckpointConfig
-from hookpoint.callbacks.saver import Saver, named, positive, refuse_place
+from hookpoint.callbacks.saver import Saver, is_in_training, named, positive, refuse_place
 from hookpoint.core.errors import text
 from hookpoint.core.store import Keep
 from hookpoint.core.when import Every
@@ -77,6 +77,7 @@ class ModelCheckpoint(Saver):
         super().__init__(rules, **options)
         self.name = self.name or f"ModelCheckpoint({monitor if save_best_only else prefix})"
         self.prefix = prefix
+        self.limits = () if save_best_only else (prefix,)
         self.save_best_only = save_best_only
         self.async_save = config is not None and config.async_save
         self.exception_save = config is not None and config.exception_save
@@ -109,6 +110,10 @@ class ModelCheckpoint(Saver):
         if run.epoch_complete:  # what validation finds belongs to this step, whatever the schedule
             self._save_best(run)
 
+    def on_val_epoch_end(self, run: Run) -> None:
+        if is_in_training(run):
+            self._save_best(run)
+
     def on_exception(self, run: Run) -> None:
         if self.exception_save:
             run.save(EXCEPTION, keep=KeepNewest(1))
@@ -127,7 +132,7 @@ class ModelCheckpoint(Saver):
         if self.was_lost(run, tag):
             self._watch.take_back()
         if self._watch.has_new_best(run):
-            self.ask(run, tag, in_background=self.async_save)
+            self.ask(run, tag, in_background=self.async_save, measured=self._watch.measured)
 
     def reset(self) -> None:
         super().reset()

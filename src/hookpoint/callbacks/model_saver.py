@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 class ModelSaver(Saver):
     """Save on trigger, keep the newest `max_to_keep`, and for ever the first of each so many hours of training.
 
-    `max_to_keep=None` keeps them all, `keep_checkpoint_every_n_hours=None` none for ever. A run with a saver is also saved when
-    it ends, stops or is interrupted. Checkpoints are in the workdir: `checkpoint_dir` is refused. With `async_save` training
-    waits for the copy to host memory, not for the disk. A second ModelSaver in a list needs a `tag` of its own.
+    `max_to_keep=None` keeps them all, `keep_checkpoint_every_n_hours=None` none for ever; no run that is shorter than that does
+    either. A run with a saver is also saved when it ends, stops or is interrupted: that checkpoint counts for
+    `max_to_keep`. What another saver keeps, the best checkpoint and the newest one are not deleted. Checkpoints are in the
+    workdir: `checkpoint_dir` is refused. With `async_save` training waits for the copy to host memory, not for the disk. A
+    second ModelSaver in a list needs a `tag` of its own.
 
-    Triggered at the end of each complete epoch; `.when(...)` moves it. Reads and writes no metrics. Keeps the step it last
+    Triggered at the end of each complete epoch; `.when(...)` moves it. Reads and writes no metrics. Keeps the moment it last
     saved at in the checkpoint. Runs on all ranks. A step pays nothing; a schedule of steps costs an integer comparison.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
@@ -44,6 +46,7 @@ class ModelSaver(Saver):
         self.tag = named("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         self.name = self.name or ("ModelSaver" if tag == "model" else f"ModelSaver({tag})")
+        self.limits = (tag,)
         self.async_save = async_save
 
     def on_trigger(self, run: Run) -> None:
@@ -55,5 +58,6 @@ def _keep(number: int | None, hours: float | None) -> Keep | None:
     if number is not None:
         rules.append(KeepNewest(positive("ModelSaver", "max_to_keep", number)))
     if hours is not None:
-        rules.append(KeepEvery(60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)))
+        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)
+        rules.append(KeepEvery(minutes, waits=True))
     return None if number is None else KeepAny(*rules)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.iteration import NO_ITERATION
+
 if TYPE_CHECKING:
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -26,30 +29,28 @@ class NewValues:
         self._seen = 0
         self._has_warned = False
 
-    def take(self, run: Run) -> tuple[int, float] | None:
-        """Return the step at which the newest value was logged, and the value; None where there is no new one."""
+    def take(self, run: Run) -> tuple[Moment, float] | None:
+        """Return the moment at which the newest value was logged, and the value; None where there is no new one."""
         count = run.metrics.observations(self.metric)
         if count == self._seen:
             return None
         self._seen = count
-        return run.monitors.get_history(self.metric)[-1]
+        return run.metrics.newest(self.metric)
 
-    def take_current(self, run: Run) -> float | None:
+    def take_current(self, run: Run) -> tuple[Moment, float] | None:
         """Return the newest value if it is one of the weights as they are now; say once that there was an older one."""
         found = self.take(run)
         if found is None:
             return None
-        step, value = found
-        if step == run.step:
-            return value
+        if is_current(found[0], run):
+            return found
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "'%s' was measured at step %d, and it is step %d now: the weights that had it are gone, and not saved."
+                "'%s' was measured at %s, and it is %s now: the weights that had it are gone, and not saved."
                 " Trigger its saver where it is measured, with .when(...)",
                 self.metric,
-                step,
-                run.step,
+                *told_apart(found[0], run.moment),
             )
         return None
 
@@ -58,3 +59,24 @@ class NewValues:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seen = state["seen"]
+
+
+def is_current(moment: Moment, run: Run) -> bool:
+    """Say whether a value of this moment is one of the weights as they are now.
+
+    It is, too, at the end of the iteration it was measured in: a loop may evaluate first and step then.
+    """
+    now = run.moment
+    if moment.is_same(now):
+        return True
+    is_at_iteration_end = run.mode == "train" and run._now is not NO_ITERATION
+    return is_at_iteration_end and moment.epoch == now.epoch and moment.iteration == run.iteration - 1
+
+
+def told_apart(earlier: Moment, later: Moment) -> tuple[str, str]:
+    """Return the names of two moments in words: by their steps, or where these are the same, by what tells them apart."""
+    if earlier.step != later.step:
+        return f"step {earlier.step}", f"step {later.step}"
+    if earlier.epoch != later.epoch:
+        return f"epoch {earlier.epoch}", f"epoch {later.epoch}"
+    return f"iteration {earlier.iteration}", f"iteration {later.iteration}"

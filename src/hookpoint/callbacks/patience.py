@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookpoint.callbacks.best import Best, Mode
+from hookpoint.core.moment import Moment
 
 
 class Patience:
@@ -32,9 +33,9 @@ class Patience:
     def is_over(self) -> bool:
         return self.waited > 0 and self.waited >= self.patience
 
-    def take(self, value: float, step: int) -> bool:
+    def take(self, value: float, at: Moment | int) -> bool:
         """Take in a value; say whether it is the best one now."""
-        is_best = self.best.take(value, step)
+        is_best = self.best.take(value, at)
         is_progress = is_best and self._baseline.is_beaten_by(value)
         self.waited = 0 if is_progress else self.waited + 1
         return is_best

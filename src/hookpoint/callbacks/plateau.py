@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookpoint.callbacks.best import Best, Mode
+from hookpoint.core.moment import Moment
 
 
 class Plateau:
@@ -26,12 +27,12 @@ class Plateau:
         self.best.reset()
         self.waited = self.cools_for = 0
 
-    def take(self, value: float, step: int) -> bool:
+    def take(self, value: float, at: Moment | int) -> bool:
         """Take in a value; say whether to reduce now. Who does so calls `start_cooling`; else it is said again next time."""
         if self.cools_for:
             self.cools_for -= 1
             self.waited = 0
-        if self.best.take(value, step):
+        if self.best.take(value, at):
             self.waited = 0
             return False
         if self.cools_for:

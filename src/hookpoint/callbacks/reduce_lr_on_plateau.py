@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 
@@ -75,8 +76,8 @@ class ReduceLROnPlateau(MetricWatcher):
         self.setting.log(run)
         super().on_epoch_end(run)
 
-    def take(self, run: Run, step: int, value: float) -> None:
-        if self._plateau.take(value, step) and self.setting.adjust(run, self._reduced):
+    def take(self, run: Run, moment: Moment, value: float) -> None:
+        if self._plateau.take(value, moment) and self.setting.adjust(run, self._reduced):
             self._plateau.start_cooling()
             if self.verbose:
                 say(f"epoch {run.epoch}: {self.name} reduces {self.setting.name} to {self.setting.value(run):g}")

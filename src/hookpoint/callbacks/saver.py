@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import CompileError, text
+from hookpoint.core.moment import Moment
 from hookpoint.core.store import Keep
 
 if TYPE_CHECKING:
@@ -17,20 +18,22 @@ if TYPE_CHECKING:
 
 
 class Saver(Callback):
-    """Ask for checkpoints with tags of its own, once per step; derived classes say when.
+    """Ask for checkpoints with tags of its own, once per moment; derived classes say when.
 
-    `rules` has each tag, with the rule of which checkpoints stay, or None where all do. Two savers with one tag would delete
-    each other's checkpoints: that is refused at on_setup. Keeps the steps it last asked at in the checkpoint. Runs on all
-    ranks: whether one or all of them write is for the store to know.
+    `rules` has each tag, with the rule of which checkpoints stay, or None where all do; `limits` the tags among them whose rule
+    counts the checkpoint of the run's end, too. Two savers with one tag would delete each other's checkpoints: that is refused
+    at on_setup. Keeps the moments it last asked at in the checkpoint. Runs on all ranks: whether one or all of them write is
+    for the store to know.
     """
 
     saves = True
+    limits: tuple[str, ...] = ()
 
     def __init__(self, rules: Mapping[str, Keep | None], **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.rules = dict(rules)
-        self._asked: dict[str, int] = {}
-        self._awaited: dict[str, int] = {}
+        self._asked: dict[str, Moment] = {}
+        self._awaited: dict[str, Moment] = {}
 
     def on_setup(self, run: Run) -> None:
         own = self.name or type(self).__name__
@@ -45,6 +48,10 @@ class Saver(Callback):
                     )
                 )
 
+    def claims(self, tag: str) -> bool:
+        """Say whether checkpoints with this tag are this saver's."""
+        return tag in self.rules
+
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:
             self.reset()
@@ -53,13 +60,15 @@ class Saver(Callback):
         """Forget the run before."""
         self._asked, self._awaited = {}, {}
 
-    def ask(self, run: Run, tag: str, *, in_background: bool = False) -> None:
-        """Ask for a checkpoint of this step, unless that was done."""
-        if self._asked.get(tag) != run.step:
-            self._asked[tag] = run.step
+    def ask(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
+        """Ask for a checkpoint of this moment, unless that was done; `measured` is the value it is for."""
+        last, now = self._asked.get(tag), run.moment
+        if last is None or not last.is_same(now):
+            self._asked[tag] = now
             if not in_background:
-                self._awaited[tag] = run.step
-            run.save(tag, keep=self.rules[tag], in_background=in_background, alike=self._asks_alike(run))
+                self._awaited[tag] = now
+            keep, alike = self.rules[tag], self._asks_alike(run)
+            run.save(tag, keep=keep, in_background=in_background, alike=alike, measured=measured)
 
     def _asks_alike(self, run: Run) -> bool:
         """Say whether all processes of a team ask at this step: by a clock, and not by what a function says on each of them."""
@@ -67,26 +76,47 @@ class Saver(Callback):
         return mine is not None and (mine.schedule is None or mine.schedule.is_alike)
 
     def on_save(self, tags: Sequence[str]) -> None:
-        self._awaited = {tag: step for tag, step in self._awaited.items() if tag not in tags}
+        self._awaited = {tag: moment for tag, moment in self._awaited.items() if tag not in tags}
 
     def was_lost(self, run: Run, tag: str) -> bool:
         """Say, once, whether the checkpoint that was asked for last could not be written."""
-        step = self._awaited.get(tag)
-        if step is None or not _has_passed(step, run):
+        asked_at = self._awaited.get(tag)
+        if asked_at is None or not _has_passed(asked_at, run):
             return False
         del self._awaited[tag]
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        return {"asked": dict(self._asked)}
+        return {"asked": {tag: list(moment) for tag, moment in self._asked.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._asked, self._awaited = dict(state["asked"]), {}
+        epoch = 0 if self._run is None else self._run.epoch  # older checkpoints have the step only
+        self._asked = {
+            tag: Moment(epoch, None, at) if isinstance(at, int) else Moment(*at) for tag, at in state["asked"].items()
+        }
+        self._awaited = {}
 
 
-def _has_passed(step: int, run: Run) -> bool:
-    """Say whether what was asked for at a step must have been written: in the middle of a window that is with the next one."""
-    return run.step > step + 1
+def _has_passed(asked_at: Moment, run: Run) -> bool:
+    """Say whether what was asked for must have been written: in the middle of a window that is with the next step."""
+    return run.step > asked_at.step + 1 or run.epoch > asked_at.epoch
+
+
+def measured(metric: str, mode: str, value: float, moment: Moment) -> dict[str, Any]:
+    """Return what the manifest of a checkpoint says of the value that it was saved for."""
+    return {"metric": metric, "mode": mode, "value": value, **moment.fields()}
+
+
+def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
+    """Say whether checkpoints with this tag are another saver's."""
+    savers = [entry.subject for entry in run.hooks.entries if isinstance(entry.subject, Saver)]
+    return any(one.claims(tag) for one in savers if one is not besides)
+
+
+def is_in_training(run: Run) -> bool:
+    """Say whether the pass that is ending now was made inside a training pass, as in the body of an iteration."""
+    passes = run._loop.passes
+    return bool(passes) and passes[0].mode == "train"
 
 
 def refuse_place(owner: str, argument: str, given: object) -> None:

@@ -74,7 +74,7 @@ class SimpleMovingAverage(TensorReader):
         logged = {f"{name}/SMA": mean for name, mean in means.items()}
         for name, mean in logged.items():
             mean.close()
-            run.metrics.observe(name, mean, epoch=run.epoch, step=run.step)
+            run.metrics.observe(name, mean, run.moment)
         run.monitors.put("scalars", logged)
 
     def on_run_end(self) -> None:

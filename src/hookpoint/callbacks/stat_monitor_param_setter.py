@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 
@@ -62,7 +63,7 @@ class StatMonitorParamSetter(MetricWatcher):
         self.setting.begin(run, self.name or "")
         super().on_run_begin(run)
 
-    def take(self, run: Run, step: int, value: float) -> None:
+    def take(self, run: Run, moment: Moment, value: float) -> None:
         if self._stagnation.take(value):
             self.setting.adjust(run, self.value_func)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback import Options
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -45,7 +46,7 @@ class StopAtThreshold(MetricWatcher):
         """Say whether a value is as good as the threshold."""
         return value <= self.threshold if self.mode == "min" else value >= self.threshold
 
-    def take(self, run: Run, step: int, value: float) -> None:
+    def take(self, run: Run, moment: Moment, value: float) -> None:
         if self.is_enough(value):
             self._reached = value
             self._stop(run, value)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks.arguments import number, whole
 from hookpoint.callbacks.averaged_weights import AveragedWeights
-from hookpoint.callbacks.weight_swap import changed
+from hookpoint.callbacks.weight_swap import changed, version_of
 from hookpoint.core.errors import text
+from hookpoint.core.parts import named_parameters
+from hookpoint.core.stepper import PlainStepper
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,6 +31,10 @@ class SwapEMAWeights(AveragedWeights):
     (1 + n) / (10 + n), if that is less. With `buffers="average"` the statistics of batch norm are averaged too, with "copy"
     the model's own are used. Frozen weights are as they are in the model; what is unfrozen or added counts from the next
     epoch on. `model` is what is averaged, where it is not all of the run's model.
+
+    In a loop whose step never moves (an optimizer that the run does not know, or epochs without batches), weights that have
+    changed count as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch
+    counts as one step at least, also where autograd sees no change, as with fused optimizers.
 
     The averages are in the model during every validation and prediction, and the training weights are back after it, however
     it ends; training is what it would be. With `swap_on_epoch` they are in it too at on_epoch_end, for the callbacks after this
@@ -78,7 +84,7 @@ class SwapEMAWeights(AveragedWeights):
         self.every = whole("SwapEMAWeights", "every", every, least=1)
         self.start = whole("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end
-        self._last_step = 0
+        self._last_step = self._uncounted = self._counted_in = self._version = 0
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
@@ -96,9 +102,10 @@ class SwapEMAWeights(AveragedWeights):
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
         self._last_step = run.step
+        self._note_version(self.model_of(run))
 
     def on_train_epoch_begin(self, run: Run) -> None:
-        if run.step >= self.start:
+        if self._steps(run) >= self.start:
             self.average.follow(self.model_of(run))
 
     def on_step_end(self, run: Run) -> None:
@@ -106,30 +113,69 @@ class SwapEMAWeights(AveragedWeights):
         if self._swap.is_in:  # fused optimizers write where nobody sees it
             raise changed()
         if not self.average.averages:
-            if run.step >= self.start:
+            if self._steps(run) >= self.start:
                 self.average.follow(self.model_of(run))
-        elif run.step % self.every == 0:
+        elif self._steps(run) % self.every == 0:
             self.average.update(self.model_of(run), 1 - self._decay_now())
             self.updates += 1
 
     def on_train_iter_end(self, run: Run) -> None:
         if run.step != self._last_step:  # an optimizer without hooks, or none: its steps are counted by the batch
             self.on_step_end(run)
+        elif not run.step:
+            self._take_uncounted(run)
 
     def on_val_epoch_begin(self, run: Run) -> None:
+        self._take_uncounted(run)
         self.swap_in(run)
 
     def on_pred_epoch_begin(self, run: Run) -> None:
+        self._take_uncounted(run)
         self.swap_in(run)
 
     def on_epoch_end(self, run: Run) -> None:
+        if run.epoch_complete:
+            self._take_uncounted(run, at_least=self._counted_in < run.epoch)
         if self.swap_on_epoch:
             self.swap_in(run)
 
     def on_run_end(self, run: Run) -> None:
         super().on_run_end(run)
-        if run.step < self.start:
-            logger.warning("%s: the run ended at step %d, and averages begin at step %d", self.name, run.step, self.start)
+        if (steps := self._steps(run)) < self.start:
+            logger.warning("%s: the run ended at step %d, and averages begin at step %d", self.name, steps, self.start)
+
+    def reset(self) -> None:
+        super().reset()
+        self._uncounted = self._counted_in = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "uncounted": self._uncounted, "counted_in": self._counted_in}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._uncounted, self._counted_in = state.get("uncounted", 0), state.get("counted_in", 0)
+        if self._run is not None:
+            self._note_version(self.model_of(self._run))
+
+    def _steps(self, run: Run) -> int:
+        return run.step + self._uncounted
+
+    def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
+        """Count weights that have changed as one step, in a loop whose clock has counted none.
+
+        Autograd does not see every change: `at_least` one is counted in an epoch.
+        """
+        if not self._is_running or run.step or self._swap.is_in or not isinstance(run._stepper, PlainStepper):
+            return
+        before = self._version
+        self._note_version(self.model_of(run))
+        if self._version != before or at_least:
+            self._uncounted += 1
+            self._counted_in = run.epoch
+            self.on_step_end(run)
+
+    def _note_version(self, model: Any) -> None:
+        self._version = sum(version_of(weight) for _, weight in named_parameters(model))
 
     def _decay_now(self) -> float:
         return min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.best import mode_of
+from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.new_values import NewValues
-from hookpoint.callbacks.saver import Saver, named
+from hookpoint.callbacks.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks.top_k import TopK
-from hookpoint.storage.retention import KeepNamed
+from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -22,7 +22,8 @@ class TopKSaver(Saver):
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
     goes by the metric's name. Of equal values the earlier stays; NaN is never among the best. A metric that never comes is an
-    error. It counts at the step it was measured at, as for MinSaver.
+    error. It counts at the moment it was measured at, as for MinSaver. The best of them all is `checkpoints/best-<metric>/`
+    too, unless another saver keeps that folder; each manifest has the value that its checkpoint was saved for.
 
     Triggered at the end of each complete epoch, after those that write the metric. Reads `monitor_stat`, sends the event "top"
     with metric, value and place. Keeps the ranking in the checkpoint. Runs on all ranks. Costs a few comparisons per trigger,
@@ -39,21 +40,49 @@ class TopKSaver(Saver):
         self.monitor_stat = named("TopKSaver", "monitor_stat", monitor_stat)
         self.tag = f"top-{monitor_stat if filename is None else named('TopKSaver', 'filename', filename)}"
         self.top = TopK(k, mode_of(monitor_stat, mode))
-        super().__init__({self.tag: KeepNamed(self.top)}, **options)
+        super().__init__({self.tag: self.top}, **options)
         self.reads = (monitor_stat,)
         self.name = self.name or f"TopKSaver({monitor_stat})"
+        self.best_tag = f"best-{self.tag.removeprefix('top-')}"
+        self._keeps_best = True
         self._before = self.top.state_dict()
         self._values = NewValues(monitor_stat)
 
+    @property
+    def best(self) -> Best:
+        """The best value so far, and its moment."""
+        return self.top.best
+
+    def claims(self, tag: str) -> bool:
+        return super().claims(tag) or (self._keeps_best and tag == self.best_tag)
+
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        self._keeps_best = False
+        self._keeps_best = not is_claimed(run, self.best_tag, besides=self)
+
     def on_trigger(self, run: Run) -> None:
+        self._look(run)
+
+    def on_val_epoch_end(self, run: Run) -> None:
+        if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
+            self._look(run)
+
+    def _look(self, run: Run) -> None:
         if self.was_lost(run, self.tag):
             self.top.load_state_dict(self._before)
-        value, before = self._values.take_current(run), self.top.state_dict()
-        if value is not None and self.top.take(value, run.step):
-            self._before = before
-            place = [step for _, step in self.top.ranking].index(run.step) + 1
-            run.put_event("top", metric=self.monitor_stat, value=value, place=place)
-            self.ask(run, self.tag)
+        found, before = self._values.take_current(run), self.top.state_dict()
+        if found is None or not self.top.take(found[1], found[0]):
+            return
+        moment, value = found
+        self._before = before
+        place = self.top.place(moment)
+        run.put_event("top", metric=self.monitor_stat, value=value, place=place)
+        saved_for = measured(self.monitor_stat, self.top.mode, value, moment)
+        self.ask(run, self.tag, measured=saved_for)
+        if place == 1 and self._keeps_best:
+            alike = self._asks_alike(run)
+            run.save(self.best_tag, keep=KeepNewest(1), alike=alike, measured=saved_for)
 
     def reset(self) -> None:
         super().reset()

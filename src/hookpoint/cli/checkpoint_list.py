@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.catalog import best_folders, places
@@ -38,6 +39,11 @@ class Listed:
     @property
     def tags(self) -> tuple[str, ...]:
         return () if self.manifest is None else self.manifest.tags
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The values that it was saved for, by tag, as its manifest has them."""
+        return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property
     def is_best(self) -> bool:

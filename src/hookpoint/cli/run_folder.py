@@ -15,7 +15,7 @@ from hookpoint.cli.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.cli.last_lines import Last, last_of, rows_backwards
 from hookpoint.cli.scalars_file import number_of
 from hookpoint.cli.words import moment_of
-from hookpoint.storage.layout import CHECKPOINTS
+from hookpoint.storage.layout import BEST, CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
 
@@ -157,6 +157,14 @@ class RunFolder:
     @cached_property
     def checkpoints(self) -> list[Listed]:
         return checkpoints_of(self.path)
+
+    @property
+    def best_checkpoints(self) -> dict[str, str]:
+        """Which checkpoint has the best value of a metric, as manifests say: of those with a best-… tag, the newest."""
+        best: dict[str, str] = {}
+        for one in sorted(self.checkpoints, key=lambda one: not one.is_best):  # best-… folders first: a step's name is better
+            best |= {str(value.get("metric")): one.path.name for tag, value in one.measured.items() if tag.startswith(BEST)}
+        return best
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield what happened, the newest first."""

@@ -12,7 +12,7 @@ from typing import Any
 from hookpoint.cli.plain_file import open_plain, whole_lines
 from hookpoint.core.errors import HookpointError
 
-OWN_KEYS = frozenset({"step", "epoch", "time", "at", "event"})  # of a record, all others are metrics
+OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # of a record, all others are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
 NAMED = 5  # so many bad lines are named, others are counted
 _MOST = 2**63  # as much as an array of integers holds
@@ -63,6 +63,7 @@ def read_series(path: str | os.PathLike[str], names: Collection[str] | None = No
                 bad.append(number)
                 continue
             step, epoch, time, at = row.pop("step"), row.pop("epoch"), row.pop("time"), row.pop("at")
+            row.pop("iteration", None)
             for name, given in row.items():
                 if wanted is not None and name not in wanted:
                     continue
@@ -97,6 +98,8 @@ def record_of(line: bytes) -> dict[str, Any] | None:
             row.setdefault("time", 0.0),
             row.setdefault("at", "step"),
         )
+        if type(row.get("iteration")) is float:  # a metric of that name, in a file whose lines do not have the clock yet
+            row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
         return row if is_record and abs(step) < _MOST and abs(epoch) < _MOST and abs(time) < _MOST else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from hookpoint.cli.best_value import BestValue
-from hookpoint.cli.checkpoint_list import bytes_of
+from hookpoint.cli.checkpoint_list import Listed, bytes_of
 from hookpoint.cli.event_sentence import sentence
 from hookpoint.cli.output import heading, put, put_json, status_style, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.cli.table import Column, table
 from hookpoint.cli.words import counted, duration, moment, moment_of, number, shown, size
-from hookpoint.storage.layout import OF_A_RUN, PREVIOUS
+from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place
 
 NAMED = (Column(""), Column("", flows=True))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
@@ -91,12 +91,13 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
 
 
 def _best(run: RunFolder, limit: int | None) -> list[str]:
+    saved = run.best_checkpoints
     rows = [
         (
             shown(best.metric),
             number(best.value),
             "" if best.step is None else f"step {best.step}",
-            "" if best.source != "guess" else f"the {best.mode}imum of what was logged",
+            f"the {best.mode}imum of what was logged" if best.source == "guess" else _saved_as(saved.get(best.metric)),
         )
         for best in _kept_best(run)
     ]
@@ -157,12 +158,30 @@ def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
         if one.manifest is None:
             what = shown(one.problem)
         else:
-            what = f"the files of step {one.step}" if one.is_best else ", ".join(map(shown, one.tags))
+            what = _files_of(run, one) if one.is_best else ", ".join(map(shown, one.tags))
+            what += f" ({', '.join(_measured(one))})" if one.measured else ""
         rows.append((shown(one.path.name), size(one.size_bytes), what))
     if rows:
         total = sum(one.own_bytes for one in run.checkpoints)
         rows.append((counted(len(rows), "folder"), size(total), "files with two names counted once"))
     return table([Column("", least=16), Column("", right=True), Column("", flows=True)], rows, limit, head=False)
+
+
+def _saved_as(name: str | None) -> str:
+    return "" if name is None else f"saved as {shown(name)}"
+
+
+def _files_of(run: RunFolder, best: Listed) -> str:
+    """Say whose files a best-… folder has; by name where several checkpoints are of its step."""
+    same = [one.path.name for one in run.checkpoints if not one.is_best and one.manifest == best.manifest]
+    place = Place.of(same[0]) if same else None
+    return f"the files of {shown(same[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
+
+
+def _measured(one: Listed) -> list[str]:
+    """Return the values that a checkpoint was saved for, each once."""
+    found = {f"{shown(value.get('metric'))} {number(value['value'])}": None for value in one.measured.values()}
+    return list(found)
 
 
 def _sizes(run: RunFolder) -> list[tuple[str, int]]:
@@ -199,6 +218,7 @@ def everything(run: RunFolder, events: int) -> dict[str, Any]:
         "started": None if run.started is None else run.started.isoformat(),
         "seconds": run.seconds,
         "best": best,
+        "best_checkpoints": run.best_checkpoints,
         "last": {name: {"value": one.value, "step": one.step, "at": one.at} for name, one in run.last.points.items()},
         "run": run.facts,
         "events": list(reversed(list(islice(run.events(), events)))),
@@ -206,6 +226,9 @@ def everything(run: RunFolder, events: int) -> dict[str, Any]:
             {
                 "name": one.path.name,
                 "step": one.step,
+                "epoch": None if one.manifest is None else one.manifest.moment.epoch,
+                "iteration": None if one.manifest is None else one.manifest.moment.iteration,
+                "measured": one.measured,
                 "tags": one.tags,
                 "size_bytes": one.size_bytes,
                 "own_bytes": one.own_bytes,

@@ -1,4 +1,4 @@
-"""WideTable: what was logged as rows of one (step, epoch, at) each, read in two passes, never all at once."""
+"""WideTable: what was logged as rows of one (step, iteration, epoch, at) each, read in two passes, never all at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any, BinaryIO
 
 from hookpoint.cli.plain_file import open_plain, whole_lines
 from hookpoint.cli.scalars_file import OWN_KEYS, BadLines, number_of, record_of
+from hookpoint.core.moment import Moment
 
-KEYS = ("step", "epoch", "at", "time")
+KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 
 
 class WideTable:
-    """The rows of scalars.jsonl by step, epoch and `at`. The first pass finds the columns, the second yields the rows.
+    """The rows of scalars.jsonl by moment and `at`. The first pass finds the columns, the second yields the rows.
 
-    Records of one step that have the same epoch and `at` are one row; of a value that was logged twice the last one stands, and
-    the time is that of the last record. What a run appends between the passes is left out. Raises BadLines where a line is no
-    record.
+    Records of one moment (step, iteration, epoch) with the same `at` are one row; of a value that was logged twice the last one
+    stands, and the time is that of the last record. What a run appends between the passes is left out. Raises BadLines where a
+    line is no record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,13 +30,13 @@ class WideTable:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows, in the order of the file: those columns only that have a value."""
-        step: int | None = None
-        open_rows: dict[tuple[int, str], dict[str, Any]] = {}  # of the step that is being read
+        moment: Moment | None = None
+        open_rows: dict[str, dict[str, Any]] = {}  # of the moment that is being read, by `at`
         for record in self._records():
-            if record["step"] != step:
+            if (now := Moment.of(record)) != moment:
                 yield from open_rows.values()
-                open_rows, step = {}, record["step"]
-            row = open_rows.setdefault((record["epoch"], record["at"]), {key: record[key] for key in KEYS})
+                open_rows, moment = {}, now
+            row = open_rows.setdefault(record["at"], {key: record[key] for key in KEYS if key in record})
             row["time"] = record["time"]
             for name, given in record.items():
                 if name not in OWN_KEYS and (value := number_of(given)) is not None:
@@ -44,6 +45,7 @@ class WideTable:
 
     def _find_columns(self) -> None:
         names: dict[str, None] = {}
+        has_iteration = False
         bad: list[int] = []
         with open_plain(self._path) as file:
             self._size_bytes = os.fstat(file.fileno()).st_size
@@ -52,12 +54,13 @@ class WideTable:
                 if record is None:
                     bad.append(number)
                     continue
+                has_iteration |= "iteration" in record
                 for name, given in record.items():
                     if name not in names and name not in OWN_KEYS and number_of(given) is not None:
                         names[name] = None
         if bad:
             raise BadLines(self._path, bad)
-        self.columns = (*KEYS, *names)
+        self.columns = (*(key for key in KEYS if key != "iteration" or has_iteration), *names)
 
     def _records(self) -> Iterator[dict[str, Any]]:
         with open_plain(self._path) as file:

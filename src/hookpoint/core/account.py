@@ -116,7 +116,9 @@ def _best_of(subject: Any) -> list[tuple[str, dict[str, Any]]]:
     best, reads = getattr(subject, "best", None), tuple(getattr(subject, "reads", None) or ())
     if best is None or len(reads) != 1 or not all(hasattr(best, name) for name in ("value", "step", "mode")):
         return []
-    return [(str(reads[0]), {"mode": best.mode, "value": best.value, "step": best.step})]
+    moment = getattr(best, "moment", None)
+    more = {} if moment is None else {"epoch": moment.epoch, "iteration": moment.iteration}
+    return [(str(reads[0]), {"mode": best.mode, "value": best.value, "step": best.step, **more})]
 
 
 def _command() -> list[str]:

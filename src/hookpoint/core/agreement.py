@@ -69,7 +69,7 @@ class Agreement:
         self._asked: deque[tuple[Answer, dict[str, Any]]] = deque()  # what is on its way, with the wishes that it is about
         self._talks_heard = 0
         self._skips: set[str] = set()
-        self._keeps: dict[str, Keep | None] = {}
+        self._keeps: dict[str, tuple[Keep | None, Mapping[str, Any] | None]] = {}
         self._is_save_signalled = False
         self._is_signal_told = False
         self._saving: Saving
@@ -81,12 +81,12 @@ class Agreement:
 
     # Wishes of this rank
 
-    def ask_save(self, tag: str, keep: Keep | None, in_background: bool) -> None:
+    def ask_save(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
         self._saving.refuse_if_nowhere()
         if _is_asked_by_all(caller()):
-            self._saving.ask(tag, keep, in_background)  # at the step it is asked for, not one later
+            self._saving.ask(tag, keep, in_background, measured)  # at the step it is asked for, not one later
             return
-        self._keeps[tag] = keep
+        self._keeps[tag] = keep, measured
         self._wishes.mine.setdefault("save", {})[tag] = in_background
 
     def ask_save_by_signal(self) -> None:
@@ -225,7 +225,8 @@ class Agreement:
 
     def _save(self, tags: Mapping[str, bool]) -> None:
         for tag, in_background in tags.items():
-            self._saving.ask(tag, self._keeps.pop(tag, None), in_background)
+            keep, measured = self._keeps.pop(tag, (None, None))
+            self._saving.ask(tag, keep, in_background, measured)
 
     def _set(self, settings: list[dict[str, Any]]) -> None:
         values: dict[str, Any] = {}

@@ -9,6 +9,8 @@ from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hookpoint.core.store import Keep
 
 
@@ -62,16 +64,23 @@ class Asking:
         self._now.ask_retry()
 
     def save(
-        self: Any, tag: str = "manual", *, keep: Keep | None = None, in_background: bool = False, alike: bool = False
+        self: Any,
+        tag: str = "manual",
+        *,
+        keep: Keep | None = None,
+        in_background: bool = False,
+        alike: bool = False,
+        measured: Mapping[str, Any] | None = None,
     ) -> None:
         """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary.
 
         `keep` says which of the checkpoints with this tag are kept; without it all are. In the background, the run waits
-        only until the state is copied.
+        only until the state is copied. `measured` is the value that it is saved for, which its manifest then has: metric,
+        mode, value, and the epoch, iteration and step it was measured at.
         """
         self._loop.settle()
         agreement = self._loop.agreement
-        (self._loop.saving.ask if agreement is None or alike else agreement.ask_save)(tag, keep, in_background)
+        (self._loop.saving.ask if agreement is None or alike else agreement.ask_save)(tag, keep, in_background, measured)
 
     def _ask_skip(self: Any, what: str) -> None:
         self._loop.settle()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import perf_counter
 
+from hookpoint.core.moment import Moment
+
 COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples")
 
 
@@ -27,6 +29,11 @@ class Clocks:
         self.epoch = self.epochs_done = self.step = self.iteration = self.samples = 0
         self._elapsed = 0.0
         self._started: float | None = None
+
+    @property
+    def moment(self) -> Moment:
+        """Where the run stands now."""
+        return Moment(self.epoch, self.iteration, self.step)
 
     def elapsed(self) -> float:
         if self._started is None:

@@ -64,7 +64,7 @@ class Logbook:
         if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID[page.mode]):
             name = PREFIX[page.mode] + name
         if page is None:
-            self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+            self.metrics.observe(name, value, self._clocks.moment)
             self._between[name] = value
             return
         if page.is_final:
@@ -83,7 +83,7 @@ class Logbook:
         kept = {name: held(name, value) for name, value in values.items()}
         if not self.is_muted:
             for name, value in kept.items():
-                self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+                self.metrics.observe(name, value, self._clocks.moment)
             self._send(kept, "epoch", mode)
 
     def end_window(self, *, send: bool) -> None:
@@ -155,7 +155,7 @@ class Logbook:
 
     def _observe(self, page: Page, name: str, value: Any) -> None:
         if not page.aside:
-            self.metrics.observe(name, value, epoch=self._clocks.epoch, step=self._clocks.step)
+            self.metrics.observe(name, value, self._clocks.moment)
 
     def _send(self, values: dict[str, Any], at: str, mode: str | None = None) -> None:
         if values and self.monitors is not None:

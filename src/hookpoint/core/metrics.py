@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from hookpoint.core.errors import BadValue, MissingMetric, text
+from hookpoint.core.moment import Moment
 
 HISTORY_LENGTH = 10_000
 
@@ -126,7 +127,7 @@ class Metrics(Mapping[str, float]):
         self._values: dict[str, Any] = {}
         self._epochs: dict[str, int] = {}
         self._counts: dict[str, int] = {}
-        self._history: dict[str, deque[tuple[int, Any]]] = {}
+        self._history: dict[str, deque[tuple[Moment, Any]]] = {}
 
     def __getitem__(self, name: str) -> float:
         try:
@@ -162,17 +163,23 @@ class Metrics(Mapping[str, float]):
         """Make a value the latest one of a name that has one of this epoch already."""
         self._values[name] = value
 
-    def observe(self, name: str, value: Any, *, epoch: int, step: int) -> None:
-        """Take in a final value."""
-        self.show(name, value, epoch)
+    def observe(self, name: str, value: Any, moment: Moment) -> None:
+        """Take in a final value, with the moment of the run it belongs to."""
+        self.show(name, value, moment.epoch)
         self._counts[name] = self._counts.get(name, 0) + 1
-        self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append((step, value))
+        self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append((moment, value))
 
     def observations(self, name: str) -> int:
         return self._counts.get(name, 0)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        return [(step, float(value)) for step, value in self._history.get(name, ())]
+        """Return (step, value) of the final values of a metric, the oldest first."""
+        return [(moment.step, float(value)) for moment, value in self._history.get(name, ())]
+
+    def newest(self, name: str) -> tuple[Moment, float]:
+        """Return the newest final value of a metric, with its moment; there has to be one."""
+        moment, value = self._history[name][-1]
+        return moment, float(value)
 
     def of_epoch(self, epoch: int) -> list[str]:
         """Return the names whose latest value belongs to this epoch."""
@@ -183,15 +190,21 @@ class Metrics(Mapping[str, float]):
             "values": {name: float(value) for name, value in self._values.items()},
             "epochs": dict(self._epochs),
             "counts": dict(self._counts),
-            "history": {name: [list(pair) for pair in self.history(name)] for name in self._history},
+            "history": {name: [[*moment, float(value)] for moment, value in kept] for name, kept in self._history.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._values, self._epochs, self._counts = dict(state["values"]), dict(state["epochs"]), dict(state["counts"])
         self._history = {
-            name: deque(((step, value) for step, value in pairs), maxlen=HISTORY_LENGTH)
-            for name, pairs in state["history"].items()
+            name: deque((_with_moment(row, self._epochs[name]) for row in rows), maxlen=HISTORY_LENGTH)
+            for name, rows in state["history"].items()
         }
+
+
+def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
+    """Return a value of a checkpoint with its moment; older ones have the step only, and count as of the last epoch."""
+    *moment, value = row
+    return Moment(epoch, None, *moment) if len(moment) == 1 else Moment(*moment), value
 
 
 class Logs(Mapping[str, float]):

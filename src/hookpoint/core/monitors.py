@@ -53,7 +53,8 @@ class Monitors:
         """Send a record to every monitor."""
         if self.is_muted:
             return
-        record = Record(kind, values, self._clocks.step, self._clocks.epoch, at, mode=mode)
+        clocks = self._clocks
+        record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
         for delivery in self._deliveries:
             delivery.put(record)
         if not self._deliveries and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hookpoint.core.moment import Moment
+
 Kind = Literal["scalars", "image", "histogram", "text", "event"]
 
 
@@ -17,7 +19,7 @@ class Record:
     `values` holds scalars by name, or one image, histogram, text, or an event's fields under its name. Scalars become
     floats in `scalars()`, which a monitor calls off the training thread. `at` says what they are: the mean since the last
     record ("step"), the mean of a whole pass ("epoch"), or values logged between iterations ("value"). `mode` is that of the
-    pass a mean belongs to, and None for everything else.
+    pass a mean belongs to, and None for everything else. `iteration` counts the training batches done.
     """
 
     kind: Kind
@@ -27,6 +29,12 @@ class Record:
     at: str = "value"
     time: float = field(default_factory=time.time)
     mode: str | None = None
+    iteration: int | None = None
+
+    @property
+    def moment(self) -> Moment:
+        """Epoch, iteration and step of the run when this was logged."""
+        return Moment(self.epoch, self.iteration, self.step)
 
     def scalars(self) -> dict[str, float]:
         """Return the values as floats; waits for the device where they are still on one."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks import Hooks
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.loop import Loop
+    from hookpoint.core.moment import Moment
     from hookpoint.core.monitors import Monitors
     from hookpoint.core.passes import Progress
     from hookpoint.core.team import Team
@@ -150,6 +151,11 @@ class Run(Asking, Together, OtherNames):
     def iteration(self) -> int:
         """Training batches done."""
         return self._clocks.iteration
+
+    @property
+    def moment(self) -> Moment:
+        """Epoch, iteration and step of now: what savers and readers of metrics compare."""
+        return self._clocks.moment
 
     @property
     def samples(self) -> int:

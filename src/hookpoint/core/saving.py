@@ -12,6 +12,7 @@ from hookpoint.core.store import Keep, Request, ResumableStore, Saved, Store
 
 if TYPE_CHECKING:
     from hookpoint.core.loop import Loop
+    from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -53,6 +54,8 @@ class Saving:
         self.savers = [entry.name for entry in savers]
         rules = [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
         self._rules = {tag: keep for tag, keep in rules if keep is not None}
+        self._limits = frozenset(tag for entry in savers for tag in getattr(entry.subject, "limits", ()))
+        self._marks: dict[str, tuple[Moment, Keep | None, Mapping[str, Any]]] = {}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
 
     # Asking
@@ -66,10 +69,20 @@ class Saving:
         if self.store is None:
             raise NothingToSaveTo(text("there is nothing to save to.", give='workdir="runs/name", or a store'))
 
-    def ask(self, tag: str, keep: Keep | None = None, in_background: bool = False) -> None:
+    def ask(
+        self,
+        tag: str,
+        keep: Keep | None = None,
+        in_background: bool = False,
+        measured: Mapping[str, Any] | None = None,
+    ) -> None:
         self.refuse_if_nowhere()
-        self._request.add(tag, keep, in_background)
+        self._request.add(tag, keep, in_background, measured)
         self.is_due = True
+
+    def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
+        """Give the checkpoint of this moment a tag, if one is written: that is for savers to ask for."""
+        self._marks[tag] = (self._loop.clocks.moment, keep, measured)
 
     def ask_by_signal(self) -> None:
         """Ask from inside a signal's handler: nothing but flags is set."""
@@ -205,7 +218,11 @@ class Saving:
         if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
             logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
             return
-        request.rules = self._rules
+        for tag, (moment, keep, measured) in self._marks.items():
+            if moment.is_same(self._loop.clocks.moment):
+                request.add(tag, keep, request.in_background, measured)
+        self._marks.clear()
+        request.rules, request.limits = self._rules, self._limits
         self._run.monitors.settle()
         try:
             with self._loop.may_wait():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from hookpoint.core.moment import Moment
 
 Resume = str | os.PathLike[str]  # "auto", "never", "must", or where a checkpoint is
 
@@ -19,11 +21,15 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint that is there, as a rule sees it that says which ones to keep. `elapsed` is seconds of training."""
+    """A checkpoint that is there, as a rule sees it that says which ones to keep.
+
+    `elapsed` is seconds of training. `moment` is that of the value the checkpoint was saved for, or else its own.
+    """
 
     name: str
     step: int
     elapsed: float
+    moment: Moment | None = None
 
 
 Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # of the checkpoints with a tag, the oldest first: those to keep
@@ -52,15 +58,21 @@ class Request:
     """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late.
 
     `rules` are those of all savers, also of tags that are not asked for this time: which checkpoints of theirs are kept.
+    `limits` are the tags among them whose rule counts the checkpoint of the end, of a stop or of a signal too. `measured` has,
+    by tag, the value that a checkpoint is saved for: metric, mode, value, and the moment it was measured at.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
     in_background: bool = True
     rules: Mapping[str, Keep] = field(default_factory=dict)
+    limits: Collection[str] = ()
+    measured: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def add(self, tag: str, keep: Keep | None, in_background: bool) -> None:
+    def add(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
         self.tags[tag] = keep if keep is not None else self.tags.get(tag)
         self.in_background &= in_background
+        if measured is not None:
+            self.measured[tag] = measured
 
 
 class ResumableStore(Store, Protocol):

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookpoint.core.callback import Callback
+from hookpoint.core.moment import Moment
 from hookpoint.core.plain_values import plain
 from hookpoint.core.secrets import masked
 
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 EVENTS = "events.jsonl"
-OWN_KEYS = ("step", "epoch", "time", "at", "event")
+OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JSONWriter(Callback):
     """Append what is logged to `filename` in the workdir, one line of JSON per record, and what happens to events.jsonl.
 
-        {"step": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
+        {"step": 50, "iteration": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
 
     `at` tells the mean since the last log step ("step") from that of a whole pass ("epoch") and from single values
     ("value"). JSON knows no NaN and no infinity: they are the strings "nan", "inf" and "-inf", which `read_scalars` turns
@@ -59,13 +60,13 @@ class JSONWriter(Callback):
         self.filename = filename
         self._folder: Path | None = None
         self._in_run = False
-        self._cut_after: int | None = None
+        self._cut_after: Moment | None = None
         self._sizes: dict[str, int] | None = None
 
     def on_run_begin(self, run: Run) -> None:
         self._in_run = True
         self._folder = None if run.workdir is None else Path(run.workdir)
-        self._cut_after = run.step if run.resuming else None
+        self._cut_after = run.moment if run.resuming else None
         self._sizes = None
 
     def on_run_end(self) -> None:
@@ -147,8 +148,8 @@ def end_of_whole_lines(file: BinaryIO) -> int:
     return file.read().rfind(b"\n") + 1
 
 
-def end_of_kept_lines(file: BinaryIO, step: int, size: int | None) -> int:
-    """Return where to cut a file for a run that goes on from a step: at a size, or else before the first line of a later step.
+def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
+    """Return where to cut a file for a run that resumes from a moment: at a size, or else before the first later line.
 
     The size is that of the file when the checkpoint was made. Where no line ends there, it is the size of another file.
     """
@@ -158,7 +159,7 @@ def end_of_kept_lines(file: BinaryIO, step: int, size: int | None) -> int:
     file.seek(0)
     end = 0
     for line in file:
-        if end >= whole or _step_of(line) > step:
+        if end >= whole or _is_after(line, moment):
             break
         end += len(line)
     return end
@@ -179,16 +180,16 @@ def _sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def _step_of(line: bytes) -> int:
+def _is_after(line: bytes, moment: Moment) -> bool:
     try:
-        return int(json.loads(line)["step"])
-    except (KeyError, TypeError, ValueError):  # not ours: it stays
-        return -1
+        return Moment.of(json.loads(line)).is_after(moment)
+    except (AttributeError, KeyError, TypeError, ValueError):  # not ours: it stays
+        return False
 
 
 def _scalars_row(record: Record) -> dict[str, Any]:
     values = {_key(name): plain(value) for name, value in record.scalars().items()}
-    return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "at": record.at, **values}
+    return {**_clocks(record), "at": record.at, **values}
 
 
 def _is_event(record: Record) -> bool:
@@ -198,7 +199,11 @@ def _is_event(record: Record) -> bool:
 def _event_row(record: Record) -> dict[str, Any]:
     ((event, fields),) = record.values.items()
     values = masked({_key(name): plain(value) for name, value in fields.items()})
-    return {"step": record.step, "epoch": record.epoch, "time": round(record.time, 3), "event": event, **values}
+    return {**_clocks(record), "event": event, **values}
+
+
+def _clocks(record: Record) -> dict[str, Any]:
+    return {"step": record.step, "iteration": record.iteration, "epoch": record.epoch, "time": round(record.time, 3)}
 
 
 def _key(name: str) -> str:

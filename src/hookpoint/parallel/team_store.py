@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from math import inf
 from pathlib import Path
@@ -125,7 +126,7 @@ class TeamStore:
         # Where processes have different models, some may have tensors in parts, and others none.
         is_in_parts = bool(taken.tensors) if self._apart is None else any(self.team.gather(bool(taken.tensors)))
         staged = self._staged(taken.tensors, step) if is_in_parts else None
-        now = Request(request.tags, in_background=False, rules=request.rules)
+        now = replace(request, in_background=False)
 
         def save() -> Saved | None:
             try:

@@ -6,10 +6,12 @@ import logging
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.core.moment import Moment
 from hookpoint.storage import disk
-from hookpoint.storage.catalog import best_folders, places
+from hookpoint.storage.catalog import best_folders, entries
 from hookpoint.storage.checkpoint_folder import read_manifest
 from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
+from hookpoint.storage.manifest import Manifest
 
 logger = logging.getLogger("hookpoint")
 
@@ -24,10 +26,21 @@ def move_run(workdir: Path) -> None:
         logger.info("the earlier run in %s is now in %s", workdir, moved)
 
 
-def move_later(workdir: Path, place: Place) -> None:
-    """Move what was saved after a checkpoint aside, as the run goes on from there: later ones, and best-… folders of them."""
-    later = [path for found, path in places(workdir) if found > place]
-    later += [path for path in best_folders(workdir) if _step(path) > place.step]
+def move_later(workdir: Path, place: Place, moment: Moment) -> None:
+    """Move what was saved after a checkpoint aside, as the run resumes from there: later ones, and best-… folders of them.
+
+    `place` and `moment` are those of the checkpoint; the step alone tells nothing where none is counted.
+    """
+
+    def is_later(manifest: Manifest | None) -> bool:
+        return manifest is not None and manifest.moment.is_after(moment)
+
+    after = [entry for entry in entries(workdir) if entry.place > place or is_later(entry.manifest)]
+    later = [entry.path for entry in after]
+    for path in best_folders(workdir):
+        found = _manifest(path)
+        if is_later(found) or (found is not None and any(found == entry.manifest for entry in after)):
+            later.append(path)
     moved = _move(later, workdir)
     if moved is not None:
         names = ", ".join(path.name for path in later)
@@ -64,8 +77,8 @@ def _holds_something(path: Path) -> bool:
     return bool(disk.names(path)) if disk.is_folder(path) else disk.exists(path)
 
 
-def _step(folder: Path) -> int:
+def _manifest(folder: Path) -> Manifest | None:
     try:
-        return read_manifest(folder).step
+        return read_manifest(folder)
     except (DamagedCheckpoint, CannotResume):
-        return -1
+        return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.core.moment import Moment
 from hookpoint.core.store import Keep, Kept
 from hookpoint.storage import disk
 from hookpoint.storage.checkpoint_folder import read_manifest
@@ -17,7 +18,7 @@ from hookpoint.storage.manifest import Manifest
 logger = logging.getLogger("hookpoint")
 
 OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are made to go on from, not to be kept
-ALWAYS_KEPT = 2
+ALWAYS_KEPT = 2  # or one, where a saver has a limit of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,27 @@ def best_folders(workdir: Path) -> Iterator[Path]:
             yield folder / name
 
 
-def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep]) -> list[Entry]:
+def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
     """Return the checkpoints that nobody wants any more, the oldest first.
 
     One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays
-    for ever, and so does one without tags or without a manifest. The two newest to go on from are never deleted.
+    for ever, and so does one without tags or without a manifest. The rules of the tags in `limits` count checkpoints with one
+    of our own tags too. The two newest to go on from are never deleted; where there are limits, the newest one is not.
     """
     good = [(entry, entry.manifest) for entry in found if entry.manifest is not None]
-    newest = [entry for entry, manifest in good if not manifest.is_of_exception][-ALWAYS_KEPT:]
+    newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
+
+    def counts(manifest: Manifest, tag: str) -> bool:
+        return tag in manifest.tags or (tag in limits and not OWN_TAGS.isdisjoint(manifest.tags))
+
     wanted = {
-        tag: {one.name for one in rule([_kept(entry.path, manifest) for entry, manifest in good if tag in manifest.tags])}
+        tag: {one.name for one in rule([_kept(entry.path, made, tag) for entry, made in good if counts(made, tag)])}
         for tag, rule in rules.items()
     }
+    within_limits = {name for tag in limits for name in wanted.get(tag, ())}
 
     def may_go(name: str, tag: str) -> bool:
-        return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS
+        return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS and name not in within_limits
 
     return [
         entry
@@ -72,8 +79,10 @@ def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep]) -> list[Entry]:
     ]
 
 
-def _kept(path: Path, manifest: Manifest) -> Kept:
-    return Kept(path.name, manifest.step, manifest.elapsed)
+def _kept(path: Path, manifest: Manifest, tag: str) -> Kept:
+    measured = manifest.measured.get(tag)
+    moment = manifest.moment if measured is None else Moment.of(measured)
+    return Kept(path.name, manifest.step, manifest.elapsed, moment)
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -66,6 +66,7 @@ class CheckpointStore:
         self._is_open = False
         self._identity: dict[str, Any] = {}
         self._rules: dict[str, Keep] = {}
+        self._limits: set[str] = set()
         self._background = Background()
         self._snapshots = Snapshots()
         self._run_file = RunFile(self.workdir)
@@ -77,7 +78,7 @@ class CheckpointStore:
         to previous/. Raises CannotSave where nothing can be written, WorkdirInUse, or CannotResume, and then holds nothing.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
-        self._rules = {}
+        self._rules, self._limits = {}, set()
         try:
             disk.make_folder(self.workdir)
             self._lock.acquire()
@@ -117,10 +118,12 @@ class CheckpointStore:
         started = time.monotonic()
         self._background.wait()
         self._rules |= request.rules
+        self._limits.update(request.limits)
         self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
         taken = self._snapshots.take(state, outlives_the_call=request.in_background)
         begun = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
-        save = partial(self._save, taken, int(step), float(elapsed), list(map(str, request.tags)), started, begun)
+        tags, measured = list(map(str, request.tags)), {str(tag): one for tag, one in request.measured.items()}
+        save = partial(self._save, taken, int(step), float(elapsed), tags, started, begun, measured)
         if not request.in_background:
             return save()
         self._background.start(save)
@@ -220,12 +223,20 @@ class CheckpointStore:
             raise cannot_save(folder, error) from error
 
     def _save(
-        self, state: dict[str, Any], step: int, elapsed: float, tags: list[str], started: float, staged: Staged | None
+        self,
+        state: dict[str, Any],
+        step: int,
+        elapsed: float,
+        tags: list[str],
+        started: float,
+        staged: Staged | None,
+        measured: Mapping[str, Any],
     ) -> Saved:
         _refuse_if_not_finite(state)
         target = self._target(step)
         clocks = state["clocks"] if isinstance(state.get("clocks"), dict) else {}
-        describe = partial(Manifest.made_now, step=step, elapsed=elapsed, tags=tags, clocks=clocks, identity=self._identity)
+        known = {"clocks": clocks, "identity": self._identity, "measured": measured}
+        describe = partial(Manifest.made_now, step=step, elapsed=elapsed, tags=tags, **known)
         made = write_checkpoint(target, state, lambda files: describe(files=files), staged)
         _read_back(target)
         self._name(target, made)
@@ -246,7 +257,7 @@ class CheckpointStore:
         folder = checkpoints(self.workdir)
         try:
             hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # what failed the last time
-            for entry in to_delete(entries(self.workdir), self._rules):
+            for entry in to_delete(entries(self.workdir), self._rules, self._limits):
                 new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
                 disk.rename(entry.path, new)
                 hidden.append(new)

@@ -12,12 +12,13 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.moment import Moment
 from hookpoint.storage.encoding import for_json, restored
 from hookpoint.storage.layout import MANIFEST
 from hookpoint.storage.tree import copied
@@ -39,7 +40,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is. `elapsed` is seconds of training, `created` a time for people, `kind` "full" or "exception"."""
+    """What a checkpoint is. `elapsed` is seconds of training, `created` a time for people, `kind` "full" or "exception".
+
+    `measured` has, by tag, the value that it was saved for: metric, mode, value, and the moment it was measured at.
+    """
 
     step: int
     elapsed: float
@@ -50,14 +54,28 @@ class Manifest:
     versions: Mapping[str, str]
     created: str
     files: Mapping[str, File]
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def made_now(
-        cls, *, step: int, elapsed: float, tags: Sequence[str], clocks: Any, identity: Any, files: Mapping[str, File]
+        cls,
+        *,
+        step: int,
+        elapsed: float,
+        tags: Sequence[str],
+        clocks: Any,
+        identity: Any,
+        files: Mapping[str, File],
+        measured: Mapping[str, Any] | None = None,
     ) -> Manifest:
         kind = EXCEPTION if "exception" in tags else FULL
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(step, elapsed, tuple(tags), kind, clocks, identity, versions(), created, files)
+        return cls(step, elapsed, tuple(tags), kind, clocks, identity, versions(), created, files, dict(measured or {}))
+
+    @property
+    def moment(self) -> Moment:
+        """Where the run stood when it was written."""
+        return Moment.of({**self.clocks, "step": self.step})
 
     @property
     def is_of_exception(self) -> bool:
@@ -69,9 +87,12 @@ class Manifest:
         content = {
             "format": FORMAT,
             "step": self.step,
+            "epoch": self.moment.epoch,
+            "iteration": self.moment.iteration,
             "elapsed": self.elapsed,
             "tags": list(self.tags),
             "kind": self.kind,
+            "measured": for_json(copied(dict(self.measured))),
             "clocks": for_json(copied(dict(self.clocks))),
             "identity": for_json(copied(dict(self.identity))),
             "versions": dict(self.versions),
@@ -125,7 +146,13 @@ def _from(content: dict[str, Any]) -> Manifest:
         versions=dict(content["versions"]),
         created=str(content["created"]),
         files=files,
+        measured=_measured(content.get("measured", {})),
     )
+
+
+def _measured(content: Any) -> dict[str, Any]:
+    read = restored(content)
+    return {str(tag): {**one, "value": float(one["value"]), "step": int(one["step"])} for tag, one in read.items()}
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

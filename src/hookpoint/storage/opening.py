@@ -81,4 +81,5 @@ def _make_way(workdir: Path, found: Found) -> None:
         aside.move_run(workdir)
         return
     same = [entry.place for entry in entries(workdir) if entry.manifest == found.manifest]
-    aside.move_later(workdir, Place.of(found.path.name) or (same[0] if same else Place(found.manifest.step, sys.maxsize)))
+    place = Place.of(found.path.name) or (same[0] if same else Place(found.manifest.step, sys.maxsize))
+    aside.move_later(workdir, place, found.manifest.moment)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hookpoint.core.errors import BadRetention, text
 from hookpoint.core.store import Keep, Kept
@@ -30,9 +30,13 @@ class KeepNewest:
 
 @dataclass(frozen=True, slots=True)
 class KeepEvery:
-    """Keep the first of each so many minutes of training, for ever. Minutes without training, between runs, do not count."""
+    """Keep the first of each so many minutes of training, for ever. Minutes without training, between runs, do not count.
+
+    With `waits` it keeps none before so many minutes are over: a limit beside it is a limit in short runs.
+    """
 
     minutes: float
+    waits: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.minutes, int | float) and not isinstance(self.minutes, bool)
@@ -40,6 +44,8 @@ class KeepEvery:
             raise BadRetention(text(f"KeepEvery({self.minutes!r}) is no length of time.", give="minutes, more than 0"))
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
+        if self.waits and kept and kept[-1].elapsed < 60 * self.minutes:
+            return []
         first: dict[float, Kept] = {}
         for one in kept:
             first.setdefault(one.elapsed // (60 * self.minutes), one)
