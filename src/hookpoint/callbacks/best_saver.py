@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class BestSaver(Saver):
     """Ask for a checkpoint, with the tag `best-<name>`, whenever a metric is better than ever; keep the last of them."""
 
+    reads_windows = True
+
     def __init__(
         self, monitor_stat: str, mode: Mode, filename: str | None, checkpoint_dir: Any, **options: Unpack[Options]
     ) -> None:
@@ -36,17 +38,21 @@ class BestSaver(Saver):
         """The best value so far, and its step."""
         return self._watch.best
 
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        self._watch.begin(run, self)
+
     def on_trigger(self, run: Run) -> None:
         self._look(run)
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
-            self._look(run)
+            self._look(run, final_only=True)
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: Run, *, final_only: bool = False) -> None:
         if self.was_lost(run, self.tag):
             self._watch.take_back()
-        if self._watch.has_new_best(run):
+        if self._watch.has_new_best(run, final_only=final_only):
             self.ask(run, self.tag, measured=self._watch.measured)
 
     def reset(self) -> None:

@@ -48,6 +48,8 @@ class ModelCheckpoint(Saver):
     {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}
     """
 
+    reads_windows = True
+
     def __init__(
         self,
         prefix: str = "CKP",
@@ -101,6 +103,11 @@ class ModelCheckpoint(Saver):
         """The best value so far, and its step; None without a metric to monitor."""
         return None if self._watch is None else self._watch.best
 
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        if self._watch is not None:
+            self._watch.begin(run, self)
+
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
             self.ask(run, self.prefix, in_background=self.async_save)
@@ -108,11 +115,11 @@ class ModelCheckpoint(Saver):
 
     def on_epoch_end(self, run: Run) -> None:
         if run.epoch_complete:  # what validation finds belongs to this step, whatever the schedule
-            self._save_best(run)
+            self._save_best(run, final_only=True)
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):
-            self._save_best(run)
+            self._save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:
         if self.exception_save:
@@ -125,13 +132,13 @@ class ModelCheckpoint(Saver):
     def on_load(self, path: Any) -> None:
         self._latest = str(path)
 
-    def _save_best(self, run: Run) -> None:
+    def _save_best(self, run: Run, *, final_only: bool = False) -> None:
         if self._watch is None:
             return
         tag = f"best-{self._watch.metric}"
         if self.was_lost(run, tag):
             self._watch.take_back()
-        if self._watch.has_new_best(run):
+        if self._watch.has_new_best(run, final_only=final_only):
             self.ask(run, tag, in_background=self.async_save, measured=self._watch.measured)
 
     def reset(self) -> None:

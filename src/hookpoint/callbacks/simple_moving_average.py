@@ -71,11 +71,9 @@ class SimpleMovingAverage(TensorReader):
         self._step = step
 
     def _log(self, run: Run, means: dict[str, Mean]) -> None:
-        logged = {f"{name}/SMA": mean for name, mean in means.items()}
-        for name, mean in logged.items():
+        for mean in means.values():
             mean.close()
-            run.metrics.observe(name, mean, run.moment)
-        run.monitors.put("scalars", logged)
+        run._logbook.put({f"{name}/SMA": mean for name, mean in means.items()}, run._now.samples)
 
     def on_run_end(self) -> None:
         super().on_run_end()
@@ -84,7 +82,7 @@ class SimpleMovingAverage(TensorReader):
 
     def _mean(self, name: str) -> Mean:
         if name not in self._means:
-            self._means[name] = Mean.of_state(self._sums.pop(name, (0.0, 0.0)), self._floats)
+            self._means[name] = Mean(self._floats).restore(self._sums.pop(name, (0.0, 0.0)))
         return self._means[name]
 
     def _all_sums(self) -> dict[str, list[float]]:

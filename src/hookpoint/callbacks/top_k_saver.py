@@ -34,6 +34,8 @@ class TopKSaver(Saver):
     ('TopKSaver(val_accuracy)', 'top-val_accuracy')
     """
 
+    reads_windows = True
+
     def __init__(
         self, monitor_stat: str, k: int = 3, mode: str = "min", filename: str | None = None, **options: Unpack[Options]
     ) -> None:
@@ -61,17 +63,21 @@ class TopKSaver(Saver):
         self._keeps_best = False
         self._keeps_best = not is_claimed(run, self.best_tag, besides=self)
 
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        self._values.begin(run, self)
+
     def on_trigger(self, run: Run) -> None:
         self._look(run)
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
-            self._look(run)
+            self._look(run, final_only=True)
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: Run, *, final_only: bool = False) -> None:
         if self.was_lost(run, self.tag):
             self.top.load_state_dict(self._before)
-        found, before = self._values.take_current(run), self.top.state_dict()
+        found, before = self._values.take_current(run, final_only=final_only), self.top.state_dict()
         if found is None or not self.top.take(found[1], found[0]):
             return
         moment, value = found
