@@ -161,6 +161,7 @@ class Loop(Levels):
         try:
             if self._begin is not None:
                 self._begin(run)
+            run.hyper.rates.begin()
             self.account.begin(self.resuming.identity)
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)

@@ -107,7 +107,7 @@ def _measure(part: Any, lengths: list[int]) -> int | None:
 def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
-            said = getattr(part, name, None)
+            said: Any = getattr(part, name, None)
         except Exception:  # a property that cannot tell says nothing
             continue
         if _is_count(said):
