@@ -134,6 +134,18 @@ def test_an_edit_between_two_runs_counts(tmp_path, disk):
 # Several settings
 
 
+def test_a_line_may_be_for_one_optimizer_or_group(tmp_path, caplog):
+    optimizers = {"actor": sgd(1.0), "critic": sgd(0.5)}
+    (tmp_path / "hyper.txt").write_text("learning_rate: 2.0\nlearning_rate@critic: 0.25\n")
+    setters = [HumanHyperParamSetter("lr"), HumanHyperParamSetter("lr@critic")]
+    with Loop(setters, optimizer=optimizers, workdir=tmp_path) as run:
+        for epoch in run.epochs(3):
+            assert [run.hyper[f"lr@{name}"] for name in optimizers] == ([2.0, 0.25] if epoch < 3 else [4.0, 0.5])
+            if epoch == 2:
+                (tmp_path / "hyper.txt").write_text("lr: 4.0\n")
+    assert not [record.message for record in caplog.records if "hyper.txt" in record.message]
+
+
 def test_several_share_a_file(tmp_path, caplog):
     optimizer = sgd(momentum=0.9)
     setters = [HumanHyperParamSetter("learning_rate"), HumanHyperParamSetter("momentum")]

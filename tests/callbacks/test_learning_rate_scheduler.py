@@ -57,10 +57,11 @@ def test_a_type_error_inside_is_not_mistaken_for_a_function_of_one_argument():
         train(LearningRateScheduler(lambda epoch, rate: rate + "x"), epochs=1)
 
 
-def test_each_group_is_asked_for():
-    optimizer = sgd(1.0, 0.5)
-    train(LearningRateScheduler(lambda epoch, rate: rate / 2), epochs=1, optimizer=optimizer)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.25]
+@pytest.mark.parametrize("schedule", [lambda epoch: 0.5, lambda epoch, rate: 0.5 * rate])
+def test_other_groups_keep_their_ratios(schedule):
+    optimizer = sgd(1.0, 0.25)
+    train(LearningRateScheduler(schedule), epochs=1, optimizer=optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.125]
 
 
 @pytest.mark.parametrize("cut_at", [2, 3, 4, 5])

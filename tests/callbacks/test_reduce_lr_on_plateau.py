@@ -45,9 +45,22 @@ def test_no_cooldown_without_a_reduction():
     assert callback.state_dict()["waited"] == 3
 
 
-def test_each_group_from_its_own_rate():
-    train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375), [1.0] * 2, rates=(1.0, 0.5, 0.25))
-    assert train.rates == [0.5, 0.375, 0.25]
+def test_the_first_group_is_reduced_and_the_others_keep_their_ratios():
+    train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375), [1.0] * 3, rates=(1.0, 0.5, 0.25))
+    assert train.rates == [0.375, 0.1875, 0.09375]
+
+
+@pytest.mark.parametrize(
+    ("param", "rates"),
+    [("learning_rate", [0.5, 0.25, 1.0]), ("lr@critic", [1.0, 0.5, 1.0]), ("lr@1", [1.0, 0.25, 2.0])],
+)
+def test_several_optimizers_keep_their_ratios(param, rates):
+    actor = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": rate} for rate in (1.0, 0.5)])
+    optimizers = {"actor": actor, "critic": torch.optim.SGD([torch.zeros(1)], lr=2.0)}
+    with Loop([ReduceLROnPlateau(factor=0.5, patience=1, param=param)], optimizer=optimizers) as run:
+        for _ in run.epochs(2):
+            run.log(val_loss=1.0)
+    assert [group["lr"] for one in optimizers.values() for group in one.param_groups] == rates
 
 
 def test_the_mode_goes_by_the_name():

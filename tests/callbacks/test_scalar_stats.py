@@ -14,8 +14,8 @@ from hookpoint.core.loop import Loop
 X = torch.arange(12.0).reshape(6, 2)
 
 
-def measure(inferencer, batches, *callbacks, forward=lambda batch: batch[0]):
-    with Loop([*callbacks, InferenceRunner(batches, inferencer, forward=forward)]) as run:
+def measure(inferencer, batches, *callbacks, forward=lambda batch: batch[0], **options):
+    with Loop([*callbacks, InferenceRunner(batches, inferencer, forward=forward)], **options) as run:
         for _ in run.epochs(1):
             pass
     return {name: run.metrics[name] for name in inferencer.names}
@@ -33,6 +33,12 @@ def second(batch):
 def test_numbers_are_weighted_by_samples():
     batches = by_samples((5, {"cost": 1.0}), (1, {"cost": 4.0}))
     assert measure(ScalarStats("cost"), batches, forward=second) == {"validation_cost": 1.5}
+
+
+def test_samples_are_counted_as_the_run_counts_them():
+    batches = by_samples((5, {"cost": 1.0}), (1, {"cost": 4.0}))
+    counts = {"samples": lambda batch: 6 - len(batch[0])}
+    assert measure(ScalarStats("cost"), batches, forward=second, **counts) == {"validation_cost": 3.5}
 
 
 def test_arrays_count_with_their_mean():

@@ -63,21 +63,51 @@ def run_with():
         loop.__exit__(None, None, None)
 
 
-def test_all_groups_are_set(run_with):
+def test_all_groups_are_set_by_their_ratios(run_with):
     sgd = optimizer(1.0, 0.5)
     run, setting = run_with("learning_rate", optimizer=sgd)
     assert setting.set(run, 0.25)
-    assert rates(sgd) == [0.25, 0.25]
+    assert rates(sgd) == [0.25, 0.125]
     assert not setting.set(run, 0.25)
 
 
-def test_each_group_is_adjusted_from_its_own_value(run_with):
+def test_the_learning_rate_is_adjusted_from_the_first_groups(run_with):
     sgd = optimizer(1.0, 0.5, 1.0)
     run, setting = run_with("lr", optimizer=sgd)
     asked = []
     setting.adjust(run, lambda old: asked.append(old) or old / 2)
     assert rates(sgd) == [0.5, 0.25, 0.5]
-    assert asked == [1.0, 0.5]
+    assert asked == [1.0]
+
+
+def test_of_another_setting_each_group_is_adjusted_from_its_own_value(run_with):
+    first, second = optimizer(1.0, 1.0), optimizer(1.0)
+    first.param_groups[0]["weight_decay"], second.param_groups[0]["weight_decay"] = 0.5, 1.0
+    run, setting = run_with("weight_decay", optimizer={"first": first, "second": second})
+    asked = []
+    setting.adjust(run, lambda old: asked.append(old) or old / 2)
+    assert [group["weight_decay"] for one in (first, second) for group in one.param_groups] == [0.25, 0.0, 0.5]
+    assert asked == [0.5, 0.0, 1.0]
+    setting.set(run, 0.75)
+    assert [group["weight_decay"] for one in (first, second) for group in one.param_groups] == [0.75] * 3
+
+
+def test_each_group_may_be_set_to_its_own_value(run_with):
+    sgd = optimizer(1.0, 0.5)
+    run, setting = run_with("lr", optimizer=sgd)
+    assert setting.set_each(run, [0.5, 0.5])
+    assert rates(sgd) == [0.5, 0.5]
+    setting.set(run, 0.25)
+    assert rates(sgd) == [0.25, 0.25]
+    assert not setting.set_each(run, [0.25, 0.25])
+
+
+def test_the_value_that_a_tensor_has_is_no_change(run_with):
+    adam = optimizer(torch.tensor(0.1), kind=torch.optim.Adam, capturable=False)
+    run, setting = run_with("lr", optimizer=adam)
+    assert not setting.set(run, 0.1)
+    assert setting.set(run, 0.2)
+    assert not setting.set(run, 0.2)
 
 
 def test_one_group_alone(run_with):
@@ -159,11 +189,11 @@ def test_a_change_is_an_event_and_a_line_in_the_log(caplog):
         for _ in run.epochs(3):
             pass
     assert events.settings == [
-        {"param": "learning_rate", "value": 0.5, "previous": [1.0, 0.5], "by": "W"},
+        {"param": "learning_rate", "value": 0.5, "previous": 1.0, "by": "W"},
         {"param": "learning_rate", "value": 0.25, "previous": 0.5, "by": "W"},
     ]
     assert caplog.messages == [
-        "learning_rate: W sets it to 0.5, after [1.0, 0.5]",
+        "learning_rate: W sets it to 0.5, after 1.0",
         "learning_rate: W sets it to 0.25, after 0.5",
     ]
 
@@ -208,6 +238,13 @@ def test_two_writers_of_one_setting_are_named_once(caplog, one, other):
 def test_writers_of_two_settings_are_not_in_each_others_way(caplog, one, other):
     writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125}, name="B")]
     assert warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0)) == []
+
+
+@pytest.mark.parametrize(("one", "other", "is_said"), [("lr@1", "lr@critic", True), ("lr@actor", "lr@critic", False)])
+def test_a_group_and_its_optimizer_are_in_each_others_way(caplog, one, other, is_said):
+    optimizers = {"actor": optimizer(1.0), "critic": optimizer(1.0)}
+    writers = [Writer(one, {1: 0.5}, name="A"), Writer(other, {2: 0.125}, name="B")]
+    assert bool(warnings_of(caplog, writers, optimizer=optimizers)) == is_said
 
 
 def test_a_second_writer_that_changes_nothing_is_no_second_writer(caplog):

@@ -44,10 +44,10 @@ def hyper(optimizer):
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "lr"])
-def test_the_learning_rate_is_set_in_all_groups_under_either_name(hyper, optimizer, name):
+def test_the_learning_rate_is_set_in_all_groups_by_their_ratios_under_either_name(hyper, optimizer, name):
     assert hyper[name] == 0.1
     hyper[name] = 0.5
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5 * (0.01 / 0.1)]
 
 
 @pytest.mark.parametrize(("name", "value", "groups"), [("lr@1", 0.5, [0.1, 0.5]), ("learning_rate@0", 0.5, [0.5, 0.01])])
@@ -74,8 +74,8 @@ def test_several_optimizers_are_set_together_or_by_name():
     assert (hyper["lr"], hyper["lr@critic"], hyper["learning_rate@1"]) == (0.1, 0.3, 0.2)
     hyper["learning_rate@critic"] = 0.5
     assert rates() == [0.1, 0.2, 0.5]
-    hyper["lr"] = 1.0
-    assert rates() == [1.0, 1.0, 1.0]
+    hyper["lr"] = 0.2
+    assert rates() == [0.2, 0.4, 1.0]
     with pytest.raises(UnknownSetting):
         hyper["lr@nobody"]
 
@@ -148,14 +148,23 @@ def test_an_attribute_keeps_its_type():
         ObjAttrParam(model, "name").set_value(3)
 
 
-@pytest.mark.parametrize("name", ["learning_rte", "lr@2", "lr@x", "betas@0"])
-def test_an_unknown_setting_names_those_there_are(hyper, name):
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("learning_rte", "betas, lr, momentum, weight_decay"),
+        ("learning_rte@0", "betas, lr, momentum, weight_decay"),
+        ("lr@2", "lr, lr@0, lr@1"),
+        ("learning_rate@x", "lr, lr@0, lr@1"),
+        ("betas@0", "betas, betas@1"),
+    ],
+)
+def test_an_unknown_setting_names_those_there_are(hyper, name, known):
     for use in (lambda: hyper[name], lambda: hyper.__setitem__(name, 1)):
         with pytest.raises(UnknownSetting) as caught:
             use()
         assert str(caught.value) == (
             f"there is no setting '{name}'.\n"
-            "  known     betas, lr, momentum, weight_decay\n"
+            f"  known     {known}\n"
             f'  register  run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'
         )
         assert isinstance(caught.value, KeyError)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
 
+from hookpoint.core.errors import BadLoop, BadValue
 from hookpoint.core.loop import Loop
 
 
@@ -18,10 +20,58 @@ class Pair(NamedTuple):
     y: object
 
 
+class Counted(NamedTuple):
+    x: object
+    batch_size: int
+
+
 @dataclass
 class Columns:
     x: object
     y: object = None
+
+
+@dataclass
+class Graphs:
+    """As a loader of graphs makes them: all graphs of a batch are one graph with many nodes."""
+
+    edge_index: object
+    x: object
+    num_graphs: object = None
+    batch_size: object = None
+
+
+class Opaque:
+    """Tells nothing but the attributes it is given."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class Failing:
+    """A batch that cannot tell how many graphs it has."""
+
+    batch_size = 5
+
+    @property
+    def num_graphs(self):
+        raise ValueError("cannot infer the number of graphs")
+
+
+class Method:
+    def batch_size(self):
+        return 5
+
+
+class Whole(int):
+    """An integer of another library."""
+
+
+def counted(batch, **options):
+    with Loop(**options) as run:
+        for _ in run.batches([batch]):
+            pass
+    return run.samples
 
 
 @pytest.mark.parametrize(
@@ -32,7 +82,11 @@ class Columns:
         (Array(), 1),
         ((Array(8, 3), Array(9)), 8),
         ([Array(8, 3), Array(9)], 8),
+        ((Array(8, 3), None), 8),
+        ([Array(8, 3)], 8),
         ({"x": Array(8, 3), "y": Array(8)}, 8),
+        (OrderedDict(x=Array(8, 3), y=Array(8)), 8),
+        (UserDict(input_ids=Array(8, 16), labels=Array(8)), 8),
         (Pair(Array(8), Array(8)), 8),
         (Columns(Array(8)), 8),
         (Columns({"x": Array(8)}), 8),
@@ -41,16 +95,119 @@ class Columns:
         (["a", "b", "c"], 3),
         ([["a", "b", "c"], [0, 1]], 3),
         ((["a", "b"], [0, 1, 0]), 2),
+        ([(Array(3), 0), (Array(3), 1)], 2),
+        ([["a", "b"], Array(2)], 2),
         ("text", 1),
         (3.5, 1),
         (None, 1),
+        (object(), 1),
         ([], 1),
         ((), 1),
         ({}, 1),
     ],
 )
-def test_a_batch_counts_as_many_samples_as_its_first_array_is_long(batch, count):
-    with Loop() as run:
-        for _ in run.batches([batch]):
-            pass
-    assert run.samples == count
+def test_a_batch_counts_as_many_samples_as_its_arrays_are_long(batch, count):
+    assert counted(batch) == count
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        ({"edge_index": Array(2, 40), "x": Array(8, 3), "y": Array(8)}, 8),
+        ((Array(2, 40), Array(8, 3), Array(8)), 8),
+        (UserDict(edge_index=Array(2, 40), x=Array(8, 3), y=Array(8)), 8),
+        (Graphs(Array(2, 40), {"x": Array(8, 3), "z": Array(8)}), 8),
+        (({"edge_index": Array(2, 40), "x": Array(8, 3)}, Array(8)), 8),
+        ({"graph": {"edge_index": Array(2, 40), "x": [Array(8, 3)]}, "y": (Array(8),)}, 8),
+        ({"temperature": Array(), "x": Array(8, 3)}, 8),
+        (("name", {"x": Array(8, 3)}), 8),
+        ((Array(4), Array(8), Array(8), Array(4)), 4),
+        ((Array(2), Array(8), Array(8), Array(4), Array(4)), 8),
+        ((Array(), Array()), 1),
+    ],
+)
+def test_the_first_dimension_that_most_arrays_share_decides(batch, count):
+    assert counted(batch) == count
+
+
+def test_the_inputs_decide_over_targets_of_each_sample():
+    targets = [{"boxes": Array(number, 4), "labels": Array(number), "size": Array(2)} for number in range(1, 9)]
+    assert counted((Array(8, 3, 4, 4), targets)) == 8
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (Graphs(Array(2, 40), Array(30, 3), num_graphs=4), 4),
+        (Graphs(Array(2, 40), Array(30, 3), num_graphs=4, batch_size=5), 4),
+        (Graphs(Array(2, 40), Array(30, 3), batch_size=5), 5),
+        (Graphs(Array(2, 40), Array(30, 3), num_graphs=0), 0),
+        (Counted(Array(30, 3), 5), 5),
+        (Opaque(num_graphs=4), 4),
+        (Opaque(num_graphs=Whole(4)), 4),
+        (Failing(), 5),
+        ((Opaque(num_graphs=4), Array(30)), 4),
+        ({"graph": Opaque(num_graphs=4), "y": Array(30)}, 4),
+        ([Opaque(num_graphs=4), Opaque(num_graphs=4)], 4),
+    ],
+)
+def test_a_batch_that_says_how_many_samples_it_has_is_believed(batch, count):
+    assert counted(batch) == count
+
+
+@pytest.mark.parametrize("said", [True, -1, 2.5, "4", (8,), None, lambda: 4])
+def test_an_attribute_that_is_no_count_is_passed_over(said):
+    assert counted(Graphs(Array(8, 3), Array(8), num_graphs=said, batch_size=said)) == 8
+    assert counted(Method()) == 1
+
+
+def test_numpy_integers_count():
+    numpy = pytest.importorskip("numpy")
+    assert counted(Opaque(num_graphs=numpy.int64(4))) == 4
+    assert counted(Array(8), samples=lambda batch: numpy.int32(4)) == 4
+
+
+def test_a_named_tuple_of_arrays_is_opened():
+    assert counted(namedtuple("Three", "index x y")(Array(2), Array(8), Array(8))) == 8
+
+
+# A function of one's own
+
+
+def test_a_function_says_how_many_samples_a_batch_has():
+    batches = [["a b", "c"], ["d e f"]]
+    with Loop(samples=lambda batch: sum(len(one.split()) for one in batch)) as run:
+        for batch in run.batches(batches):
+            run.log(short=float(batch == ["d e f"]))
+        assert run.samples == 6
+        assert run.metrics["short"] == 0.5
+        for batch in run.batches(batches[:1] * 2 + batches[1:], "val"):
+            run.log(short=float(batch == ["d e f"]))
+        assert run.metrics["val_short"] == pytest.approx(3 / 9)
+        assert run.samples == 6
+
+
+def test_a_prediction_is_not_counted_by_the_function():
+    with Loop(samples=lambda batch: len(batch["labels"])) as run:
+        for batch in run.batches([{"x": Array(8)}], "pred"):
+            assert batch
+
+
+@pytest.mark.parametrize("count", [-1, True, 2.0, "4", None, (4,), float("nan")])
+def test_a_count_that_is_none_is_refused_by_its_value(count):
+    with pytest.raises(BadValue) as caught:
+        counted(Array(8), samples=lambda batch: count)
+    assert str(caught.value) == (
+        f"samples= returned {count!r} for a batch of type Array.\n"
+        "  expected  an integer >= 0\n  return    int(...) of the count"
+    )
+
+
+def test_what_the_function_raises_is_raised():
+    with pytest.raises(KeyError, match="labels"):
+        counted({}, samples=lambda batch: len(batch["labels"]))
+
+
+def test_something_else_than_a_function_is_refused_at_once():
+    with pytest.raises(BadLoop, match="samples must be a function of the batch, got 8"):
+        Loop(samples=8)

@@ -86,6 +86,55 @@ def test_the_loss_is_averaged_by_samples(runner, batches):
     assert one.validate(uneven)["val_loss"] == pytest.approx((4 * losses[0] + losses[1]) / 5)
 
 
+def test_a_function_says_how_many_samples_a_batch_has(runner, batches):
+    uneven = [batches[0], tuple(part[:1] for part in batches[1])]
+
+    def squared(batch):
+        return len(batch[0]) ** 2
+
+    one = runner(samples=squared, metrics={"distance": distance})
+    with torch.no_grad():
+        losses = [mse(one.model(x), y).item() for x, y in uneven]
+        distances = [distance(one.model(x), y).item() for x, y in uneven]
+    assert one.validate(uneven) == {
+        "val_loss": pytest.approx((16 * losses[0] + losses[1]) / 17),
+        "val_distance": pytest.approx((16 * distances[0] + distances[1]) / 17),
+    }
+    seen = []
+    look = LambdaCallback(on_train_iter_end=lambda loss: seen.append(loss.item()))
+    one = runner(look, samples=squared, log_every=0)
+    run = one.fit(uneven, epochs=1)
+    assert run.samples == 17
+    assert run.metrics["loss"] == pytest.approx((16 * seen[0] + seen[1]) / 17)
+    assert len(one.predict([x for x, _ in uneven])) == 2
+
+
+def test_a_count_that_is_none_ends_a_validation_by_its_value(runner, batches):
+    with pytest.raises(BadValue, match="samples= returned -1 for a batch of type tuple"):
+        runner(samples=lambda batch: -1).validate(batches)
+    with pytest.raises(BadLoop, match="samples must be a function of the batch"):
+        runner(samples=True)
+
+
+def test_batches_that_say_how_many_samples_they_have_are_weighted_by_it(net):
+    class Graphs:
+        """Graphs of many nodes as one graph."""
+
+        def __init__(self, graphs, value):
+            self.num_graphs, self.nodes = graphs, torch.full((7, 3), value)
+
+    def main(run):
+        run.outputs = run.model(run.batch.nodes)
+        run.log(value=run.batch.nodes[0, 0])
+        return run.outputs.mean()
+
+    model, optimizer = net()
+    data = [Graphs(4, 1.0), Graphs(1, 6.0)]
+    run = Runner(model, optimizer, main=main).fit(data, data, epochs=1)
+    assert run.samples == 5
+    assert (run.metrics["value"], run.metrics["val_value"]) == (2.0, 2.0)
+
+
 def test_validation_comes_between_training_and_the_end_of_the_epoch(runner, batches):
     points = Points("on_epoch", "on_train_epoch", "on_val_epoch", "on_run")
     runner(points).fit(batches, batches, epochs=1)

@@ -78,6 +78,30 @@ def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(laun
         assert rates.count(0.5) in (at, at + 1)
 
 
+def test_rates_of_several_optimizers_keep_their_ratios_on_all_ranks(launch):
+    def settings():
+        import torch
+
+        from hookpoint import Loop
+        from hookpoint.callbacks import ReduceLROnPlateau
+
+        actor, critic = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=rate) for rate in (0.5, 2.0))
+        seen = []
+        reduce = ReduceLROnPlateau("loss", factor=0.5, patience=1)
+        with Loop([reduce], optimizer={"actor": actor, "critic": critic}, extra_callbacks=[], monitors=[]) as run:
+            for epoch in run.epochs(4):
+                seen.append([actor.param_groups[0]["lr"], critic.param_groups[0]["lr"]])
+                for _ in run.batches([1.0] * 3):
+                    run.log(loss=1.0)
+                    actor.step()
+                if epoch == 1 and run.rank == 1:
+                    run.hyper["lr@critic"] = 1.0
+        return seen
+
+    first, second = launch(settings).results
+    assert first == second == [[0.5, 2.0], [0.5, 1.0], [0.25, 0.5], [0.125, 0.25]]
+
+
 def test_a_setting_of_all_ranks_at_the_end_of_an_epoch_holds_from_the_next_step_on(launch):
     def settings():
         import torch

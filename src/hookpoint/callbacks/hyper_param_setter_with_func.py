@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class HyperParamSetterWithFunc(HyperParamSetter):
     """Set a setting to `func(epochs_done, old)`, before training, with 0, and after each epoch; None changes nothing.
 
-    `param` is a name in `run.hyper`, or a HyperParam. Of parameter groups that differ each is changed from its own value.
+    `param` is a name in `run.hyper`, or a HyperParam. Of a learning rate, `old` is the first parameter group's, and the others
+    keep their ratios to it; of any other setting, each group is changed from its own value.
     Per step, MindSpore's way: `.when(Every(steps=1))`, and a function that looks at the run's step itself.
 
     Listens to on_run_begin of a fresh run, and is triggered at the end of each complete epoch, unless `.when(...)` says

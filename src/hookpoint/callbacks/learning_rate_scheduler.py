@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class LearningRateScheduler(HyperParamSetter):
     """Set the learning rate at the begin of each epoch to `schedule(epoch, lr)`; as in Keras, epochs count from 0 there.
 
-    A function of one argument gets the epoch only. It returns a number; of parameter groups that differ each is asked for.
-    With `verbose=1` each change is printed. `param` may be another setting. An epoch that a resumed run goes on with keeps the
-    learning rate that was restored.
+    A function of one argument gets the epoch only. It returns a number, and is asked for the first parameter group; the others
+    keep their ratios to it. With `verbose=1` each change is printed. `param` may be another setting. An epoch that a resumed
+    run continues keeps the learning rate that was restored.
 
     Listens to on_epoch_begin, and at on_epoch_end logs `learning_rate` where nobody else has. Sends the event "setting". Keeps
     the value, where no optimizer does, in the checkpoint. Runs on all ranks. A step pays nothing.

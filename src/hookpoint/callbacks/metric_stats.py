@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.ratio import Ratio
-from hookpoint.core.samples import count_samples
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -44,12 +43,12 @@ class MetricStats:
         who = self.names[0]
         outputs, targets = outputs_of(who, run), targets_of(run)
         if not self._has_state:
-            self._mean.add_mean(number(who, who, self._metric(outputs, targets)), count_samples(run.batch))
+            self._mean.add_mean(number(who, who, self._metric(outputs, targets)), run._now.samples)
             return
         if not self._is_placed and run.device is not None and hasattr(self._metric, "to"):
             self._metric.to(run.device)
         self._is_placed = True
-        self._samples += count_samples(run.batch)
+        self._samples += run._now.samples
         self._metric.update(outputs, targets)
 
     def share(self, run: Run) -> None:

@@ -25,9 +25,10 @@ class ReduceLROnPlateau(MetricWatcher):
     """Multiply the learning rate by `factor` when a metric has not got better for `patience` values, down to `min_lr`.
 
     Better is better by more than `min_delta`; `mode` is "min", "max", or "auto", which goes by the metric's name. After a
-    reduction `cooldown` values do not count. Each parameter group is reduced from its own learning rate. The rates are those
-    of Keras; unlike there, NaN is never the best, an epoch without a new value does not count, and a metric that never comes
-    is an error. With `verbose=1` each reduction is printed. `param` may be another setting.
+    reduction `cooldown` values do not count. The rate, and `min_lr`, are those of the first parameter group; the others, of
+    every optimizer, keep their ratios to it. The rates are those of Keras; unlike there, NaN is never the best, an epoch
+    without a new value does not count, and a metric that never comes is an error. With `verbose=1` each reduction is printed.
+    `param` may be another setting, such as "lr@critic".
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise; at on_epoch_end logs `learning_rate` where
     nobody else has. Reads `monitor`, sends the event "setting". Keeps the best value and what it has counted in the checkpoint.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.outputs import named, number
 from hookpoint.callbacks.ratio import Ratio
 from hookpoint.core.errors import MissingOutput
-from hookpoint.core.samples import count_samples
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -43,7 +42,7 @@ class ScalarStats:
         if self._means is None:
             self._means = {name: Ratio() for name in self._sources if name in values}
             self._known, self._kind = list(values), type(run.outputs).__name__
-        samples = count_samples(run.batch)
+        samples = run._now.samples
         for name, mean in self._means.items():
             if name not in values:
                 raise MissingOutput("ScalarStats", name, self._kind, values)

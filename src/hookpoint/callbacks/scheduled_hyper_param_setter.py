@@ -21,9 +21,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a setting by a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 when epoch 30 is over, and 0.001 when epoch 60 is.
 
     An epoch of 0 means before training. With `interp="linear"` the value moves from each point to the next with every epoch.
-    With `step_based` the table counts optimizer steps. `param` is a name in `run.hyper`, or a HyperParam. A run that goes on
-    from its own checkpoint keeps the value that was restored until the next point; one that goes on without this callback's
-    state gets the value that should hold by now. A setting that is not the optimizer's is kept in the checkpoint as well.
+    With `step_based` the table counts optimizer steps. `param` is a name in `run.hyper`, or a HyperParam. A learning
+    rate is set in the first parameter group, and the others keep their ratios to it. A run that resumes from its own
+    checkpoint keeps the value that was restored until the next point; one that resumes without this callback's state gets the
+    value that should hold by now. A setting that is not the optimizer's is kept in the checkpoint as well.
 
     Listens to on_run_begin, on_epoch_begin and on_train_iter_begin, and is triggered at the end of each complete epoch; with
     `step_based` at on_iter_end of training, by a schedule that `.when(...)` replaces. Sends the event "setting", with linear

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadValue, text
-from hookpoint.core.hyper import ALIASES, HyperParam, ObjAttrParam
+from hookpoint.core.hyper import HyperParam, ObjAttrParam, parted
+from hookpoint.core.rates import as_held
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run
@@ -20,9 +21,10 @@ NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 class Setting:
     """Read and change a setting, by its name in `run.hyper` or as an object such as ObjAttrParam.
 
-    A change is an event, "setting", and a line in the log. Of parameter groups that differ, each is changed from the value it
-    has. Two callbacks that change one setting are both named in a warning, once, when the second one does so. A checkpoint
-    keeps what nobody else would: the value of a setting that is not the optimizer's.
+    A change is an event, "setting", and a line in the log. The learning rate is that of the first parameter group; the others
+    keep their ratios to it. Of any other setting that differs between groups, each group is changed from the value it has. Two
+    callbacks that change one setting are both named in a warning, once, when the second one does so. A checkpoint keeps what
+    nobody else would: the value of a setting that is not the optimizer's.
 
     In a run of several processes, all of them get a new value at the same step: at once where each sets the same one, which is
     what `alike` says, and one step later where only one of them may know of it.
@@ -56,16 +58,16 @@ class Setting:
             run.hyper.register(self._own)
         self.value(run)
         others = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
-        self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and one._overlaps(self)]
+        self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and one._overlaps(self, run)]
         self._has_warned = False
         if not run.resuming:
             self.has_written, self._kept = False, None
-        if run.lr_scheduler is not None and self._own is None and self._key[0] == "lr" and not takes_over:
+        if run.lr_scheduler is not None and self._own is None and self._key == "lr" and not takes_over:
             self._warn_of(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:
         """Say whether this is a name of the setting: `lr` and `learning_rate` are one."""
-        return ALIASES.get(name, name) == ALIASES.get(self.name, self.name)
+        return parted(name) == parted(self.name)
 
     def value(self, run: Run) -> Any:
         """Return the present value; of several parameter groups the first one's."""
@@ -78,13 +80,23 @@ class Setting:
     def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
         """Make `function(old)` the value, unless it is None; say whether it was another before.
 
-        The function is called once for each value that parameter groups have. A quiet change is no event.
+        The function is called once for each value that parameter groups have, and for a learning rate once. A quiet change is
+        no event.
         """
         parts = self._parts(run)
         old = [self._get(run, part) for part in parts]
         answers = [(value, _plain(function(value))) for position, value in enumerate(old) if value not in old[:position]]
         new = [next(_like(value, answer) for known, answer in answers if known == value) for value in old]
-        changes = [(part, now) for part, before, now in zip(parts, old, new, strict=True) if now is not None and now != before]
+        return self._change(run, parts, old, new, quietly=quietly)
+
+    def set_each(self, run: Run, values: list[Any]) -> bool:
+        """Give each parameter group its own value, which changes their ratios; say whether any was another before."""
+        parts = run.hyper.parts(self.name)
+        return self._change(run, parts, [self._get(run, part) for part in parts], values)
+
+    def _change(self, run: Run, parts: list[str], old: list[Any], new: list[Any], *, quietly: bool = False) -> bool:
+        pairs = zip(parts, old, new, strict=True)
+        changes = [(part, now) for part, before, now in pairs if now is not None and not self._holds(run, part, before, now)]
         for part, value in changes:
             self._refuse_negative(value)
             self._put(run, part, value)
@@ -117,21 +129,26 @@ class Setting:
             self._own.set_value(self._kept)
 
     @property
-    def _key(self) -> tuple[str, str]:
-        name, _, group = self.name.partition("@")
-        return ALIASES.get(name, name), group
+    def _key(self) -> str:
+        return parted(self.name)[0]
 
-    def _overlaps(self, other: Setting) -> bool:
+    def _overlaps(self, other: Setting, run: Run) -> bool:
         if self._own is not None or other._own is not None:
             return _identity(self._own) == _identity(other._own)
-        (mine, my_group), (its, its_group) = self._key, other._key
-        return mine == its and (not my_group or not its_group or my_group == its_group)
+        groups = run.hyper.addresses(other.name)
+        return self._key == other._key and any(address in groups for address in run.hyper.addresses(self.name))
 
     def _parts(self, run: Run) -> list[str]:
-        """Return the names of what is set: of each parameter group, where it is theirs."""
-        groups = range(len(getattr(run.optimizer, "param_groups", None) or ()))
-        parts = [f"{self.name}@{number}" for number in groups] if self._own is None and "@" not in self.name else []
-        return [part for part in parts if part in run.hyper] or [self.name]
+        """Return the names of what is set: of each parameter group, where it is theirs and not a learning rate."""
+        if self._own is not None or "@" in self.name or self._key == "lr":
+            return [self.name]
+        return run.hyper.parts(self.name) or [self.name]
+
+    def _holds(self, run: Run, part: str, value: Any, new: Any) -> bool:
+        """Say whether the setting has the new value already; a tensor has fewer digits than a float."""
+        if new == value or self._own is not None or not isinstance(new, int | float):
+            return bool(new == value)
+        return bool(as_held(run.hyper[part], new) == value)
 
     def _get(self, run: Run, part: str) -> Any:
         value = run.hyper[part] if self._own is None or self._is_told_of(run) else self._own.get_value()
@@ -148,7 +165,7 @@ class Setting:
         return run.hyper.wish is not None and not self._alike
 
     def _refuse_negative(self, value: Any) -> None:
-        if self._own is None and self._key[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
+        if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
             raise BadValue(text(f"{self.name} takes no negative number.", got=repr(value), by=self._by))
 
     def _warn_of(self, other: str) -> None:

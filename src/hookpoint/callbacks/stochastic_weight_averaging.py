@@ -13,6 +13,7 @@ from hookpoint.callbacks.named_modules import has_other_layers
 from hookpoint.callbacks.setting import Setting
 from hookpoint.callbacks.swa_schedule import SWASchedule
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.rates import put
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -113,13 +114,12 @@ class StochasticWeightAveraging(AveragedWeights):
         if self._is_on(run) and self.setting is not None and not run.resuming:
             groups = run.optimizer.param_groups
             self._rates += [float(group["lr"]) for group in groups[len(self._rates) :]]
-            goals = dict(zip((float(group["lr"]) for group in groups), self._goals(run), strict=False))
-            self.setting.adjust(run, goals.get)
+            self.setting.set_each(run, self._goals(run))
 
     def on_train_iter_begin(self, run: Run) -> None:
         if run.lr_scheduler is not None and self._rates:  # it writes too, between epochs or after each step
-            for position, rate in enumerate(self._goals(run)):
-                run.hyper.set(f"lr@{position}", rate, alike=True)
+            for group, rate in zip(run.optimizer.param_groups, self._goals(run), strict=False):
+                put(group, "lr", rate)
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)

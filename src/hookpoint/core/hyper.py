@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from hookpoint.core.errors import BadValue, UnknownSetting, text
+from hookpoint.core.rates import Address, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
 
@@ -43,7 +44,7 @@ class ObjAttrParam:
 
 
 class GroupParam:
-    """An entry of an optimizer's parameter groups, of all of them or of one."""
+    """An entry of parameter groups, which all get the same value."""
 
     def __init__(self, groups: list[dict[str, Any]], key: str, name: str) -> None:
         self._groups, self._key, self.name = groups, key, name
@@ -54,24 +55,38 @@ class GroupParam:
     def set_value(self, value: Any) -> None:
         value = checked(self.name, value, self.get_value())
         for group in self._groups:
-            if self._key in group:
-                kept = group[self._key]
-                if hasattr(kept, "fill_"):  # a tensor learning rate, as compiled steps need it, is changed in place
-                    kept.fill_(value)
-                else:
-                    group[self._key] = value
+            put(group, self._key, value)
+
+
+class RateParam(GroupParam):
+    """The learning rate of parameter groups: the first one's, to which the others keep their ratios."""
+
+    def __init__(self, groups: list[dict[str, Any]], rates: Rates, addresses: list[Address], name: str) -> None:
+        super().__init__(groups, "lr", name)
+        self._rates, self._addresses = rates, addresses
+
+    def set_value(self, value: Any) -> None:
+        self._rates.set(self.name, self._addresses, checked(self.name, value, self.get_value()))
 
 
 class Hyper(MutableMapping[str, Any]):
     """`run.hyper["learning_rate"] = 0.1`: the settings of a run, and those that were registered.
 
-    `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups, of all
-    groups or, as `"lr@0"`, of one. Of several optimizers in a dict, all are set, or one: `"lr@critic"`. A value that is not
-    finite or not of the setting's type is refused.
+    `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups. A value
+    that is not finite or not of the setting's type is refused.
+
+    The learning rate is that of the first group. Setting it scales all other groups, of every optimizer, by their ratios to
+    the first; setting the value that the first group already has changes nothing. Any other setting is set as given in all
+    groups that have it.
+
+    `"lr@0"` is one group: groups are numbered from 0, through all optimizers. Of several optimizers in a dict, `"lr@critic"`
+    is the rate of one: its first group gets the value, and its other groups keep their ratios to that. Both change the ratios
+    from then on.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
         self._optimizer = optimizer
+        self.rates = Rates(self._groups)
         self._registered: dict[str, HyperParam] = {}
         self._wished: dict[str, Any] = {}
         self.wish: Callable[[str, Any], None] | None = None
@@ -113,31 +128,69 @@ class Hyper(MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self._registered
-        names = {key: None for group in self._groups() for key, value in group.items() if _is_setting(value)}
+        names = {key: None for group in self._groups().values() for key, value in group.items() if _is_setting(value)}
         yield from (name for name in names if name not in self._registered)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _groups(self, of: str = "") -> list[dict[str, Any]]:
-        """Return the parameter groups of all optimizers; or one group by its number, or those of one optimizer by its name."""
-        several = self._optimizer if isinstance(self._optimizer, Mapping) else {"": self._optimizer}
-        if of and of in several:
-            several, of = {of: several[of]}, ""
-        groups = [group for one in several.values() for group in getattr(one, "param_groups", None) or []]
-        if of:
-            return groups[int(of) : int(of) + 1] if of.isdecimal() else []
-        return groups
+    def addresses(self, name: str) -> list[Address]:
+        """Return the parameter groups that a name stands for; none where it is unknown or no optimizer's."""
+        key, of = parted(name)
+        groups = self._groups()
+        if of and isinstance(self._optimizer, Mapping) and of in map(str, self._optimizer):
+            found = [address for address in groups if address[0] == of]
+        elif of:
+            found = list(groups)[int(of) : int(of) + 1] if of.isdecimal() else []
+        else:
+            found = list(groups)
+        return [address for address in found if key in groups[address]]
+
+    def parts(self, name: str) -> list[str]:
+        """Return the names of a setting in each single group that has it."""
+        key, _ = parted(name)
+        return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
+
+    def _groups(self) -> dict[Address, dict[str, Any]]:
+        """Return the parameter groups of all optimizers, in their order."""
+        several = self._optimizer
+        if not isinstance(several, Mapping):
+            several = dict(enumerate(several)) if isinstance(several, list | tuple) else {"": several}
+        return {
+            (str(name), number): group
+            for name, one in several.items()
+            for number, group in enumerate(getattr(one, "param_groups", None) or [])
+        }
 
     def _param(self, name: str) -> HyperParam:
         if name in self._registered:
             return self._registered[name]
-        key, _, of = name.partition("@")
-        key = ALIASES.get(key, key)
-        groups = [group for group in self._groups(of) if key in group]
-        if not groups:
-            raise UnknownSetting(name, self)
-        return GroupParam(groups, key, name)
+        addresses, groups = self.addresses(name), self._groups()
+        if not addresses:
+            raise UnknownSetting(name, self._known(name))
+        key, _ = parted(name)
+        rates = self.rates.among(addresses) if key == "lr" else []
+        if rates:
+            return RateParam([groups[address] for address in rates], self.rates, rates, name)
+        return GroupParam([groups[address] for address in addresses], key, name)
+
+    def _known(self, name: str) -> list[str]:
+        """Return the settings there are; where a part of one was asked for, its parts."""
+        key, of = parted(name)
+        if not of or not self.addresses(key):
+            return list(self)
+        named = self._optimizer if isinstance(self._optimizer, Mapping) else ()
+        return [key, *self.parts(key), *(f"{key}@{one}" for one in named if self.addresses(f"{key}@{one}"))]
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Return the entry of parameter groups that a name stands for, and of which part of them.
+
+    >>> parted("learning_rate@critic")
+    ('lr', 'critic')
+    """
+    key, _, of = name.partition("@")
+    return ALIASES.get(key, key), of
 
 
 def checked(name: str, value: Any, present: Any) -> Any:

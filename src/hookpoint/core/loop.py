@@ -40,6 +40,7 @@ from hookpoint.core.positions import PlainPositions, Positions
 from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
+from hookpoint.core.samples import counter
 from hookpoint.core.saving import Saving
 from hookpoint.core.secrets import masked
 from hookpoint.core.shared_means import shared_means
@@ -79,6 +80,7 @@ class Loop(Levels):
         name: str = "run",
         log_every: int = 50,
         max_retries: int = 3,
+        samples: Callable[[Any], int] | None = None,
         config: Any = None,
         store: Store | None = None,
         resume: Resume = "auto",
@@ -119,6 +121,7 @@ class Loop(Levels):
         self.agreement: Agreement | None = None
         self.log_every = log_every
         self.max_retries = max_retries
+        self.samples_of = counter(samples)
         self._store = store if run_points else None
         self._resume = resume
         self._state = {name: unwrapped(self._given[name]) for name in KEPT} | own_parts(state)
@@ -158,6 +161,7 @@ class Loop(Levels):
         try:
             if self._begin is not None:
                 self._begin(run)
+            run.hyper.rates.begin()
             self.account.begin(self.resuming.identity)
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)

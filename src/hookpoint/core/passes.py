@@ -62,6 +62,7 @@ class Pass:
         "_outer_now",
         "_retries",
         "_run",
+        "_samples_of",
         "_saving",
         "_source",
         "_steps_before",
@@ -131,7 +132,7 @@ class Pass:
             self._count += 1
             self._is_sampled = self._is_train and self._count % SAMPLE_EVERY == FIRST_SAMPLE
             self._in_iteration = True
-            now.batch, now.batch_idx, now.samples = batch, self._batches_seen - 1, count_samples(batch)
+            now.batch, now.batch_idx, now.samples = batch, self._batches_seen - 1, self._samples_of(batch)
             set_now(run, now)
             if self._begin is not None or self._is_sampled:
                 self._begin_iteration()
@@ -209,6 +210,7 @@ class Pass:
         loop = self._loop
         self._run = run = loop.running()
         self._verdicts, self._clocks = run._verdicts, run._clocks
+        self._samples_of = count_samples if self.mode == "pred" else loop.samples_of
         self._counts_steps, self._steps_before = loop.step_hooks.count, run._clocks.step
         self._saving = loop.saving
         self._agreement = loop.agreement

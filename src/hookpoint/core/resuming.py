@@ -206,6 +206,7 @@ class Resuming:
                 except Exception as error:
                     error.add_note(f"while the {name} of a checkpoint was put back; was it made with another one?")
                     raise
+        run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
         run._stepper.load_state_dict(run, parts["stepper"])
         if "gradients" in parts:
             put_gradients(self._parts["model"], parts["gradients"])

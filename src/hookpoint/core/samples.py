@@ -2,40 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from typing import Any
+
+from hookpoint.core.errors import BadLoop, BadValue, text
+
+ATTRIBUTES = ("num_graphs", "batch_size")  # in this order
+SCALARS = (str, int, float, type(None))
+PLAIN = (dict, list, tuple)
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first dimension of the first array in a batch; where there is none, its number of items.
+    """Return how many samples a batch holds.
 
-    Tuples, lists, mappings and dataclasses are opened as columns of a batch, unless they hold no array: a list of tuples is a
-    list of samples, and a list of anything else that is no container counts by its length. What cannot be opened counts as
-    one.
+    An array, anything with a `shape`, counts by its first dimension, and so does a pair whose first item, the inputs, is one.
+    Any other tuple, list, mapping or dataclass is opened, at any depth, and the first rule that applies decides:
+
+    1. The batch, or the first thing in it that has one, says so itself: `num_graphs`, then `batch_size`, an integer >= 0.
+    2. The first dimension that most of its arrays share; of two that are as frequent, the one that comes first. A list of
+       tuples is a list of samples, and is not opened.
+    3. Without arrays, the number of items: of samples in a list, or in the first column of several.
+
+    Anything else counts as one.
 
     >>> count_samples([["a", "b", "c"], [0, 1, 0]])
     3
     """
-    if isinstance(batch, (list, tuple)):  # first what nearly every batch is
-        for part in batch:
-            shape = getattr(part, "shape", None)
-            if shape is not None:
-                return int(shape[0]) if len(shape) else 1
+    kind = type(batch)
+    if kind is tuple or kind is list:  # first what nearly every batch is
+        if 0 < len(batch) <= 2:
+            shape = getattr(batch[0], "shape", None)
+            if shape is not None and len(shape):
+                return int(shape[0])
+        return _most_shared(batch, batch)
+    if kind is dict:
+        return _most_shared(batch, batch.values())
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
-    if isinstance(batch, Mapping):
-        return count_samples(list(batch.values()))
-    if isinstance(batch, list | tuple) and batch:
-        first = batch[0]
-        is_samples = isinstance(batch, list) and isinstance(first, tuple)
-        if is_samples or not isinstance(first, list | tuple | Mapping):
-            return len(batch)
-        return count_samples(first)
-    fields = getattr(batch, "__dataclass_fields__", None)
-    if fields and not isinstance(batch, type):
-        return count_samples([getattr(batch, name) for name in fields])
-    return 1
+    return 1 if isinstance(batch, SCALARS) else _searched(batch)
+
+
+def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
+    """Return what counts the samples of a batch: a user's function, whose answers are checked, or `count_samples`."""
+    if function is None:
+        return count_samples
+    if not callable(function):
+        raise BadLoop(text(f"samples must be a function of the batch, got {function!r}.", write="samples=lambda batch: ..."))
+
+    def count(batch: Any) -> int:
+        number = function(batch)
+        if not _is_count(number):
+            cures = {"expected": "an integer >= 0", "return": "int(...) of the count"}
+            raise BadValue(text(f"samples= returned {number!r} for a batch of type {type(batch).__name__}.", **cures))
+        return int(number)
+
+    return count
+
+
+def _most_shared(batch: Any, columns: Iterable[Any]) -> int:
+    """Return the count of a plain container: by its columns where all of them are arrays, else by all there is in it."""
+    lengths = []
+    for column in columns:
+        shape = getattr(column, "shape", None)
+        if shape is None:
+            return _searched(batch)
+        if len(shape):
+            lengths.append(int(shape[0]))
+    return _most_frequent(lengths) if lengths else _items(batch)
+
+
+def _searched(batch: Any) -> int:
+    lengths: list[int] = []
+    stated = _measure(batch, lengths)
+    if stated is not None:
+        return stated
+    return _most_frequent(lengths) if lengths else _items(batch)
+
+
+def _most_frequent(lengths: list[int]) -> int:
+    """Return the number that is there most often; of several, the one that comes first."""
+    first = lengths[0]
+    return first if lengths.count(first) == len(lengths) else max(dict.fromkeys(lengths), key=lengths.count)
+
+
+def _measure(part: Any, lengths: list[int]) -> int | None:
+    """Return the number of samples that a part of a batch states, if any; else add the first dimensions of its arrays."""
+    shape = getattr(part, "shape", None)
+    if shape is not None:
+        if len(shape):
+            lengths.append(int(shape[0]))
+        return None
+    stated = None if type(part) in PLAIN else _stated(part)
+    if stated is None:
+        for one in _opened(part):
+            if not isinstance(one, SCALARS):  # of which a column may have as many as the batch has samples
+                stated = _measure(one, lengths)
+                if stated is not None:
+                    break
+    return stated
+
+
+def _stated(part: Any) -> int | None:
+    for name in ATTRIBUTES:
+        try:
+            said: Any = getattr(part, name, None)
+        except Exception:  # a property that cannot tell says nothing
+            continue
+        if _is_count(said):
+            return int(said)
+    return None
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0
+
+
+def _opened(part: Any) -> Iterable[Any]:
+    """Return the columns of a batch, or of a part of it; nothing where it has none."""
+    if isinstance(part, Mapping):
+        return part.values()
+    if isinstance(part, list | tuple):
+        are_samples = isinstance(part, list) and all(isinstance(one, tuple) for one in part)
+        return () if are_samples else part
+    fields = getattr(part, "__dataclass_fields__", None)
+    if fields and not isinstance(part, type):
+        return [getattr(part, name) for name in fields]
+    return ()
+
+
+def _items(batch: Any) -> int:
+    """Return the number of items in a batch without an array that has a first dimension."""
+    if isinstance(batch, list) and batch and isinstance(batch[0], tuple):
+        return len(batch)
+    columns = list(_opened(batch))
+    if not columns or any(hasattr(one, "shape") for one in columns):
+        return 1
+    if isinstance(batch, list | tuple) and not isinstance(columns[0], list | tuple | Mapping):
+        return len(columns)
+    return _items(columns[0])
 
 
 def length_of(loader: Any) -> int | None:

@@ -172,6 +172,7 @@ class Saving:
             "clocks": loop.clocks.state_dict(),
             "place": self._place or self.place(),
             "parts": parts,
+            "rates": run.hyper.rates.state_dict(),
             "finite": [name for name, _ in named_parameters(self.parts["model"])],
             "callbacks": loop.hooks.state_dict(),
             "logbook": loop.logbook.state_dict(),

@@ -73,6 +73,7 @@ class Runner:
         log_every: int = 50,
         max_retries: int = 3,
         strict_sync: bool = False,
+        samples: Callable[[Any], int] | None = None,
         config: Any = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
@@ -110,6 +111,7 @@ class Runner:
             "name": name or (type(model).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
+            "samples": samples,
             "config": config,
             "resume": resume,
             **kept_in(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -27,7 +27,8 @@ class Loop(core.Loop):
 
     Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C and
     SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
-    the second at once. A loop may be entered again after it was left: that is a fresh run.
+    the second at once. A loop may be entered again after it was left: that is a fresh run. `samples` is a function of the
+    batch that returns how many samples it has, where that cannot be seen from its tensors.
 
     Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
     happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes
@@ -57,6 +58,7 @@ class Loop(core.Loop):
         name: str = "run",
         log_every: int = 50,
         max_retries: int = 3,
+        samples: Callable[[Any], int] | None = None,
         config: Any = None,
         store: Store | None = None,
         resume: Resume = "auto",
@@ -76,6 +78,7 @@ class Loop(core.Loop):
             name=name,
             log_every=log_every,
             max_retries=max_retries,
+            samples=samples,
             config=config,
             resume=resume,
             state=state,

@@ -1,0 +1,143 @@
+"""Rates: the learning rates of all parameter groups, which keep their ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hookpoint.core.errors import BadValue, text
+
+Address = tuple[str, int]  # the name of an optimizer, and which of its groups
+Groups = Mapping[Address, dict[str, Any]]
+
+
+class Rates:
+    """Set learning rates so that every parameter group of every optimizer keeps its ratio to the first group.
+
+    The ratios are computed when a run begins, from `initial_lr` where a scheduler wrote it, otherwise from `lr`. The ratio of a
+    group that is added later is computed when a rate is set for the first time after that. Where the first group's rate is
+    zero there is no ratio, and 1 stands for it.
+    """
+
+    def __init__(self, groups: Callable[[], Groups]) -> None:
+        self._groups = groups
+        self._ratios: dict[Address, float] = {}
+        self._read_before: dict[int, tuple[Any, int, float]] = {}
+
+    def begin(self) -> None:
+        """Compute the ratios from the rates that the groups have now."""
+        self._ratios.clear()
+        self._read_before.clear()
+        self._see(self._groups())
+
+    def among(self, addresses: Sequence[Address]) -> list[Address]:
+        """Return those of these groups whose rate is a number, and so has a ratio."""
+        self._see(self._groups())
+        return [address for address in addresses if address in self._ratios]
+
+    def set(self, name: str, addresses: Sequence[Address], value: float) -> None:
+        """Give the first of these groups the value, and scale the others by their ratios to it.
+
+        Where these are not all groups, their ratios to the others change. If the first of them has the value already, nothing
+        changes: not even a group that somebody else has set, such as a scheduler.
+        """
+        groups = {address: group for address, group in self._groups().items() if address in self._ratios}
+        lead, first = addresses[0], next(iter(groups))
+        if self._read(groups[lead]["lr"]) == as_held(groups[lead]["lr"], value):
+            return
+        rates = {address: self._scaled(value, address, lead) for address in addresses}
+        for address, rate in rates.items():
+            if not math.isfinite(rate):
+                cures = {"got": repr(value), "ratio": repr(self._ratios[address])}
+                raise BadValue(text(f"{name}: the rate of group {address[1]} would be {rate}.", **cures))
+        for address, rate in rates.items():
+            self._write(groups[address], rate)
+        reference = self._read(groups[first]["lr"])
+        if reference:
+            moved = [other for other in groups if other not in rates] if first in rates else addresses
+            for address in moved:
+                rate = rates[address] if address in rates else self._read(groups[address]["lr"])
+                self._ratios[address] = _ratio(rate, reference)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ratios": [[*address, ratio] for address, ratio in self._ratios.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Take the ratios back; a checkpoint that has none leaves those of the rates that it restored."""
+        self.begin()
+        for optimizer, number, ratio in state["ratios"] if state is not None else ():
+            if (optimizer, number) in self._ratios:
+                self._ratios[optimizer, number] = ratio
+
+    def _see(self, groups: Groups) -> None:
+        """Compute the ratios of groups that were not there before."""
+        new = {
+            address: group
+            for address, group in groups.items()
+            if address not in self._ratios and _number(group.get("lr")) is not None
+        }
+        if new:
+            first, is_fresh = next(groups[one] for one in groups if one in self._ratios or one in new), not self._ratios
+            for address, group in new.items():
+                rates = (_initial(group), _initial(first)) if is_fresh else _present(group, first)
+                self._ratios[address] = _ratio(*rates)
+
+    def _scaled(self, value: float, address: Address, lead: Address) -> float:
+        ratio = _ratio(self._ratios[address], self._ratios[lead])
+        return value if ratio == 1 or address == lead else value * ratio
+
+    def _read(self, rate: Any) -> float:
+        """Return a rate as a float. One on a device is waited for only if somebody else has changed it since the last time."""
+        if getattr(rate, "is_cpu", True):
+            return float(rate)
+        kept = self._read_before.get(id(rate))
+        if kept is None or kept[0] is not rate or kept[1] != rate._version:
+            kept = self._read_before[id(rate)] = (rate, rate._version, float(rate))
+        return kept[2]
+
+    def _write(self, group: dict[str, Any], value: float) -> None:
+        put(group, "lr", value)
+        rate = group["lr"]
+        if not getattr(rate, "is_cpu", True):
+            self._read_before[id(rate)] = (rate, rate._version, as_held(rate, value))
+
+
+def put(group: dict[str, Any], key: str, value: Any) -> None:
+    """Set an entry of a parameter group; a tensor, which compiled steps need, is changed in place."""
+    if hasattr(group[key], "fill_"):
+        group[key].fill_(value)
+    else:
+        group[key] = value
+
+
+def as_held(rate: Any, value: Any) -> Any:
+    """Return a value as it is when this rate holds it: a tensor has fewer digits than a float."""
+    return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
+
+
+def _initial(group: Mapping[str, Any]) -> float:
+    initial = _number(group.get("initial_lr"))
+    return float(group["lr"]) if initial is None else initial
+
+
+def _present(group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
+    if "initial_lr" in group and "initial_lr" in first:
+        return _initial(group), _initial(first)
+    return float(group["lr"]), float(first["lr"])
+
+
+def _ratio(rate: float, reference: float) -> float:
+    ratio = rate / reference if reference else 1.0
+    return ratio if math.isfinite(ratio) else 1.0
+
+
+def _number(rate: Any) -> float | None:
+    """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
+    if isinstance(rate, bool) or not hasattr(rate, "__float__"):
+        return None
+    try:
+        return float(rate)
+    except (TypeError, ValueError, RuntimeError):
+        return None
