@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.own_copy import own_copy
 
 OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
 
@@ -25,14 +26,14 @@ def state_of(part: Any) -> Any:
     return part.state_dict()
 
 
-def load_state(part: Any, state: Any) -> None:
-    """Give an object, or each one in a list or mapping, its state back."""
+def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
+    """Load a state into an object, or into each one in a list or mapping. One that is loaded again later stays as it is."""
     if isinstance(part, Mapping | list | tuple):
         for key, one in _items(part):
             if key in state and has_state(one):
-                load_state(one, state[key])
+                load_state(one, state[key], is_last=is_last)
     else:
-        part.load_state_dict(state)
+        part.load_state_dict(state if is_last else own_copy(state, part))
 
 
 def own_parts(given: Mapping[str, Any] | None) -> dict[str, Any]:
