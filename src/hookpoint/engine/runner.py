@@ -18,6 +18,7 @@ from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
+from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
@@ -107,7 +108,7 @@ class Runner:
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
             "workdir": workdir,
-            "name": name or (type(model).__name__ if modules_of(model) else "run"),
+            "name": name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
             "config": config,
