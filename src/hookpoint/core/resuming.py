@@ -51,6 +51,14 @@ class Resuming:
         store = loop.saving.resumable
         if loop.agreement is not None:
             _refuse_different(loop.agreement.talk.gather(store is not None, "the workdir"))
+        if store is None and resume not in ("auto", "never"):
+            raise CannotResume(
+                text(
+                    f"resume={str(resume)!r} needs a workdir, from which a run resumes and to which it writes.",
+                    give='workdir="runs/name"',
+                    start="or from weights alone, with init_weights=hookpoint.load_weights(...) of a Runner",
+                )
+            )
         if store is not None:
             self.identity = identity()
             self._found = store.open(resume, self.identity)
