@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.plain_names import COMPILED, plain_name
+
 if TYPE_CHECKING:
     from hookpoint.callbacks.name_pattern import NamePattern
     from hookpoint.core.run import Run
-
-COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
@@ -51,7 +51,7 @@ def _named(model: Any, what: str) -> Iterator[tuple[str, Any]]:
             yield from ((f"{key}.{name}" if name else str(key), part) for name, part in _named(one, what))
     elif hasattr(model, what):
         for name, part in getattr(model, what)(remove_duplicate=False):
-            yield ".".join(piece for piece in name.split(".") if piece != COMPILED), part
+            yield plain_name(name), part
 
 
 def _has_forward(module: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.outputs import named
 from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.plain_names import plain_name
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _of_model(model: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for way in ("named_parameters", "named_buffers"):
         if hasattr(model, way):
-            found.update(getattr(model, way)(**options))
+            found.update((plain_name(name), tensor) for name, tensor in getattr(model, way)(**options))
     return found
 
 

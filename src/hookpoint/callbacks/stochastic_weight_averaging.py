@@ -13,6 +13,7 @@ from hookpoint.callbacks.named_modules import has_other_layers
 from hookpoint.callbacks.setting import Setting
 from hookpoint.callbacks.swa_schedule import SWASchedule
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.plain_names import plain_name
 from hookpoint.core.rates import put
 
 if TYPE_CHECKING:
@@ -214,6 +215,6 @@ class StochasticWeightAveraging(AveragedWeights):
         super().load_state_dict(state)
         self._first, self._rates, self._taken = state["first"], list(state["rates"]), state["taken"]
         self._is_measured = state["is_measured"]
-        self._statistics = {name: tensor.clone() for name, tensor in state["statistics"].items()}
+        self._statistics = {plain_name(name): tensor.clone() for name, tensor in state["statistics"].items()}
         if self.setting is not None and state["setting"] is not None:
             self.setting.load_state_dict(state["setting"])

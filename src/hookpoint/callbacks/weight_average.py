@@ -7,6 +7,7 @@ from typing import Any
 
 from hookpoint.callbacks.sharded_tensors import here, is_sharded, part_like
 from hookpoint.core.parts import named_parameters
+from hookpoint.core.plain_names import plain_name
 
 
 class WeightAverage:
@@ -81,7 +82,7 @@ class WeightAverage:
     def load(self, averages: Mapping[str, Any]) -> None:
         """Take averages of before; they get to their devices when the model is seen again."""
         self.forget_model()
-        self.averages = {name: tensor.detach().clone() for name, tensor in averages.items()}
+        self.averages = {plain_name(name): tensor.detach().clone() for name, tensor in averages.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"buffers": self.buffers, "averages": self.averages}
@@ -117,4 +118,4 @@ def named_buffers(model: Any, prefix: str = "", of: type[Any] = object) -> Itera
         for path, module in model.named_modules():
             for name, buffer in module._buffers.items() if isinstance(module, of) else ():
                 if buffer is not None and name not in module._non_persistent_buffers_set:
-                    yield f"{prefix}{path}{'.' if path else ''}{name}", buffer
+                    yield f"{prefix}{plain_name(f'{path}.{name}' if path else name)}", buffer

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.own_copy import own_copy
+from hookpoint.core.plain_names import names_of, plain_name, plain_state
 
 OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
 
@@ -19,20 +21,22 @@ def has_state(part: Any) -> bool:
 
 
 def state_of(part: Any) -> Any:
-    """Return the state of an object, or of each one in a list or mapping that has one, by its key."""
+    """Return the state of an object, or of each one in a list or mapping, by its key; that of a module has plain names."""
     if isinstance(part, Mapping | list | tuple):
         return {key: state_of(one) for key, one in _items(part) if has_state(one)}
-    return part.state_dict()
+    state = part.state_dict()
+    return plain_state(state) if hasattr(part, "named_parameters") else state
 
 
-def load_state(part: Any, state: Any) -> None:
-    """Give an object, or each one in a list or mapping, its state back."""
+def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
+    """Load a state into an object, or into each one in a list or mapping. One that is loaded again later stays as it is."""
     if isinstance(part, Mapping | list | tuple):
         for key, one in _items(part):
             if key in state and has_state(one):
-                load_state(one, state[key])
+                load_state(one, state[key], is_last=is_last)
     else:
-        part.load_state_dict(state)
+        state = state if is_last else own_copy(state, part)
+        part.load_state_dict(names_of(part, state) if hasattr(part, "named_parameters") else state)
 
 
 def own_parts(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -55,6 +59,7 @@ def gradients_of(model: Any) -> dict[str, Any]:
 
 def put_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
     """Put gathered gradients back."""
+    gradients = plain_state(gradients)
     for name, parameter in named_parameters(model):
         kept = gradients.get(name)
         parameter.grad = None if kept is None else _placed(kept.to(parameter.device).clone(), parameter)
@@ -69,12 +74,12 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a model, or of each one in a list or mapping of models, by name."""
+    """Yield the parameters of a model, or of each one in a list or mapping of models, by their plain names."""
     if isinstance(model, Mapping | list | tuple):
         for key, one in _items(model):
             yield from ((f"{key}.{name}", parameter) for name, parameter in named_parameters(one))
     elif hasattr(model, "named_parameters"):
-        yield from model.named_parameters()
+        yield from ((plain_name(name), parameter) for name, parameter in model.named_parameters())
 
 
 def _items(parts: Any) -> Iterator[tuple[str, Any]]:

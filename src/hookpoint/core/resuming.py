@@ -4,6 +4,9 @@ A checkpoint is made between epochs, or inside a training pass. The run first ge
 nothing logged: epochs and passes that were over are left out, and what a user's code does on the way is undone when everything
 is put back. That is when the next epoch opens, or, in the second case, when the epoch and the pass are open again: state first,
 then the place in the data, last the generators of random numbers.
+
+The state is therefore loaded twice. The first load comes before any code of the user's, which may look at the model, and before
+on_load. The second one undoes what that code, and begin points that come again, have changed since. The first load gets a copy.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, CannotResume, text
+from hookpoint.core.own_copy import own_copy
 from hookpoint.core.parts import has_state, load_state, put_gradients
 from hookpoint.core.shares import share_of
 from hookpoint.core.store import Checkpoint, Resume
@@ -47,6 +51,14 @@ class Resuming:
         store = loop.saving.resumable
         if loop.agreement is not None:
             _refuse_different(loop.agreement.talk.gather(store is not None, "the workdir"))
+        if store is None and resume not in ("auto", "never"):
+            raise CannotResume(
+                text(
+                    f"resume={str(resume)!r} needs a workdir, from which a run resumes and to which it writes.",
+                    give='workdir="runs/name"',
+                    start="or from weights alone, with init_weights=hookpoint.load_weights(...) of a Runner",
+                )
+            )
         if store is not None:
             self.identity = identity()
             self._found = store.open(resume, self.identity)
@@ -80,7 +92,7 @@ class Resuming:
             say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
         if run.is_chief:
             self._report(found)
-        self._load(found.state)
+        self._load(found.state, is_last=False)
         self._loop.positions.load_state_dict(found.state["data"])
         self._put_generators(found.state)
         self._loop.saving.keep_at()
@@ -197,21 +209,22 @@ class Resuming:
         if state["rng"] is not None:  # made by another number of processes, it has none for this one: they begin afresh
             self._loop.randomness.load_state_dict(state["rng"])
 
-    def _load(self, state: Mapping[str, Any], *, in_pass: bool = False) -> None:
+    def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
         loop, run, parts = self._loop, self._run, state["parts"]
+        given: Callable[[Any], Any] = _as_it_is if is_last else own_copy
         for name, part in self._parts.items():
             if name in parts:
                 try:
-                    load_state(part, parts[name])
+                    load_state(part, parts[name], is_last=is_last)
                 except Exception as error:
                     error.add_note(f"while the {name} of a checkpoint was put back; was it made with another one?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
-        run._stepper.load_state_dict(run, parts["stepper"])
+        run._stepper.load_state_dict(run, given(parts["stepper"]))
         if "gradients" in parts:
             put_gradients(self._parts["model"], parts["gradients"])
-        loop.hooks.load_state_dict(state["callbacks"])
-        loop.logbook.load_state_dict(state["logbook"], in_pass=in_pass)
+        loop.hooks.load_state_dict(given(state["callbacks"]))
+        loop.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
         if loop.after_load is not None:
             loop.after_load(run)
 
@@ -235,6 +248,10 @@ class Resuming:
         table = self._loop.hooks.compared(found.state["callbacks"])
         if table:
             logger.warning("callbacks and the checkpoint:\n%s", table)
+
+
+def _as_it_is(state: Any) -> Any:
+    return state
 
 
 def _refuse_different(workdirs: list[bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import has_state, state_of
+from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
@@ -20,6 +20,7 @@ from hookpoint.parallel.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.fingerprint import fingerprint
 from hookpoint.storage.identity import collect
 
 
@@ -58,8 +59,9 @@ def _of_team(store: CheckpointStore, strategy: Any) -> TeamStore:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model that a user's DistributedDataParallel is around: a checkpoint knows its weights by their own names."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    """Return the model inside a user's DistributedDataParallel, compiled or not: a checkpoint has the names of its weights."""
+    inside = getattr(model, COMPILED, model)
+    return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model
 
 
 @contextmanager
@@ -102,17 +104,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
 
 def _fingerprint(model: Any) -> str | None:
-    """Return a digest of the names, shapes and types of a model's tensors."""
-    if not has_state(model):
-        return None
-    lines = sorted(_tensors("", state_of(model)))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _tensors(prefix: str, state: Any) -> list[str]:
-    if isinstance(state, Mapping):
-        return [line for key, value in state.items() for line in _tensors(f"{prefix}/{key}", value)]
-    return [f"{prefix} {tuple(state.shape)} {state.dtype}"] if isinstance(state, torch.Tensor) else []
+    return fingerprint(state_of(model)) if has_state(model) else None
 
 
 def _kind(optimizer: Any) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from hookpoint.core.own_copy import own_copy
 from hookpoint.engine import loader_state
 from hookpoint.engine.shared_order import order_of
 from hookpoint.parallel.spread import team_sampler_of
@@ -65,7 +66,7 @@ class KnownLoader:
 
     def _load(self, loader: Any, record: Mapping[str, Any]) -> None:
         if record["dataset"] is not None and _has_state(loader.dataset):
-            loader.dataset.load_state_dict(record["dataset"])
+            loader.dataset.load_state_dict(own_copy(record["dataset"]))
 
     def _take_seed(self, loader: Any, record: Mapping[str, Any]) -> None:
         order, sampler = record.get("order"), team_sampler_of(loader)

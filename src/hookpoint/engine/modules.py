@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hookpoint.core.parts import load_state
+
 
 def modules_of(model: Any) -> list[torch.nn.Module]:
     """Return the modules of a model: itself, or those of a dict of models."""
@@ -21,9 +23,9 @@ def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
     """Load a state dict into a model, or one each into several."""
     if isinstance(model, Mapping):
         for name, state in weights.items():
-            model[name].load_state_dict(state)
+            load_state(model[name], state)
     else:
-        model.load_state_dict(weights)
+        load_state(model, weights)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from hookpoint.core.own_copy import own_copy
 from hookpoint.core.positions import END
 from hookpoint.core.samples import length_of
 
@@ -51,6 +52,7 @@ def next_pass(loader: Any, own: Mapping[str, Any], begin: Callable[[], None]) ->
 
 
 def _load(loader: Any, own: Mapping[str, Any]) -> None:
+    own = own_copy(own)  # it is kept for the next checkpoint, whatever the loader does with its own
     if isinstance(loader, DataLoader):  # have it come to an end by itself
         own = {**own, PASS_IS_OVER: False}
         if isinstance(own.get(FETCHER), Mapping):

@@ -18,6 +18,7 @@ from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
+from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
 from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
@@ -25,9 +26,10 @@ from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device
+from hookpoint.engine.evaluated_weights import load_evaluated_weights
 from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.hooked_loader import HookedLoader
-from hookpoint.engine.keeping import kept_in
+from hookpoint.engine.keeping import kept_in, unwrapped
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
 from hookpoint.engine.recovery import is_computed, recovered
@@ -108,7 +110,7 @@ class Runner:
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
             "workdir": workdir,
-            "name": name or (type(model).__name__ if modules_of(model) else "run"),
+            "name": name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
             "samples": samples,
@@ -127,6 +129,7 @@ class Runner:
         }
         self._state = dict(state or {})
         self._run: Run | None = None
+        self._has_weights = False  # those that `resume` means, or those of a fit
         self._loss_is_finite = True
         self._make_loop()  # finds the mistakes in the callbacks now, not in fit
 
@@ -206,7 +209,11 @@ class Runner:
         return run
 
     def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
-        """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing."""
+        """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing.
+
+        The first job of a Runner that has not trained loads the weights that `resume` means, and prints which: those of the
+        newest good checkpoint in the workdir, or of a path. It takes no lock, so that a run in progress may be evaluated.
+        """
         loader = as_loader(data, batch_size, shuffle=False)
         if self._run is not None:
             return _floats(self._run.evaluate(loader))
@@ -214,7 +221,7 @@ class Runner:
             return _floats(evaluate(run, loader))
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
-        """Return the outputs for each batch, on the host; during a fit, disturb nothing."""
+        """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
         host = torch.device("cpu")
         return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
 
@@ -287,9 +294,13 @@ class Runner:
             self._prepare(run)
             if begin is not None:
                 begin(run)
+            elif not self._has_weights:
+                parts = {**self._state, "model": unwrapped(self.model), "criterion": self.criterion}
+                load_evaluated_weights(run, parts, self._loop_options["workdir"], self._loop_options["resume"])
 
         try:
             with self._make_loop(inside, begin=prepare, run_points=begin is not None, **given) as run:
+                self._has_weights = True
                 if self._backward == self._stepper.backward_and_step:
                     self._stepper.count_steps(run)
                 yield run

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import state_of
+from hookpoint.core.plain_names import plain_state
 from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
@@ -240,7 +241,7 @@ def _with(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) in averages:
             state[name] = averages[id(tensor)].clone()
-    return state
+    return plain_state(state)
 
 
 def _replaced(state: Any, averages: Mapping[int, torch.Tensor]) -> Any:

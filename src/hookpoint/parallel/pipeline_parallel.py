@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.parts import state_of
+from hookpoint.core.plain_names import plain_name
 from hookpoint.core.team import Team
 from hookpoint.parallel.cutting import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.joining import joined
@@ -147,7 +149,7 @@ class PipelineParallel:
     def layout(self, model: Any) -> str:
         """Return what must be the same when a run goes on: where the model is cut."""
         stages = self._skeleton.stages if self._model is not None else stages_of(model, self.split)
-        names = {id(one): name for name, one in self.whole_model(model).state_dict(keep_vars=True).items()}
+        names = {id(one): plain_name(name) for name, one in self.whole_model(model).state_dict(keep_vars=True).items()}
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
 
     def whole_model(self, model: Any) -> Any:
@@ -164,8 +166,8 @@ class PipelineParallel:
             for tensor in own.values():
                 dist.send(_bytes(tensor.detach().cpu().contiguous()), 0, group=self._group)
             return parts
-        whole = self._skeleton.model.state_dict()
-        owners = self._owners()
+        whole = state_of(self._skeleton.model)
+        owners = {plain_name(name): stage for name, stage in self._owners().items()}
         for stage in range(1, dist.get_world_size()):
             for name in (name for name in whole if owners[name] == stage):
                 found = torch.empty(whole[name].shape, dtype=whole[name].dtype)

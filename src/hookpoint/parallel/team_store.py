@@ -14,10 +14,11 @@ import torch.distributed as dist
 
 from hookpoint.core import errors
 from hookpoint.core.elsewhere import has_elsewhere
-from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, HookpointError, text
+from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.shares import joined, own_share
 from hookpoint.core.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.team import Team
+from hookpoint.parallel.by_all import by_chief, together
 from hookpoint.parallel.strategy import Apart
 from hookpoint.parallel.taken_apart import TakenApart
 from hookpoint.parallel.torch_team import SECONDS
@@ -205,53 +206,10 @@ class TeamStore:
 
     def together(self, work: Callable[[], Any]) -> Any:
         """Do something on each rank; where it fails on any, raise on all what the first of them has raised."""
-        result, failure = _tried(work)
-        told = self.team.gather(None if failure is None else _told(failure))
-        for rank, other in enumerate(told):
-            if other is not None:
-                raise failure if failure is not None and rank == self.team.rank else _retold(other, rank)
-        return result
+        return together(self.team, work)
 
     def _by_chief(self, work: Callable[[], Any], facts: Callable[[Any], Any]) -> Any:
-        """Do something on the chief; return what came of it there, and the facts of it elsewhere, or raise the same on all."""
-        if self.team.rank == 0:
-            result, failure = _tried(work)
-            self.team.broadcast({"failure": _told(failure)} if failure is not None else {"facts": facts(result)})
-            if failure is not None:
-                raise failure
-            return result
-        heard = self.team.broadcast(None)
-        if "failure" in heard:
-            raise _retold(heard["failure"], 0)
-        return heard["facts"]
-
-
-def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return work(), None
-    except BaseException as error:  # also a second Ctrl-C: the others must not wait for this rank
-        return None, error
-
-
-def _told(failure: BaseException) -> dict[str, Any]:
-    return {"kind": type(failure).__name__, "text": str(failure), "errno": getattr(failure, "errno", None)}
-
-
-def _retold(heard: Mapping[str, Any], rank: int) -> BaseException:
-    """Return the error of another rank, of the same class where it is one of ours, so that the same is done about it."""
-    kind: Any = getattr(errors, heard["kind"], None)
-    made: BaseException
-    if isinstance(kind, type) and issubclass(kind, HookpointError):
-        made = kind.__new__(kind)
-        made.args = (heard["text"],)
-    elif heard["errno"] is not None:
-        made = CannotSave(heard["text"])
-    else:
-        made = RuntimeError(f"{heard['kind']}: {heard['text']}")
-    if isinstance(made, OSError):
-        made.errno = heard["errno"]
-    made.add_note(f"on rank {rank} of the team")
-    return made
+        return by_chief(self.team, work, facts)
 
 
 def _here(model: Any) -> Any:

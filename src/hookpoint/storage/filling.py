@@ -9,6 +9,7 @@ from typing import Any
 from hookpoint.core.elsewhere import Elsewhere, has_elsewhere
 from hookpoint.core.errors import CannotResume, HookpointError, text
 from hookpoint.core.parts import named_parameters, state_of
+from hookpoint.core.plain_names import plain_name
 from hookpoint.storage.tree import Where, copied
 
 PARTS, STATE = "parts", "state"
@@ -61,6 +62,7 @@ class Lying:
 
     def like(self, where: Where, shape: Any) -> Any:
         """Return a tensor in parts that one of this place and shape is to lie as; None where it is to be whole."""
+        where = tuple(plain_name(key) if isinstance(key, str) else key for key in where)
         alike: tuple[Any, ...] = (self._in_part(where), self._of_optimizer(where), self._named.get(where[-1]))
         for found in alike:
             if hasattr(found, "full_tensor") and found.shape == shape:

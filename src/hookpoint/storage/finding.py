@@ -61,7 +61,7 @@ def newest_good(workdir: Path) -> Found | None:
         except DamagedCheckpoint as error:
             damaged.append((path, error))
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         else:
             for damaged_one in damaged:
                 aside.move_damaged(*damaged_one)
@@ -84,7 +84,7 @@ def at_path(path: Path) -> Found:
     except DamagedCheckpoint as error:
         raise CannotResume(text(str(error), resume='with "auto", for the newest good one of a workdir')) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def folder_at(path: Path) -> Path:
@@ -112,7 +112,8 @@ def read(folder: Path) -> Found:
     return Found(folder, manifest, read_state(folder, manifest.files))
 
 
-def _unreadable(path: Path, error: OSError) -> CannotResume:
+def unreadable(path: Path, error: OSError) -> CannotResume:
+    """Return the error for a checkpoint that the disk does not give."""
     where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
     return CannotResume(
         text(

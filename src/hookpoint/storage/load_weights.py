@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.plain_names import plain_state
 from hookpoint.storage import disk
 from hookpoint.storage.averaged_weights import averaged_weights
 from hookpoint.storage.catalog import places
@@ -37,11 +38,11 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     given = Path(os.path.realpath(path))
     if disk.is_folder(given):
         folder = given if is_like_a_checkpoint(given) else _newest_good(given)
-        return averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)
+        return dict(plain_state(averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)))
     if disk.is_file(given) and averaged:
         raise CannotResume(text(f"{path} is a file of weights, and has no averages.", give="the checkpoint's folder"))
     if disk.is_file(given):
-        return _of_file(given)
+        return dict(plain_state(_of_file(given)))
     raise CannotResume(text(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file"))
 
 

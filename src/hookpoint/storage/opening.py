@@ -15,6 +15,7 @@ from hookpoint.storage import aside, disk, named_copies
 from hookpoint.storage.catalog import entries
 from hookpoint.storage.checkpoint_folder import discard
 from hookpoint.storage.finding import Found, find
+from hookpoint.storage.fingerprint import fits
 from hookpoint.storage.identity import compare, table
 from hookpoint.storage.layout import Place, checkpoints, is_leftover
 
@@ -60,7 +61,10 @@ def _remove_leftovers(workdir: Path) -> None:
 
 def _refuse_other_run(found: Found, identity: Mapping[str, Any], allow_world_change: bool) -> None:
     """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same."""
-    rows = compare(found.manifest.identity, identity)
+    saved = found.manifest.identity
+    if fits(found.state.get("parts", {}).get("model"), identity.get("model")):
+        saved = {**saved, "model": identity.get("model")}
+    rows = compare(saved, identity)
     if allow_world_change:
         rows = [row._replace(verdict="warned") if row.name == WORLD_SIZE else row for row in rows]
     refused = [row.name for row in rows if row.verdict == "refused"]

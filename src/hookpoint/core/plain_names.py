@@ -1,0 +1,67 @@
+"""Plain names: those that weights have without torch.compile.
+
+`torch.compile(module)` keeps the module under "_orig_mod", which shows up in the names of its weights. A checkpoint has the
+plain names, so that it loads with and without compiling. Older checkpoints have the others, and are renamed when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
+WRAPPED = "module."  # where DistributedDataParallel does
+
+
+def plain_name(name: str) -> str:
+    """Return a name without what torch.compile adds.
+
+    >>> plain_name("_orig_mod.layers.0._orig_mod.weight")
+    'layers.0.weight'
+    """
+    return ".".join(piece for piece in name.split(".") if piece != COMPILED) if COMPILED in name else name
+
+
+def plain_state(state: Any) -> Any:
+    """Return a module's state dict, or a mapping of several, with plain names."""
+    if not isinstance(state, Mapping):
+        return state
+    state = _renamed(state, plain_name) if any(COMPILED in str(name) for name in state) else state
+    if not any(isinstance(one, Mapping) for one in state.values()):
+        return state
+    return {name: plain_state(one) if isinstance(one, Mapping) else one for name, one in state.items()}
+
+
+def names_of(module: Any, state: Any) -> Any:
+    """Return a state dict with the names that a module expects, compiled or not, whether the state's are plain or not."""
+    if not isinstance(state, Mapping) or not hasattr(module, "named_modules"):
+        return state
+    if any(COMPILED in str(name) for name in state):
+        state = _renamed(state, plain_name)
+        if all(name.startswith(WRAPPED) for name in state) and not hasattr(module, WRAPPED[:-1]):
+            state = _renamed(state, lambda name: name.removeprefix(WRAPPED))
+    if any(name.endswith(COMPILED) for name, _ in module.named_modules()):
+        state = _renamed(state, lambda name: _name_in(module, name))
+    return state
+
+
+def _name_in(module: Any, name: str) -> str:
+    """Return the name that a tensor, or a module, of this plain name has inside of a module."""
+    found: list[str] = []
+    for piece in (*name.split("."), None) if name else (None,):
+        while module is not None and COMPILED in module._modules:
+            found.append(COMPILED)
+            module = module._modules[COMPILED]
+        if piece is not None:
+            found.append(piece)
+            module = None if module is None else module._modules.get(piece)
+    return ".".join(found)
+
+
+def _renamed(state: Mapping[str, Any], rename: Callable[[str], str]) -> Any:
+    made = {rename(name): one for name, one in state.items()}
+    renamed: Any = made if type(state) is dict else type(state)(made)  # type: ignore[call-arg]
+    metadata = getattr(state, "_metadata", None)
+    if isinstance(metadata, Mapping):  # the versions of its layers, by their names
+        renamed._metadata = type(metadata)({rename(name): one for name, one in metadata.items()})  # type: ignore[call-arg]
+    return renamed

@@ -1,0 +1,111 @@
+"""Evaluated weights: what a Runner that has not trained loads before it validates or predicts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.parts import load_state, state_of
+from hookpoint.core.run import Run
+from hookpoint.core.store import Resume
+from hookpoint.core.terminal import say
+from hookpoint.parallel.by_all import by_chief, together
+from hookpoint.storage import saved_weights
+from hookpoint.storage.saved_weights import Gone, SavedWeights
+
+logger = logging.getLogger("hookpoint")
+
+ATTEMPTS = 50  # a run that saves and deletes faster than this one reads is not waited for
+SECONDS_BETWEEN = 0.02
+
+
+def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, resume: Resume) -> None:
+    """Load the weights that `resume` means into those parts of a run that have any, on all processes the same; say which."""
+    parts = {name: part for name, part in parts.items() if _has_weights(part)}
+    if "model" not in parts:
+        return
+    found = _found(run, parts, None if workdir is None else Path(workdir), resume)
+    if found is None:
+        return
+    for name, part in parts.items():
+        if name in found.parts:
+            _load(name, part, found)
+        elif run.is_chief:
+            logger.warning("%s has no state of '%s': it stays as it is", found.path, name)
+    clocks = found.manifest.clocks
+    where = f"epoch {clocks.get('epoch', '?')}, step {found.manifest.step}"
+    say(f'{run.name} has the weights of {found.path} ({where}); pass resume="never" to keep those of the model')
+
+
+def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> SavedWeights | None:
+    team = run.team
+    for _ in range(ATTEMPTS):
+        # The chief decides, and all processes read that one; where it is gone on any of them, all look again.
+        known = by_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
+        if known is None:
+            return None
+        found = together(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]
+        if all(team.gather(isinstance(found, SavedWeights))):
+            return found  # type: ignore[no-any-return]
+        time.sleep(SECONDS_BETWEEN)
+    raise CannotResume(
+        text(
+            f"the checkpoints of {workdir or resume} are deleted faster than they can be read.",
+            keep="more of them, with max_to_keep=... of the saver",
+        )
+    )
+
+
+def _completed(known: Any, parts: Mapping[str, Any]) -> Any:
+    if isinstance(known, list):
+        path, made = known
+        known = saved_weights.read(Path(path), parts)
+        if known.manifest.encoded().decode() != made:
+            raise Gone(path)
+    return saved_weights.complete(known, parts) if isinstance(known, SavedWeights) else known
+
+
+def _unless_gone(work: Any) -> Any:
+    try:
+        return work()
+    except Gone:
+        return False
+
+
+def _facts(found: Any) -> Any:
+    return [str(found.path), found.manifest.encoded().decode()] if isinstance(found, SavedWeights) else found
+
+
+def _load(name: str, part: Any, found: SavedWeights) -> None:
+    try:
+        load_state(part, _with_versions(part, found.parts[name]))
+    except Exception as error:
+        raise CannotResume(
+            text(
+                f"the weights in {found.path} do not fit the {name} of this Runner: {error}",
+                give="the model that was trained, or the workdir of its run",
+                keep='the weights that the model has, with resume="never"',
+            )
+        ) from error
+
+
+def _with_versions(part: Any, state: Any) -> Any:
+    """Return weights that come from a file of their own with the versions of the layers, which are not in it."""
+    if not isinstance(part, torch.nn.Module) or hasattr(state, "_metadata"):
+        return state
+    given: Any = OrderedDict(state)
+    given._metadata = getattr(state_of(part), "_metadata", OrderedDict())
+    return given
+
+
+def _has_weights(part: Any) -> bool:
+    if isinstance(part, Mapping | list | tuple):
+        return any(map(_has_weights, part.values() if isinstance(part, Mapping) else part))
+    return isinstance(part, torch.nn.Module) and bool(state_of(part))

@@ -1,0 +1,161 @@
+"""Saved weights: what is read of a checkpoint to evaluate a model, without a lock, and also while a run writes to the workdir.
+
+That run may delete a checkpoint while it is read, or put another one in the place of a best-… folder. Nothing is damaged then,
+and the caller looks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.store import Resume
+from hookpoint.storage import disk
+from hookpoint.storage.catalog import places
+from hookpoint.storage.checkpoint_folder import read_manifest, verified, verify_file
+from hookpoint.storage.filling import filled
+from hookpoint.storage.finding import folder_at, unreadable
+from hookpoint.storage.layout import checkpoints
+from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.state_files import read_state
+
+logger = logging.getLogger("hookpoint")
+
+WEIGHTS, MODEL = "model.safetensors", "model"
+
+
+class Gone(Exception):
+    """A checkpoint was deleted or replaced while it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWeights:
+    """What was read of a checkpoint: the state of some of its parts. Tensors in files of their own may be left out."""
+
+    path: Path
+    manifest: Manifest
+    parts: Mapping[str, Any]
+
+
+def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedWeights | None:
+    """Return the parts of these names of the newest good checkpoint, or of that of a path; None where there is none.
+
+    Damaged checkpoints are named and passed over. Raises CannotResume as a run would that resumes, and Gone.
+    """
+    if resume == "never":
+        return None
+    if resume not in ("auto", "must"):
+        return _at_path(Path(resume), names)
+    found = None if workdir is None else _newest_good(workdir, names)
+    if found is None and resume == "must":
+        where = "resume='must' without a workdir: there" if workdir is None else f"there is no checkpoint in {workdir}: there"
+        raise CannotResume(text(f"{where} are no weights to load.", give="the workdir of a run that has saved some, or a path"))
+    return found
+
+
+def read(folder: Path, names: Collection[str], manifest: Manifest | None = None) -> SavedWeights:
+    """Return the parts of these names of a checkpoint, verified; raise Gone where it is no longer there, or no longer this one.
+
+    The model's weights alone are read without the rest. Raises DamagedCheckpoint, or CannotResume where it has no weights.
+    """
+    made = manifest
+
+    def work() -> SavedWeights:
+        nonlocal made
+        found = read_manifest(folder)
+        made = found if made is None else made
+        if found != made:
+            raise Gone(folder)
+        return SavedWeights(folder, found, _parts(folder, found, names))
+
+    return _unless_gone(folder, work, lambda: made)
+
+
+def complete(saved: SavedWeights, parts: Mapping[str, Any]) -> SavedWeights:
+    """Return the weights with the tensors that are in files of their own, each as it lies on this process; or raise Gone."""
+
+    def work() -> SavedWeights:
+        state = filled({"parts": dict(saved.parts)}, saved.path, parts)
+        return SavedWeights(saved.path, saved.manifest, state["parts"])
+
+    return _unless_gone(saved.path, work, lambda: saved.manifest)
+
+
+def _unless_gone(folder: Path, work: Callable[[], SavedWeights], made: Callable[[], Manifest | None]) -> SavedWeights:
+    try:
+        return work()
+    except (DamagedCheckpoint, FileNotFoundError) as error:
+        try:
+            there = read_manifest(folder)
+        except (DamagedCheckpoint, FileNotFoundError):
+            there = None
+        if not disk.is_folder(folder) or (made() is not None and there is not None and there != made()):
+            raise Gone(folder) from error
+        raise
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
+    if set(names) == {MODEL} and WEIGHTS in manifest.files:
+        from hookpoint.storage.weights_file import read_weights
+
+        verify_file(folder, WEIGHTS, manifest)
+        return {MODEL: read_weights(folder / WEIGHTS)}
+    parts = read_state(folder, verified(folder, shards=False).files).get("parts", {})
+    if MODEL not in parts:
+        raise CannotResume(text(f"{folder} holds no weights of a model.", give="the workdir of a run with a model"))
+    return {name: parts[name] for name in names if name in parts}
+
+
+def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
+    before = _beside(path)
+    try:
+        return read(folder_at(path), names)
+    except (DamagedCheckpoint, CannotResume) as error:
+        hidden = any(path.name in name for name in before if name.startswith("."))  # a best-… folder that is being replaced
+        if _beside(path) != before or (hidden and not disk.is_folder(path, follow=True)):
+            raise Gone(path) from error
+        if isinstance(error, CannotResume):
+            raise
+        raise CannotResume(text(str(error), give="another checkpoint, or the workdir")) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _beside(path: Path) -> list[str]:
+    """Return what lies where a path leads to and beside it, to see whether a run writes there."""
+    folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
+    return [name for folder in folders for name in disk.names(folder)]
+
+
+def _newest_good(workdir: Path, names: Collection[str]) -> SavedWeights | None:
+    damaged: list[DamagedCheckpoint] = []
+    for _, path in reversed(places(workdir)):
+        try:
+            if read_manifest(path).is_of_exception:
+                continue
+            found = read(path, names)
+        except DamagedCheckpoint as error:
+            if not disk.is_folder(path):
+                raise Gone(path) from error
+            damaged.append(error)
+        else:
+            for problem in damaged:
+                logger.warning("%s It is passed over.", problem)
+            return found
+    if damaged:
+        problems = "\n".join(f"  {error}" for error in damaged)
+        raise CannotResume(
+            text(
+                f"all checkpoints in {os.fspath(checkpoints(workdir))} are damaged.\n{problems}",
+                restore="them from a backup",
+                keep='or the weights that the model has, with resume="never"',
+            )
+        )
+    return None

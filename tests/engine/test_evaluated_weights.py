@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+import hookpoint
+from hookpoint import Every, Runner
+from hookpoint import callbacks as cb
+from hookpoint.core.errors import CannotResume
+from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.operations import intercepted
+
+GENERATOR = torch.Generator().manual_seed(0)
+DATA = [(torch.randn(4, 2, generator=GENERATOR), torch.randn(4, 1, generator=GENERATOR)) for _ in range(4)]
+INPUTS = [inputs for inputs, _ in DATA]
+
+
+class Weighted(nn.Module):
+    """A criterion that is trained too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs, targets):
+        return (outputs * self.scale - targets).square().mean()
+
+
+def runner_of(workdir, *callbacks, seed=0, compiled=False, **options):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+    model = torch.compile(model, backend="eager") if compiled else model
+    criterion = Weighted()
+    parameters = [*model.parameters(), *criterion.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    return Runner(model, optimizer, criterion, callbacks=callbacks, workdir=workdir, **options)
+
+
+def trained(workdir, epochs=2, **options):
+    runner = runner_of(workdir, cb.ModelSaver().when(Every(steps=1)), cb.MinSaver("loss"), **options)
+    runner.fit(DATA, epochs=epochs)
+    return runner
+
+
+def files(folder):
+    return sorted((path.relative_to(folder), path.stat().st_mtime_ns) for path in folder.rglob("*"))
+
+
+def results(runner):
+    return runner.validate(DATA), [one.tolist() for one in runner.predict(INPUTS)]
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "path", "workdir"])
+def test_the_first_job_loads_the_weights_and_says_which(resume, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    wanted = results(trained(workdir))
+    newest = max((workdir / "checkpoints").glob("step-*"))
+    before = files(workdir)
+    capsys.readouterr()
+    given = {"path": newest, "workdir": workdir}.get(resume, resume)
+    runner = runner_of(workdir if resume in ("auto", "must") else None, seed=1, resume=given)
+    assert runner.validate(DATA) == wanted[0]
+    assert f"has the weights of {newest} (epoch 2, step 8)" in capsys.readouterr().err
+    assert results(runner) == wanted
+    assert capsys.readouterr().err.count("has the weights") == 0
+    other = runner_of(workdir if resume in ("auto", "must") else None, seed=1, resume=given)
+    assert [one.tolist() for one in other.predict(INPUTS)] == wanted[1]
+    assert files(workdir) == before
+
+
+def test_the_best_weights_are_loaded_by_their_path(tmp_path, capsys):
+    trained(tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "best-loss"
+    runner = runner_of(None, seed=1, resume=best)
+    runner.validate(DATA)
+    weights = hookpoint.load_weights(best)
+    assert all(torch.equal(one, weights[name]) for name, one in runner.model.state_dict().items())
+    assert f"has the weights of {best}" in capsys.readouterr().err
+
+
+def test_never_loads_nothing_and_moves_nothing(tmp_path, capsys):
+    trained(tmp_path / "run")
+    before = files(tmp_path)
+    capsys.readouterr()
+    kept, alone = runner_of(tmp_path / "run", seed=1, resume="never"), runner_of(None, seed=1)
+    assert results(kept) == results(alone)
+    assert files(tmp_path) == before
+    assert "weights" not in capsys.readouterr().err
+
+
+def test_where_there_is_nothing_auto_uses_the_model_as_it_is_and_must_raises(tmp_path):
+    alone = results(runner_of(None))
+    assert results(runner_of(tmp_path / "run")) == alone
+    assert not (tmp_path / "run").exists()
+    for workdir in (tmp_path / "run", None):
+        runner = runner_of(workdir, resume="must")
+        for job in (runner.validate, runner.predict, runner.validate):
+            with pytest.raises(CannotResume, match="no weights to load"):
+                job(DATA)
+    with pytest.raises(CannotResume, match="there is no folder"):
+        runner_of(None, resume=tmp_path / "nowhere").validate(DATA)
+
+
+def test_weights_are_loaded_once_and_never_after_a_fit(tmp_path):
+    trained(tmp_path / "run")
+    evaluated = runner_of(tmp_path / "run", seed=1)
+    evaluated.validate(DATA)
+    finished = runner_of(tmp_path / "run", seed=1)
+    finished.fit(DATA, epochs=2)
+    for runner in (evaluated, finished):
+        with torch.no_grad():
+            runner.model[1].weight.zero_()
+        runner.validate(DATA)
+        runner.predict(INPUTS)
+        assert not runner.model[1].weight.any()
+
+
+def test_a_validation_in_a_fit_loads_nothing(tmp_path):
+    trained(tmp_path / "run", epochs=1)
+    runner, seen = runner_of(tmp_path / "run", resume="never"), []
+
+    @runner.on("on_epoch_end")
+    def look(run):
+        before = runner.model[1].weight.tolist()
+        runner.validate(DATA)
+        seen.append(runner.model[1].weight.tolist() == before)
+
+    runner.fit(DATA, epochs=2)
+    assert seen == [True, True]
+
+
+def test_a_fit_that_could_not_begin_has_not_trained(tmp_path):
+    wanted = results(trained(tmp_path / "run"))
+    runner = runner_of(tmp_path / "run", seed=1)
+    store = CheckpointStore(tmp_path / "run")
+    store.open("auto", {})
+    with pytest.raises(hookpoint.HookpointError):
+        runner.fit(DATA, epochs=2)
+    store.close()
+    assert results(runner) == wanted
+
+
+def test_a_later_fit_resumes_as_usual(tmp_path):
+    whole = trained(tmp_path / "whole", epochs=4)
+    trained(tmp_path / "run")
+    runner = runner_of(tmp_path / "run", cb.ModelSaver().when(Every(steps=1)), cb.MinSaver("loss"), seed=1)
+    results(runner)
+    runner.fit(DATA, epochs=4)
+    assert results(runner) == results(whole)
+
+
+def test_a_run_in_progress_is_evaluated_without_a_lock(tmp_path):
+    wanted = results(trained(tmp_path / "run"))
+    store = CheckpointStore(tmp_path / "run")
+    store.open("auto", {})
+    try:
+        before = files(tmp_path)
+        assert results(runner_of(tmp_path / "run", seed=1)) == wanted
+        assert files(tmp_path) == before
+    finally:
+        store.close()
+
+
+@contextmanager
+def before_reading(file, act):
+    """Do something when a file of this name is read for the first time, as another process might."""
+    done = []
+
+    def by(operation, proceed):
+        if not done and not operation.changes and os.fspath(operation.path).endswith(file):
+            done.append(operation.path)
+            act()
+        return proceed()
+
+    with intercepted(by):
+        yield
+    assert done
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors", "state.pt"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_damage(file, tmp_path, capsys, caplog):
+    trained(tmp_path / "run")
+    newest, second = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[:-3:-1]
+    with before_reading(f"{newest.name}/{file}", lambda: newest.rename(newest.with_name(".deleting-x"))):
+        runner_of(tmp_path / "run", seed=1, resume="must").validate(DATA)
+    assert f"has the weights of {second}" in capsys.readouterr().err
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors", "state.pt"])
+def test_a_best_folder_that_is_replaced_while_it_is_read_is_read_again(file, tmp_path):
+    trained(tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    best, other, first = folder / "best-loss", folder / ".other", min(folder.glob("step-*"))
+    wanted = hookpoint.load_weights(first)
+
+    def replace():
+        best.rename(other)
+        first.rename(best)
+
+    runner = runner_of(None, seed=1, resume=best)
+    with before_reading(f"best-loss/{file}", replace):
+        runner.validate(DATA)
+    assert all(torch.equal(one, wanted[name]) for name, one in runner.model.state_dict().items())
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+def test_a_damaged_checkpoint_is_named_and_passed_over_and_stays(file, tmp_path, capsys, caplog):
+    trained(tmp_path / "run")
+    newest, second = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[:-3:-1]
+    content = bytearray((newest / file).read_bytes())
+    content[-1] ^= 1
+    (newest / file).unlink()  # best-loss has the same file
+    (newest / file).write_bytes(content)
+    runner_of(tmp_path / "run", seed=1).validate(DATA)
+    assert f"has the weights of {second}" in capsys.readouterr().err
+    assert f"{newest} is damaged" in caplog.text
+    assert newest.exists()
+    with pytest.raises(CannotResume, match="is damaged"):
+        runner_of(None, resume=newest).validate(DATA)
+
+
+def test_another_model_is_refused_with_what_to_type(tmp_path):
+    trained(tmp_path / "run")
+    runner = Runner(nn.Linear(2, 1), workdir=tmp_path / "run")
+    with pytest.raises(CannotResume, match=r'do not fit the model of this Runner(?s:.*)resume="never"'):
+        runner.predict(INPUTS)
+    assert len(Runner(nn.Linear(2, 1), workdir=tmp_path / "run", resume="never").predict(INPUTS)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_compiled_model_takes_the_weights_of_a_plain_one_and_the_other_way_round(tmp_path):
+    wanted = results(trained(tmp_path / "plain"))
+    assert results(runner_of(tmp_path / "plain", seed=1, compiled=True)) == wanted
+    wanted = results(trained(tmp_path / "compiled", compiled=True))
+    assert results(runner_of(tmp_path / "compiled", seed=1)) == wanted
+    torch.compiler.reset()
+
+
+def test_several_models_and_modules_of_the_users_own_are_loaded(tmp_path):
+    def made(seed, **options):
+        torch.manual_seed(seed)
+        models, extra = {"one": nn.Linear(2, 2), "two": nn.Linear(2, 1)}, nn.Linear(1, 1)
+
+        def forward(run):
+            run.outputs = extra(models["two"](models["one"](run.batch[0])))
+            run.loss = nn.functional.mse_loss(run.outputs, run.batch[1])
+            return run.loss
+
+        optimizer = torch.optim.SGD([*(p for one in models.values() for p in one.parameters()), *extra.parameters()], lr=0.1)
+        return Runner(models, optimizer, main=forward, workdir=tmp_path / "run", state={"extra": extra}, **options)
+
+    runner = made(0, callbacks=[cb.ModelSaver()])
+    runner.fit(DATA, epochs=2)
+    assert made(1).validate(DATA) == runner.validate(DATA)
+
+
+def test_a_path_or_must_without_a_workdir_is_refused_by_a_fit(tmp_path):
+    trained(tmp_path / "run")
+    for resume in ("must", tmp_path / "run"):
+        with pytest.raises(CannotResume, match="needs a workdir"):
+            runner_of(None, resume=resume).fit(DATA, epochs=1)
