@@ -39,6 +39,7 @@ from hookpoint.engine.seeded_samples import seeded_samples_of
 from hookpoint.engine.shared_order import as_team_state, rest_of, unknown_order
 from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.sampler import TeamBatchSampler
+from hookpoint.parallel.spread import team_sampler_of
 
 logger = logging.getLogger("hookpoint")
 
@@ -209,6 +210,9 @@ class TorchPositions:
 
 
 def _tell_pass(loader: Any, epoch: int, *, goes_on: bool) -> None:
+    sampler = team_sampler_of(loader)
+    if sampler is not None and not goes_on:
+        sampler.begin_pass()
     for samples in seeded_samples_of(getattr(loader, "dataset", None)):
         samples.set_epoch(epoch)
     if isinstance(loader, HookedLoader):
