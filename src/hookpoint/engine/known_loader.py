@@ -58,7 +58,9 @@ class KnownLoader:
         """Take over what is known of a pass that is gone on with."""
         self._load(loader, record)
         self._keep_order(loader, record)
-        self.begun, self.had_iterator, self._seeds = record["begun"], record["had_iterator"], record["seeds"]
+        # Counters as they are put back: a batch size that the script has changed since is no change of the run.
+        self.begun = {**record["begun"], "counters": loader_state.read(loader)["counters"]}
+        self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
