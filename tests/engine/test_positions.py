@@ -280,7 +280,7 @@ class Script:
                 iterator, batches = positions.begin(loader, epoch), 0
                 yield seen, state
             else:
-                iterator = positions.resume(loader, epoch, batches, found["data"])
+                iterator = positions.resume(loader, epoch, batches, found["data"]).source
                 randomness.load_state_dict(found["rng"])
             for batch in iterator:
                 batches += 1
@@ -428,7 +428,7 @@ def test_two_loaders_that_take_turns_each_go_on():
         for number in range(start, 2 * EPOCHS):
             loader, seen = loaders[number % 2], []
             if found is not None and number == start:
-                iterator = positions.resume(loader, 1, found[0], found[1])
+                iterator = positions.resume(loader, 1, found[0], found[1]).source
             else:
                 iterator = positions.begin(loader, 1)
             for batch in iterator:
@@ -641,7 +641,15 @@ def test_without_checkpoints_nothing_is_kept():
     loader = loader_of(SeededSamples(Numbers()), shuffle=True)
     list(positions.begin(loader, 2))
     list(positions.visit(loader))
-    assert positions.state_dict() == {"begun": {}, "last": None, "loaders": [], "rest": None}
+    state = positions.state_dict()
+    assert [state[name] for name in ("begun", "last", "loaders", "rest", "facts", "samples")] == [
+        {},
+        None,
+        [],
+        None,
+        None,
+        None,
+    ]
     assert loader.dataset.epoch == 2
 
 
@@ -662,7 +670,7 @@ def test_a_loader_goes_with_its_last_user_and_its_workers_with_it(batches, had_i
     if had_iterator:
         positions.begin(loader, 2)
     state = positions.state_dict()
-    iterator = positions.resume(loader, 1, batches, state)
+    iterator = positions.resume(loader, 1, batches, state).source
     reference = weakref.ref(loader)
     del loader, iterator
     assert reference() is None
@@ -679,7 +687,7 @@ def test_workers_that_are_to_stay_stay_after_a_resume(batches):
     positions = TorchPositions(TorchRandomness())
     positions.remembers = True
     positions.load_state_dict(state)
-    iterator = positions.begin(loader, 2) if batches is None else positions.resume(loader, 1, batches, state)
+    iterator = positions.begin(loader, 2) if batches is None else positions.resume(loader, 1, batches, state).source
     list(iterator)
     assert positions.begin(loader, 3) is iterator
 
@@ -689,7 +697,7 @@ def test_the_length_of_what_is_left_is_that_of_the_pass():
     positions.remembers = True
     loader = loader_of()
     positions.begin(loader, 1)
-    assert len(positions.resume(loader, 1, 2, positions.state_dict())) == len(loader) == 4
+    assert len(positions.resume(loader, 1, 2, positions.state_dict()).source) == len(loader) == 4
 
 
 # torchdata's loader

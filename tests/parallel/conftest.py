@@ -88,8 +88,8 @@ def launch(tmp_path, nursery):
         count += 1
         folder = tmp_path / f"launch{count}"
         folder.mkdir()
-        script = SCRIPTS / what if isinstance(what, str) else folder / "script.py"
-        if not isinstance(what, str):
+        script = SCRIPTS / what if isinstance(what, str | Path) else folder / "script.py"
+        if not isinstance(what, str | Path):
             script.write_text(AROUND.format(source=textwrap.dedent(inspect.getsource(what)), name=what.__name__))
         environment = {"RESULTS": str(folder), "GIVEN": json.dumps(given), **(env or {})}
         words = [str(script), *map(str, arguments)]

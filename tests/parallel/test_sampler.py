@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
+
+import torch
 
 from hookpoint.core.errors import BadLoop
 from hookpoint.parallel.sampler import TeamBatchSampler
@@ -103,3 +107,49 @@ def test_the_order_is_another_in_each_epoch_and_comes_from_the_seed():
 def test_what_means_nothing_is_refused(given):
     with pytest.raises(BadLoop, match="means nothing"):
         TeamBatchSampler(**{"length": 10, "batch_size": 2, "size": 2, **given})
+
+
+@given(length=st.integers(1, 60), batch_size=BATCHES, size=SIZES, drop_last=st.booleans(), has_own=st.booleans())
+def test_the_order_is_what_a_loader_of_one_process_draws(length, batch_size, size, drop_last, has_own):
+    def passes(loader_of):
+        torch.manual_seed(4)
+        generator = torch.Generator().manual_seed(5) if has_own else None
+        loader = loader_of(generator)
+        return [[index for batch in loader for index in batch] for _ in range(3)]
+
+    def shared(generator):
+        chief = TeamBatchSampler(length, batch_size, size=size, shuffle=True, drop_last=drop_last, generator=generator)
+        others = [
+            TeamBatchSampler(
+                length, batch_size, rank=rank, size=size, shuffle=True, drop_last=drop_last, share=lambda _: told[0]
+            )
+            for rank in range(1, size)
+        ]
+        return Joint(chief, others)
+
+    class Joint(torch.utils.data.DataLoader):
+        """A loader of the chief's process, with the batches of the others joined to its own."""
+
+        def __init__(self, chief, others):
+            chief.share = self.tell
+            self.others = others
+            super().__init__(range(length), batch_sampler=chief, collate_fn=list, generator=chief.generator)
+
+        def tell(self, drawn):
+            told[:] = [drawn]
+            return drawn
+
+        def __iter__(self):
+            self.batch_sampler.begin_pass()
+            own = list(super().__iter__())
+            with torch.random.fork_rng(devices=[]):
+                for one in self.others:
+                    one.begin_pass()
+                rows = [own, *map(list, self.others)]
+            return iter([list(chain(*batches)) for batches in zip(*rows, strict=True)])
+
+    told = []
+    options = {"shuffle": True, "drop_last": drop_last, "collate_fn": list}
+    alone = passes(lambda own: torch.utils.data.DataLoader(range(length), batch_size * size, generator=own, **options))
+    if length >= size:
+        assert passes(shared) == alone

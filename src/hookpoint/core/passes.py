@@ -259,10 +259,13 @@ class Pass:
         if not self._is_train:
             self._source = iter(self._loader) if self._aside else loop.positions.visit(self._loader)
         elif resuming.is_under_way:
-            self._source, self._batches_seen = resuming.enter_pass(self._loader)
+            self._source, self._batches_seen, total = resuming.enter_pass(self._loader)
+            self._total = self._total if total is None else total
             self._steps_before = run._clocks.step
         else:
             self._source = loop.positions.begin(self._loader, run.epoch)
+        if loop.positions.notes:
+            resuming.report_data()
 
     def _resolve_calls(self) -> None:
         hooks, mode = self._loop.hooks, self.mode
@@ -287,8 +290,7 @@ class Pass:
         return stops or self.wants_end or (verdicts.stop_epoch and self._is_train)
 
     def _saw_everything(self) -> bool:
-        length = length_of(self._loader)
-        return length is not None and self._batches_seen >= length
+        return self._total is not None and self._batches_seen >= self._total
 
     def _fetch(self) -> Any:
         """Ask the loader for a batch with points around it, and prepare it."""

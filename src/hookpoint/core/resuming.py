@@ -12,12 +12,14 @@ on_load. The second one undoes what that code, and begin points that come again,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.own_copy import own_copy
 from hookpoint.core.parts import has_state, load_state, put_gradients
+from hookpoint.core.positions import Entered
+from hookpoint.core.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.shares import share_of
 from hookpoint.core.store import Checkpoint, Resume
 from hookpoint.core.terminal import say
@@ -39,6 +41,7 @@ class Resuming:
         self.identity: Mapping[str, Any] = {}
         self.has_resumed = False
         self.moved: Mapping[str, int] | None = None
+        self.script_rates: list[float] = []
         self._loop = loop
         self._run = run
         self._parts = parts
@@ -48,6 +51,7 @@ class Resuming:
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
         """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
         loop, run = self._loop, self._run
+        self.script_rates = rates_of(run.optimizers)
         store = loop.saving.resumable
         if loop.agreement is not None:
             _refuse_different(loop.agreement.talk.gather(store is not None, "the workdir"))
@@ -92,6 +96,9 @@ class Resuming:
             say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
         if run.is_chief:
             self._report(found)
+        saved = list(saved_optimizers(found.state["parts"].get("optimizer")))
+        if self.script_rates == rates_of(saved):  # as it is when one process trains on: the script's are those of before
+            self.script_rates = found.state.get("script_rates", self.script_rates)
         self._load(found.state, is_last=False)
         self._loop.positions.load_state_dict(found.state["data"])
         self._put_generators(found.state)
@@ -149,20 +156,27 @@ class Resuming:
         if not self.place.get("is_end"):
             self.enter_epoch()
 
-    def enter_pass(self, loader: Iterable[Any]) -> tuple[Iterator[Any], int]:
-        """Put everything back, now that the pass is open; return its source and how many of its batches were seen."""
+    def enter_pass(self, loader: Iterable[Any]) -> Entered:
+        """Put everything back, now that the pass is open; return what is left of it."""
         assert self._found is not None
         loop, state, batches = self._loop, self._found.state, self.place["batches"]
         loop.saving.passes_done = [dict(one) for one in self.place["passes"]]
-        source = None
+        entered = None
         with loop.may_wait():
             self._load(state, in_pass=batches is not None)
-            if batches is not None and self.moved is not None:
-                source, batches = loop.positions.resume_in_team(loader, loop.clocks.epoch, batches, state["data"])
-            elif batches is not None:
-                source = loop.positions.resume(loader, loop.clocks.epoch, batches, state["data"])
+            if batches is not None:
+                enter = loop.positions.resume if self.moved is None else loop.positions.resume_in_team
+                entered = enter(loader, loop.clocks.epoch, batches, state["data"])
             self._finish(state)
-        return (loop.positions.begin(loader, loop.clocks.epoch) if source is None else source), batches or 0
+        return Entered(loop.positions.begin(loader, loop.clocks.epoch), 0) if entered is None else entered
+
+    def report_data(self) -> None:
+        """Say how the data of a resumed run differs from that of its checkpoint."""
+        notes, self._loop.positions.notes = self._loop.positions.notes, []
+        for note in notes:
+            if self._run.is_chief:
+                logger.warning("%s", note)
+            self._run.put_event("inexact_resume", reason=note)
 
     def refuse_if_lost(self) -> None:
         """Say that the epoch ended, and the pass that was to be gone on with never came."""
@@ -245,6 +259,9 @@ class Resuming:
         for name, part in self._parts.items():
             if has_state(part) and name not in saved:
                 logger.warning("the checkpoint has no state of '%s': it starts as it is", name)
+        optimizers = list(saved_optimizers(saved.get("optimizer")))
+        if line := changed_rate(self.script_rates, found.state.get("script_rates"), optimizers):
+            logger.warning("%s", line)
         table = self._loop.hooks.compared(found.state["callbacks"])
         if table:
             logger.warning("callbacks and the checkpoint:\n%s", table)

@@ -167,17 +167,19 @@ class Saving:
             parts["gradients"] = gradients_of(self.parts["model"])
         is_apart = run.team.has_stages  # what callbacks keep of a model's weights is of each process's own
         of_ranks = [entry.name for entry in loop.hooks.entries if is_apart or getattr(entry.subject, "per_rank_state", False)]
+        place = self._place or self.place()
         return {
             **({"per_rank": of_ranks} if self._is_in_team else {}),
             "clocks": loop.clocks.state_dict(),
-            "place": self._place or self.place(),
+            "place": place,
             "parts": parts,
             "rates": run.hyper.rates.state_dict(),
             "finite": [name for name, _ in named_parameters(self.parts["model"])],
             "callbacks": loop.hooks.state_dict(),
             "logbook": loop.logbook.state_dict(),
-            "data": loop.positions.state_dict(),
+            "data": loop.positions.state_dict(place.get("batches")),
             "rng": loop.randomness.state_dict(),
+            "script_rates": loop.resuming.script_rates,
         }
 
     def place(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import has_state, state_of
+from hookpoint.core.parts import has_state, named_parameters, state_of
 from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
 from hookpoint.engine.positions import TorchPositions
@@ -89,6 +89,8 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
     is_cut = world_size() > 1 and isinstance(strategy, Staged)
     if world_size() > 1:  # one process alone goes on from what they have in common
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
+    if not isinstance(strategy, Staged) and (parameters := _parameters(unwrapped(model), optimizer)):
+        facts["optimizer_parameters"] = parameters
     cuda = torch.cuda.is_available()
     return collect(
         world_size=world_size(),
@@ -105,6 +107,18 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
 def _fingerprint(model: Any) -> str | None:
     return fingerprint(state_of(model)) if has_state(model) else None
+
+
+def _parameters(model: Any, optimizer: Any) -> str | None:
+    """Return how many parameters the optimizers have, and a digest of their names and shapes in the order of their state."""
+    names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    lines = [" ".join(f"{names.get(id(one), '')}{tuple(one.shape)}" for one in group) for group in groups]
+    if not lines:
+        return None
+    count = sum(map(len, groups))
+    return f"{count} in {len(groups)} group{'s' * (len(groups) > 1)} ({hashlib.sha256(repr(lines).encode()).hexdigest()[:8]})"
 
 
 def _kind(optimizer: Any) -> str | None:

@@ -41,7 +41,6 @@ class KnownLoader:
                 loader_state.put_generators(loader, record["now"])
             self._load(loader, record)
             self._own_before = record["own"]
-            self._take_seed(loader, record)
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
@@ -59,8 +58,10 @@ class KnownLoader:
     def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
         """Take over what is known of a pass that is gone on with."""
         self._load(loader, record)
-        self._take_seed(loader, record)
-        self.begun, self.had_iterator, self._seeds = record["begun"], record["had_iterator"], record["seeds"]
+        self._keep_order(loader, record)
+        # Counters as they are put back: a batch size that the script has changed since is no change of the run.
+        self.begun = {**record["begun"], "counters": loader_state.read(loader)["counters"]}
+        self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
@@ -68,10 +69,11 @@ class KnownLoader:
         if record["dataset"] is not None and _has_state(loader.dataset):
             loader.dataset.load_state_dict(own_copy(record["dataset"]))
 
-    def _take_seed(self, loader: Any, record: Mapping[str, Any]) -> None:
+    def _keep_order(self, loader: Any, record: Mapping[str, Any]) -> None:
+        """Keep the order of a team's pass: one that an earlier release has begun was not drawn from the generators."""
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.seed = order["seed"]
+            sampler.keep_order(order)
 
     def state_of(self, loader: Any) -> dict[str, Any]:
         return {

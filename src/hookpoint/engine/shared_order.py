@@ -1,8 +1,9 @@
-"""Shared order: the samples of an epoch that a team of another size has begun, from the first that nobody has seen.
+"""Shared order: the samples of an epoch that was begun with other batches, from the first that nobody has seen.
 
-How the rest is found, by what the loader was when the checkpoint was made: one that a Runner has spread over processes knows
-its order and how much of it was seen; a DistributedSampler's order comes from its seed and epoch; that of one process alone is
-drawn again, from where the generators stood when the pass began.
+Another number of processes makes other batches, and so does another batch size. How the rest is found, by what the loader was
+when the checkpoint was made: one that a Runner has spread over processes knows its order and how much of it was seen; a
+DistributedSampler's order comes from its seed and epoch; that of one process alone is drawn again, from where the generators
+stood when the pass began.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.samples import length_of
 from hookpoint.parallel.sampler import TeamBatchSampler
 from hookpoint.parallel.spread import is_plain, team_sampler_of
 
@@ -22,7 +24,10 @@ ONE_BY_ONE = {"order": None, "start": 0, "first": 0}
 
 
 def order_of(loader: Any) -> dict[str, Any] | None:
-    """Return what it takes to know, in another team, which samples of this pass come when; None where that is not known."""
+    """Return what it takes to know, in other batches, which samples of this pass come when; None where that is not known.
+
+    That of a user's own sampler, "own", is not known to other processes.
+    """
     team = team_sampler_of(loader)
     if team is not None:
         return {"kind": "team", **team.state_dict()}
@@ -30,7 +35,7 @@ def order_of(loader: Any) -> dict[str, Any] | None:
         return {"kind": "plain", "shuffle": isinstance(loader.sampler, RandomSampler), **_sizes(loader, 1)}
     sampler = _distributed(loader)
     if sampler is None:
-        return None
+        return {"kind": "own", **_sizes(loader, 1)} if _has_known_sizes(loader) else None
     own = {"shuffle": sampler.shuffle, "seed": sampler.seed, "epoch": sampler.epoch}
     return {"kind": "distributed", **own, **_sizes(loader, sampler.num_replicas)}
 
@@ -60,18 +65,25 @@ def rest_of(loader: Any, kept: Mapping[str, Any], batches: int, rank: int, size:
 
 
 def as_team_state(
-    order: Mapping[str, Any] | None, record: Mapping[str, Any], put_generators: Callable[[], None], loader: Any
+    order: Mapping[str, Any] | None,
+    record: Mapping[str, Any],
+    put_generators: Callable[[], None],
+    loader: Any,
+    *,
+    is_same_team: bool = False,
 ) -> Mapping[str, Any]:
     """Return the order of a pass as the state of a TeamBatchSampler, whatever has made it.
 
-    `put_generators` puts the global generators to where the pass began, for those whose order was drawn from them.
+    `put_generators` puts the generators to where the pass began, for those whose order was drawn from them.
     """
-    if order is None:
+    if order is None or (order["kind"] == "own" and not is_same_team):
         raise unknown_order(loader)
     if order["kind"] == "team":
         return order
     known = {**ONE_BY_ONE, "seed": 0, "epoch": 0, "shuffle": False, **order}
-    if order["shuffle"]:
+    if order["kind"] == "own":
+        known["order"] = torch.tensor(_drawn_by(loader.sampler, record, put_generators, loader.generator))
+    elif order["shuffle"]:
         drawn = _drawn_anew(order, record, put_generators) if order["kind"] == "plain" else _of_epoch(order)
         known["order"] = torch.tensor(drawn)
     return known
@@ -93,12 +105,24 @@ def _drawn_anew(order: Mapping[str, Any], record: Mapping[str, Any], put_generat
     generator = None if kept is None else torch.Generator()
     if generator is not None:
         generator.set_state(kept)
-    samples = range(order["length"])
-    batches: Any = DataLoader(samples, order["batch_size"], shuffle=True, generator=generator, collate_fn=list)  # type: ignore[arg-type]
-    if record["had_iterator"]:  # workers that stay draw no seed for themselves
-        batches = BatchSampler(RandomSampler(samples, generator=generator), order["batch_size"], drop_last=False)
+    return _drawn_by(RandomSampler(range(order["length"]), generator=generator), record, put_generators, generator)
+
+
+def _drawn_by(
+    sampler: Any, record: Mapping[str, Any], put_generators: Callable[[], None], generator: torch.Generator | None
+) -> list[int]:
+    """Return what a sampler gives when a pass begins, with all that its loader draws before."""
     put_generators()
-    return [index for batch in batches for index in batch]
+    if record["had_iterator"]:  # workers that stay draw no seed for themselves
+        return list(sampler)
+    return list(DataLoader(AsGiven(), sampler=sampler, batch_size=None, generator=generator, collate_fn=int))
+
+
+class AsGiven(Dataset[Any]):
+    """A data set whose samples are their indices."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
 
 
 def _of_epoch(order: Mapping[str, Any]) -> list[int]:
@@ -113,5 +137,11 @@ def _distributed(loader: Any) -> DistributedSampler[Any] | None:
     return sampler if type(sampler) is DistributedSampler and type(loader.batch_sampler) is BatchSampler else None
 
 
+def _has_known_sizes(loader: Any) -> bool:
+    is_cut_by_torch = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
+    return is_cut_by_torch and not isinstance(loader.dataset, IterableDataset) and length_of(loader.sampler) is not None
+
+
 def _sizes(loader: Any, size: int) -> dict[str, int]:
-    return {"length": len(loader.dataset), "batch_size": loader.batch_size, "size": size}
+    samples = loader.dataset if is_plain(loader) or _distributed(loader) is not None else loader.sampler
+    return {"length": len(samples), "batch_size": loader.batch_sampler.batch_size, "size": size}

@@ -17,7 +17,7 @@ from hookpoint.engine.checks import overrides
 from hookpoint.engine.device import place_model
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.modules import evaluating
-from hookpoint.engine.rng import seed_all
+from hookpoint.engine.rng import rng_kept, seed_all
 from hookpoint.engine.staged_forward import StagedForward
 from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
@@ -87,7 +87,8 @@ class Shared:
 
     Model and optimizer are set up once, when the first run begins. Data is spread over the processes wherever its order is
     torch's own, and the generators of random numbers get a seed for each part of the data: what is drawn for the samples of one
-    process is not drawn for those of another.
+    process is not drawn for those of another. The chief's generators stay those of one process, which the order of the data is
+    drawn from.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -137,9 +138,12 @@ class Shared:
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         """Return this process's part of the training data, and seed what is drawn for it."""
         team = run.team
-        drawn = int(torch.randint(2**62, (1,)))
+        with rng_kept():
+            drawn = int(torch.randint(2**62, (1,)))
         self._seed = team.broadcast(drawn if seed is None else seed)
-        seed_all(self._seed + team.data_rank)
+        is_alone_with_its_data = team.size == team.data_size  # others with the chief's samples have to draw what it draws
+        if seed is not None or team.rank != 0 or not is_alone_with_its_data:
+            seed_all(self._seed + team.data_rank)
         train = self._part(train, trains=True)
         lengths = self._lengths_of(train, "training")
         self._lengths = None
@@ -255,7 +259,7 @@ class Shared:
 
     def _part(self, loader: Any, *, trains: bool) -> Any:
         assert self._team is not None
-        make = partial(spread, loader, self._team, self._seed, trains=trains)
+        make = partial(spread, loader, self._team, self._seed, self._from_chief, trains=trains)
         try:
             found = self._parts.get(loader)
         except TypeError:  # a list, or another builtin
@@ -265,6 +269,10 @@ class Shared:
             if found is not loader:
                 self._parts[loader] = found
         return found
+
+    def _from_chief(self, drawn: Any) -> Any:
+        assert self._team is not None
+        return self._team.broadcast(drawn)
 
 
 class AsLongAsAll:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
@@ -27,10 +28,10 @@ def is_plain(loader: Any) -> bool:
     return is_all and is_ours and sampler.data_source is loader.dataset  # type: ignore[attr-defined]
 
 
-def spread(loader: Any, team: Team, seed: int, *, trains: bool) -> Any:
+def spread(loader: Any, team: Team, seed: int, share: Callable[[Any], Any], *, trains: bool) -> Any:
     """Return a loader for this process's part of the samples; the loader itself, where its owner has given it a sampler.
 
-    Data to validate on with fewer samples than there are processes is for each of them.
+    `share` passes on what the chief draws. Validation data with fewer samples than there are processes is for each of them.
     """
     if not is_plain(loader):
         if trains and team.rank == 0 and not _knows_of_others(loader):
@@ -42,23 +43,21 @@ def spread(loader: Any, team: Team, seed: int, *, trains: bool) -> Any:
         return loader
     if not trains and len(loader.dataset) < team.data_size:
         return loader
-    return with_sampler(loader, rank=team.data_rank, size=team.data_size, seed=seed)
-
-
-def with_sampler(loader: DataLoader[Any], *, rank: int, size: int, seed: int) -> DataLoader[Any]:
-    """Return a plain loader with a TeamBatchSampler in the place of its own."""
     batches = loader.batch_sampler
     sampler = TeamBatchSampler(
         len(loader.dataset),  # type: ignore[arg-type]
         batches.batch_size,  # type: ignore[union-attr]
         shuffle=isinstance(loader.sampler, RandomSampler),
         seed=seed,
-        rank=rank,
-        size=size,
+        rank=team.data_rank,
+        size=team.data_size,
         drop_last=batches.drop_last,  # type: ignore[union-attr]
-        origin=_twin(loader, dataset=range(len(loader.dataset)), collate_fn=list, num_workers=0, pin_memory=False),  # type: ignore[arg-type]
+        generator=getattr(loader.sampler, "generator", None),
+        share=share,
     )
-    return _twin(loader, batch_sampler=sampler)
+    twin = copy.copy(loader)  # of the loader's class
+    twin.__dict__.update({"batch_sampler": sampler, "_iterator": None})  # setting an attribute is refused
+    return twin
 
 
 def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
@@ -77,10 +76,3 @@ def tell_epoch(loader: Any, epoch: int) -> None:
 def _knows_of_others(loader: Any) -> bool:
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     return any(hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers)
-
-
-def _twin(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """Return a loader like another one, of its class, with other attributes; setting them is refused."""
-    twin = copy.copy(loader)
-    twin.__dict__.update({**changes, "_iterator": None})
-    return twin

@@ -34,8 +34,8 @@ DIFFERENCES = {
     "copies": Meaning("refused", "each process may have a model of its own, and merges it with the others in another way"),
     "model": Meaning("refused", "its weights have other names, shapes or types"),
     "optimizer": Meaning("refused", "its state means nothing to another class"),
+    "optimizer_parameters": Meaning("refused", "its state is kept by position, and they have another order"),
     "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
-    "batches_per_epoch": Meaning("warned", "epochs end elsewhere; is it the same data?"),
     "accumulate": Meaning("warned", "a step is another number of batches"),
     "precision": Meaning("warned", "results will differ"),
     "device": Meaning("warned", "results may differ in the last bits"),
@@ -58,6 +58,7 @@ class Row(NamedTuple):
     saved: Any
     now: Any
     verdict: Verdict
+    why: str = ""  # where DIFFERENCES does not say it
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def table(rows: list[Row]) -> str:
     """Return the rows as aligned text: what, saved, now, verdict."""
     lines = [("what", "saved", "now", "verdict")]
     for row in rows:
-        why = DIFFERENCES.get(row.name, UNKNOWN).why if row.verdict != "fine" else ""
+        why = row.why or (DIFFERENCES.get(row.name, UNKNOWN).why if row.verdict != "fine" else "")
         verdict = f"{row.verdict}: {why}" if why else row.verdict
         lines.append((row.name.replace("_", " "), _shown(row.saved), _shown(row.now), verdict))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

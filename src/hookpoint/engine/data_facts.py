@@ -1,0 +1,108 @@
+"""Data facts: what is known of training data without reading it, and what it means if that has changed since a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
+
+from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.samples import length_of
+from hookpoint.parallel.spread import team_sampler_of
+from hookpoint.storage.identity import Row, table
+
+ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset: enough to tell two of them apart
+IN_ORDER, SHUFFLED = "in order", "shuffled"
+NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
+WARNED = {
+    "dataset": "is it the same data?",
+    "samples": "epochs have another length",
+    "order": "epochs have another order",
+    "drop_last": "the last, short batch of an epoch is another",
+    "batches": "is it the same data?",
+}
+REFUSED = {
+    "samples": "the order of this epoch was drawn for another number of samples",
+    "order": "some samples would be seen twice in this epoch, and others never",
+}
+
+
+def facts_of(loader: Any) -> dict[str, Any]:
+    """Return plain values: of a DataLoader its data set, samples, order and batch size; of other loaders their length."""
+    if not isinstance(loader, DataLoader):
+        return {"batches": length_of(loader)}
+    facts: dict[str, Any] = {"dataset": _named(loader.dataset), "batch_size": batch_size_of(loader)}
+    facts["samples"] = length_of(loader.dataset)
+    if isinstance(loader.dataset, IterableDataset):
+        return facts
+    team, batches = team_sampler_of(loader), loader.batch_sampler
+    if team is not None:
+        order, drop_last = SHUFFLED if team.shuffle else IN_ORDER, team.drop_last
+    else:
+        is_own = batches is not None and type(batches) is not BatchSampler
+        name = type(batches if is_own else loader.sampler).__name__
+        order, drop_last = NAMES.get(name, name), getattr(batches, "drop_last", None)
+    return {**facts, "order": order, "drop_last": drop_last}
+
+
+def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the facts that a checkpoint of an earlier release has: of a DataLoader with the samplers that torch gives it."""
+    if order is None or order["kind"] not in ("plain", "team"):
+        return {}
+    is_shuffled = order["shuffle"]
+    return {
+        "samples": order["length"],
+        "batch_size": order["batch_size"],
+        "order": SHUFFLED if is_shuffled else IN_ORDER,
+    }
+
+
+def batch_size_of(loader: Any) -> int | None:
+    """Return how many samples a batch has by the loader's own account; None where its samplers decide."""
+    team = team_sampler_of(loader)
+    if team is not None:
+        return team.batch_size
+    batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
+    return batches.batch_size if type(batches) is BatchSampler else None
+
+
+def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool) -> str:
+    """Return a table of what has changed, or ""; raise CannotResume where the rest of an epoch could not be right.
+
+    The batch size is not in it: the rest of an epoch is cut into batches of any size.
+    """
+    changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
+    rows = []
+    for name in changed:
+        stays_in_order = name == "samples" and {saved.get("order", IN_ORDER), now.get("order", IN_ORDER)} == {IN_ORDER}
+        is_refused = in_epoch and name in REFUSED and not stays_in_order
+        why = REFUSED[name] if is_refused else WARNED[name]
+        rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
+    if any(row.verdict == "refused" for row in rows):
+        raise CannotResume(
+            text(
+                f"the training data is not that of the checkpoint, which was made in the middle of an epoch.\n{table(rows)}",
+                give="the data as it was",
+                resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
+                start="over with resume='never'",
+            )
+        )
+    return table(rows) if rows else ""
+
+
+def _named(dataset: Any) -> str:
+    """Return the class of a data set; of a TensorDataset also the shapes of its tensors and a digest of some of their rows."""
+    name = type(dataset).__name__
+    if type(dataset) is not TensorDataset:
+        return name
+    digest = hashlib.sha256()
+    for tensor in dataset.tensors:
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized and tensor.numel():
+            some = torch.linspace(0, len(tensor) - 1, min(ROWS, len(tensor))).long()
+            rows = tensor.detach()[some].flatten(1)[:, :COLUMNS] if tensor.dim() > 1 else tensor.detach()[some]
+            digest.update(rows.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    shapes = ", ".join(str(tuple(tensor.shape[1:])) for tensor in dataset.tensors)
+    return f"{name} of {shapes} ({digest.hexdigest()[:8]})"

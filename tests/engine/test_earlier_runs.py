@@ -1,0 +1,80 @@
+"""Runs that an earlier release left resume, and end with the bits that release would have reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import hookpoint
+from hookpoint.engine.rng import rng_kept
+
+RUNS = Path(__file__).parents[1] / "data" / "earlier_runs"
+CASES = ["runner_in_an_epoch", "runner_between_epochs", "runner_with_best_values", "runner_with_groups", "loop_in_an_epoch"]
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    threads = torch.get_num_threads()
+    with rng_kept():
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """Unpack the folder of a run, and return it with what it led to."""
+
+    def unpack(case):
+        with tarfile.open(RUNS / f"{case}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return tmp_path / case, json.loads((RUNS / f"{case}.json").read_text())
+
+    return unpack
+
+
+def resumed(case, workdir, epochs):
+    found = {"__name__": "cases"}
+    exec(compile((RUNS / "cases.py").read_text(), "cases.py", "exec"), found)
+    return found[case](workdir, epochs)
+
+
+def check(result, expected, made_with):
+    assert result["seen"] == expected["seen"]
+    assert result["clocks"] == expected["clocks"]
+    if made_with == {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}:
+        assert result["weights"] == expected["weights"]
+    else:
+        for name, bits in expected["weights"].items():
+            assert floats(result["weights"][name]) == pytest.approx(floats(bits), rel=1e-4, abs=1e-6)
+
+
+def floats(bits):
+    return [number for (number,) in struct.iter_unpack("<d", bytes.fromhex(bits))]
+
+
+@pytest.mark.filterwarnings("ignore::hookpoint.HookpointWarning")
+@pytest.mark.parametrize("until", ["epoch_end", "run_end"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_rest_is_what_it_would_have_been(case, until, earlier):
+    workdir, expected = earlier(case)
+    check(resumed(case, workdir, expected[until]["epochs"]), expected[until], expected["made_with"])
+
+
+@pytest.mark.parametrize("until", ["epoch_end", "run_end"])
+def test_without_torch(until, earlier):
+    workdir, expected = earlier("loop_without_torch")
+    command = [sys.executable, str(RUNS / "cases.py"), "loop_without_torch", str(workdir), str(expected[until]["epochs"])]
+    paths = {**os.environ, "PYTHONPATH": str(Path(hookpoint.__file__).parents[1])}
+    done = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {name: result[name] for name in ("seen", "clocks", "weights")} == {
+        name: expected[until][name] for name in ("seen", "clocks", "weights")
+    }

@@ -1,0 +1,134 @@
+"""Several processes see slices of the order that one process with the joint batch size sees."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def orders(folder=""):
+    """Return which samples each step has, by kind of loader; in one process, or as one of several."""
+    import os
+    import random
+
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from hookpoint import LambdaCallback, Runner, SeededSamples
+    from hookpoint import callbacks as cb
+
+    many = 2 // int(os.environ.get("WORLD_SIZE", "1"))  # batches of 6 for one process, of 3 for each of two
+    torch.set_num_threads(1)
+    inputs = torch.arange(40.0).view(20, 2)
+    data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    found = {}
+
+    class Augmented(torch.utils.data.Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return inputs[index] + torch.rand(2) / 4, inputs[index, :1]
+
+    def see(name, loader, val=None, epochs=3, seed=5, stop=None, **options):
+        seen = []
+        look = LambdaCallback(on_train_iter_begin=lambda run: seen.append((run.batch[0][:, 0] // 2).int().tolist()))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        savers = [cb.ModelSaver()] if "workdir" in options else []
+        one = Runner(
+            model,
+            optimizer,
+            torch.nn.functional.mse_loss,
+            callbacks=[look, *savers],
+            extra_callbacks=[],
+            monitors=[],
+            seed=seed,
+            **options,
+        )
+        one.fit(loader, val, epochs=epochs, max_steps=stop)
+        found[name] = found.get(name, []) + seen
+
+    size = 3 * many
+    see("seeded", DataLoader(data, batch_size=size, shuffle=True))
+    see("another seed", DataLoader(data, batch_size=size, shuffle=True), seed=6)
+    random.seed(3)
+    torch.manual_seed(3)
+    see("seeded by the script", DataLoader(data, batch_size=size, shuffle=True), seed=None)
+    see("drop_last", DataLoader(data, batch_size=size, shuffle=True, drop_last=True))
+    generator = torch.Generator().manual_seed(8)
+    see("generator", DataLoader(data, batch_size=size, shuffle=True, generator=generator))
+    val = DataLoader(data, batch_size=size, shuffle=True)
+    see("shuffled validation", DataLoader(data, batch_size=size, shuffle=True), val)
+    see("workers", DataLoader(data, batch_size=size, shuffle=True, num_workers=1), epochs=2)
+    loader = DataLoader(data, batch_size=size, shuffle=True, num_workers=1, persistent_workers=True)
+    see("workers that stay", loader, epochs=2)
+    see("samples with seeds", DataLoader(SeededSamples(Augmented()), batch_size=size, shuffle=True))
+    if folder:
+        generator = torch.Generator().manual_seed(8)
+        for stop in (2, 5, None):  # each start has all of the script
+            generator.manual_seed(8)
+            loader = DataLoader(data, batch_size=size, shuffle=True, generator=generator)
+            see("generator, resumed", loader, stop=stop, workdir=f"{folder}/generator")
+            see("seeded, resumed", DataLoader(data, batch_size=size, shuffle=True), stop=stop, workdir=f"{folder}/seeded")
+    return found
+
+
+@pytest.mark.timeout(200)
+def test_two_processes_see_slices_of_the_order_of_one(launch, tmp_path, monkeypatch):
+    results = launch(orders, timeout=100, folder=str(tmp_path)).results
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    state, own = torch.get_rng_state(), random.getstate()
+    alone = orders()
+    torch.set_rng_state(state)
+    random.setstate(own)
+    joint = {
+        name: [first + second for first, second in zip(results[0][name], results[1][name], strict=True)] for name in results[0]
+    }
+    assert alone["seeded"] != alone["another seed"]
+    alone["generator, resumed"], alone["seeded, resumed"] = alone["generator"], alone["seeded"]
+    for name, steps in alone.items():
+        assert joint[name] == steps, name
+    assert all(len(step) == 3 for one in results for step in one["drop_last"])
+
+
+def test_the_chief_may_look_into_its_training_data_alone(launch):
+    def look():
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        from hookpoint import Callback, Runner
+
+        class Look(Callback):
+            ranks = "chief"
+
+            def on_train_epoch_begin(self, run):
+                next(iter(run.train_loader))
+
+            def on_epoch_end(self, run):
+                self.looked = [batch[0][:, 0].int().tolist() for batch in run.train_loader]
+
+        class Seen(Callback):
+            def on_run_begin(self, run):
+                self.seen = []
+
+            def on_train_iter_begin(self, run):
+                self.seen.append(run.batch[0][:, 0].int().tolist())
+
+        inputs = torch.arange(12.0).view(12, 1)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        one, seen = Look(), Seen()
+        options = {"extra_callbacks": [], "monitors": [], "seed": 1}
+        runner = Runner(model, optimizer, torch.nn.functional.mse_loss, callbacks=[one, seen], **options)
+        runner.fit(DataLoader(TensorDataset(inputs, inputs), batch_size=3, shuffle=True), epochs=2)
+        return [seen.seen, getattr(one, "looked", None)]
+
+    (seen, looked), (others, nothing) = launch(look).results
+    assert looked == seen[2:]  # the order of the epoch, which is drawn once
+    assert nothing is None
+    assert sorted(chain(*seen[2:], *others[2:])) == list(range(12))
