@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,7 +13,7 @@ pytest.importorskip("torch")
 SCRIPT = """
 import os, sys
 with open(f"rank{os.environ['RANK']}", "w") as file:
-    file.write(f"{os.environ['WORLD_SIZE']} {' '.join(sys.argv[1:])}")
+    file.write(f"{os.environ['WORLD_SIZE']} {os.environ['MASTER_ADDR']} {' '.join(sys.argv[1:])}")
 """
 
 
@@ -26,7 +27,28 @@ def script(tmp_path):
 def test_a_script_runs_in_several_processes_with_its_arguments(process, script, tmp_path):
     done = process("launch", "-n", 2, "--max-restarts", 0, script, "--epochs", "3", "-n", "7", text=True)
     assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 --epochs 3 -n 7"] * 2
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 127.0.0.1 --epochs 3 -n 7"] * 2
+
+
+def test_options_for_several_machines_do_not_open_one_to_the_network(process, script, tmp_path):
+    options = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0", "--rdzv-id", "mine"]
+    done = process("launch", "-n", 1, *options, script, "--standalone", text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rank0").read_text() == "1 127.0.0.1 --standalone"
+
+
+def test_several_machines_meet_where_they_are_told(process, script, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def machine(number):
+        options = ["--nnodes", 2, "--node-rank", number, "--master-addr", "localhost", "--master-port", port]
+        return process("launch", "-n", 1, *options, script, text=True)
+
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(machine, range(2)))
+    assert [one.returncode for one in done] == [0, 0], done
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 localhost "] * 2
 
 
 def test_its_exit_code_says_that_a_process_failed(process, script):
