@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from hookpoint.cli.launch import command as torchrun
 
 pytest.importorskip("torch")
 
 SCRIPT = """
 import os, sys
 with open(f"rank{os.environ['RANK']}", "w") as file:
-    file.write(f"{os.environ['WORLD_SIZE']} {' '.join(sys.argv[1:])}")
+    file.write(f"{os.environ['WORLD_SIZE']} {os.environ['MASTER_ADDR']} {' '.join(sys.argv[1:])}")
 """
 
 
@@ -27,7 +27,28 @@ def script(tmp_path):
 def test_a_script_runs_in_several_processes_with_its_arguments(process, script, tmp_path):
     done = process("launch", "-n", 2, "--max-restarts", 0, script, "--epochs", "3", "-n", "7", text=True)
     assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 --epochs 3 -n 7"] * 2
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 127.0.0.1 --epochs 3 -n 7"] * 2
+
+
+def test_options_for_several_machines_do_not_open_one_to_the_network(process, script, tmp_path):
+    options = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0", "--rdzv-id", "mine"]
+    done = process("launch", "-n", 1, *options, script, "--standalone", text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rank0").read_text() == "1 127.0.0.1 --standalone"
+
+
+def test_several_machines_meet_where_they_are_told(process, script, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def machine(number):
+        options = ["--nnodes", 2, "--node-rank", number, "--master-addr", "localhost", "--master-port", port]
+        return process("launch", "-n", 1, *options, script, text=True)
+
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(machine, range(2)))
+    assert [one.returncode for one in done] == [0, 0], done
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 localhost "] * 2
 
 
 def test_its_exit_code_says_that_a_process_failed(process, script):
@@ -35,25 +56,89 @@ def test_its_exit_code_says_that_a_process_failed(process, script):
     assert process("launch", "-n", 2, script, text=True).returncode != 0
 
 
-@pytest.mark.parametrize(
-    "options", [["--nnodes", "2", "--rdzv-endpoint", "a:1"], ["--rdzv_backend=c10d"], ["--master-addr", "a"], ["--standalone"]]
-)
-def test_how_machines_meet_is_left_to_who_says_it(options):
-    found = torchrun("2", (*options, "train.py", "--standalone"))
-    assert found == [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        *options,
-        "train.py",
-        "--standalone",
-    ]
+TRAINED = """
+import ipaddress, json, os, socket, sys
+import psutil, torch
+from hookpoint import AsyncSGD, Callback, DataParallel, Runner
+
+def is_loopback(ip):
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+def reached(port):
+    for ip in (one.address for all_of_one in psutil.net_if_addrs().values() for one in all_of_one):
+        if one_of_the_network(ip):
+            try:
+                socket.create_connection((ip, port), timeout=5).close()
+                yield ip, port
+            except OSError:
+                pass
+
+def one_of_the_network(ip):
+    try:
+        return not is_loopback(ip) and not ipaddress.ip_address(ip.partition("%")[0]).is_link_local
+    except ValueError:  # of hardware
+        return False
+
+class Look(Callback):
+    def __init__(self, name):
+        self.name = name
+
+    def on_train_epoch_end(self, run):
+        if not run.is_chief:
+            return
+        launcher = psutil.Process().parent()
+        sockets = [one for process in (launcher, *launcher.children(recursive=True)) for one in process.net_connections("inet")]
+        open_ones = [one.laddr for one in sockets if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM]
+        found = {
+            "processes": 1 + len(launcher.children(recursive=True)),
+            "is_in_groups": any(one.port != int(os.environ["MASTER_PORT"]) for one in open_ones),
+            "has_store": any(one.port == int(os.environ["MASTER_PORT"]) for one in open_ones),
+            "off_loopback": [one for one in open_ones if not is_loopback(one.ip)],
+            "reached": [one for address in open_ones for one in reached(address.port)],
+        }
+        with open(self.name + ".json", "w") as file:
+            json.dump(found, file)
+
+for strategy in (DataParallel(), AsyncSGD(staleness=4)):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    look = Look(type(strategy).__name__)
+    runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=[look], strategy=strategy, extra_callbacks=[], monitors=[])
+    runner.fit((torch.randn(32, 4), torch.randn(32, 1)), epochs=1, batch_size=8)
+"""
 
 
-def test_options_of_the_script_are_not_torchruns():
-    assert torchrun("1", ("train.py", "--nnodes", "2"))[5:] == ["--standalone", "train.py", "--nnodes", "2"]
+def test_no_process_of_a_launch_listens_off_loopback(process, script, tmp_path):
+    psutil = pytest.importorskip("psutil")
+    script.write_text(TRAINED)
+    others = [name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith("lo")]
+    environment = {"GLOO_SOCKET_IFNAME": others[0], "NCCL_SOCKET_IFNAME": others[0]} if others else {}  # as clusters set them
+    done = process("launch", "-n", 2, script, environment=environment, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in ("DataParallel", "AsyncSGD"):
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        assert found == {"processes": 3, "is_in_groups": True, "has_store": True, "off_loopback": [], "reached": []}, name
+
+
+RESTARTED = """
+import os, socket
+store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+socket.create_connection(store).close()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise SystemExit(1)
+with open(f"rank{os.environ['RANK']}", "w") as file:
+    file.write("%s:%d" % store)
+"""
+
+
+def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp_path):
+    script.write_text(RESTARTED)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = process("launch", "-n", 2, "--max-restarts", 1, "--master-port", port, script, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == [f"127.0.0.1:{port}"] * 2
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,86 @@ class Bomb:
 
 def test_no_pickle_runs_code_even_if_its_digest_fits(checkpoint, tmp_path):
     put(checkpoint, ".metadata", pickle.dumps(Bomb(str(tmp_path / "made"))))
-    with pytest.raises(CannotResume, match="has no place in it"):
+    with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
         load_weights(checkpoint)
     assert not (tmp_path / "made").exists()
+
+
+def named(module, name):
+    """Return the opcode that finds something by its name."""
+    return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
+
+
+def word(value):
+    """Return the opcodes of a plain value."""
+    return pickle.dumps(value, protocol=2)[2:-1]
+
+
+def slots(**values):
+    """Return the opcodes of a state that is set attribute by attribute, on whatever it is put into."""
+    return word((None, values))
+
+
+OF = "torch.distributed.checkpoint.metadata"
+METADATA, INDEX, FORMAT = named(OF, "Metadata"), named(OF, "MetadataIndex"), named(OF, "_MEM_FORMAT_ENCODING")
+PROPERTIES, LAYOUT = named(OF, "TensorProperties"), named("torch.serialization", "_get_layout")
+ONE, NEW, CALL, BUILD = b"\x85", b")\x81", b"R", b"b"
+FRESH = METADATA + NEW
+HOSTILE = {
+    "a class, by its slots": METADATA + slots(version="9") + BUILD,
+    "a class, by its dict": METADATA + word({"version": "9"}) + BUILD,
+    "a class with a __setstate__": PROPERTIES + slots(__setstate__=None) + BUILD,
+    "a class of constants": FORMAT + slots(TORCH_CHANNELS_LAST=7) + BUILD,
+    "a constant": FORMAT + word(0) + ONE + CALL + word({"_value_": 7}) + BUILD,
+    "a function, by its dict": LAYOUT + word({"__wrapped__": 7}) + BUILD,
+    "a function, by its slots": LAYOUT + slots(__defaults__=(7,)) + BUILD,
+    "a type of numbers": named("torch", "float32") + slots(is_complex=7) + BUILD,
+    "the class of an instance": FRESH + b"N}(" + word("__class__") + INDEX + b"u\x86" + BUILD,
+    "an instance, by what it was filled with": FRESH + b"}(" + word("__setstate__") + LAYOUT + b"u" + BUILD + word("") + BUILD,
+    "an instance, by a pair": FRESH + word(({}, {})) + BUILD,
+    "a list": word([]) + word({"a": 1}) + BUILD,
+    "inside of what is fine": FRESH + b"}(" + word("version") + METADATA + slots(version="9") + BUILD + b"u" + BUILD,
+}  # fmt: skip
+
+
+def listed():
+    """Return everything that can be changed about what a description of tensors may name."""
+    from torch import serialization
+    from torch.distributed.checkpoint import filesystem, metadata
+
+    layout = serialization._get_layout
+    classes = [getattr(metadata, one) for one in (*metadata.__all__, "_MEM_FORMAT_ENCODING")] + [filesystem._StorageInfo]
+    constants = {one.name: dict(vars(one)) for one in metadata._MEM_FORMAT_ENCODING}
+    return {one.__name__: dict(vars(one)) for one in classes}, constants, dict(vars(layout)), layout.__defaults__
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_pickle_fills_nothing_but_instances(checkpoint, what):
+    before = listed()
+    put(checkpoint, ".metadata", b"\x80\x02" + HOSTILE[what] + b".")
+    with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
+        load_weights(checkpoint)
+    assert listed() == before
+
+
+UNLISTED = {
+    "eval": named("builtins", "eval") + word("1") + ONE + CALL,
+    "getattr": named("builtins", "getattr") + METADATA + word("__init__") + b"\x86" + CALL,
+    "_reconstructor": named("copyreg", "_reconstructor") + METADATA + named("builtins", "object") + b"N\x87" + CALL,
+    "torch.load": named("torch", "load") + word("a") + ONE + CALL,
+    "a module": named("torch", "serialization") + word({"a": 1}) + BUILD,
+    "torch.serialization.load": named("torch.serialization", "load") + word("a") + ONE + CALL,
+    "globals by a dotted name": word(OF) + word("Metadata.__init__.__globals__") + b"\x93",
+    "a module's function by a dotted name": word(OF) + word("os.system") + b"\x93" + word("true") + ONE + CALL,
+    "nested": FRESH + b"}(" + word("version") + named("os", "system") + word("true") + ONE + CALL + b"u" + BUILD,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNLISTED)
+def test_a_pickle_calls_nothing_but_what_describes_tensors(checkpoint, what):
+    put(checkpoint, ".metadata", b"\x80\x04" + UNLISTED[what] + b".")
+    with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
+        load_weights(checkpoint)
 
 
 def test_nothing_outside_of_the_folder_is_read(checkpoint, tmp_path):

@@ -12,8 +12,6 @@ import click
 from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.words import shown
 
-MEETING = ("--nnodes", "--rdzv", "--master", "--node", "--standalone")  # options of how the machines of a run meet
-
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "--processes", default="auto", show_default=True, help="How many here; auto: one for each GPU, or one.")
@@ -21,9 +19,9 @@ MEETING = ("--nnodes", "--rdzv", "--master", "--node", "--standalone")  # option
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
     """Run a script in several processes that train together, by torchrun.
 
-    A Runner shares its work among them by itself; docs/parallel.md says how. Options before SCRIPT are torchrun's, as
-    --max-restarts 3 to begin again where the last checkpoint is, or --nnodes 2 --rdzv-endpoint HOST:PORT on each of two
-    machines. Without them, all processes are here.
+    A Runner shares its work among them by itself; docs/parallel.md says how. Options before SCRIPT are torchrun's, such as
+    --max-restarts 3 to resume from the last checkpoint when a process dies, or --nnodes 2 --rdzv-endpoint HOST:PORT on each
+    of two machines. Without --nnodes, all processes run on this machine, and listen on loopback only.
 
     \b
     Examples:
@@ -38,29 +36,15 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
         raise Refusal(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
-    # A store for each restart: in one that all share, the first of the new processes finds the addresses of the dead.
-    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # In its place, not below it: signals reach torchrun, which passes them on.
-    os.execv(sys.executable, command(processes, arguments))
+    start = [sys.executable, "-m", "hookpoint.parallel.launcher", "--nproc-per-node", _number(processes)]
+    os.execv(sys.executable, [*start, *arguments])
 
 
-def command(processes: str, arguments: tuple[str, ...]) -> list[str]:
-    """Return what to run: torchrun with these options.
-
-    >>> command("2", ("--max-restarts", "1", "train.py", "--epochs", "3"))[1:]
-    ['-m', 'torch.distributed.run', '--nproc-per-node', '2', '--standalone', '--max-restarts', '1', 'train.py', '--epochs', '3']
-    """
-    own = [one.replace("_", "-") for one in _before_script(arguments)]
-    meets = any(one.startswith(MEETING) for one in own)
-    number = ("gpu" if _has_gpus() else "1") if processes == "auto" else processes
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", number]
-    return [*start, *([] if meets else ["--standalone"]), *arguments]
-
-
-def _before_script(arguments: tuple[str, ...]) -> list[str]:
-    """Return the options that stand before the script: up to the first file of Python, or all of them."""
-    ends = [number for number, one in enumerate(arguments) if one.endswith(".py") or one == "-m"]
-    return list(arguments[: ends[0]] if ends else arguments)
+def _number(processes: str) -> str:
+    if processes != "auto":
+        return processes
+    return "gpu" if _has_gpus() else "1"
 
 
 def _has_gpus() -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from hookpoint.core.talk import unanswered
 from hookpoint.core.team import Solo, Team
 from hookpoint.parallel.gloo_threads import let_rest
+from hookpoint.parallel.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam
 
 
@@ -29,6 +31,8 @@ def joined(*, seconds: float | None = None, model_size: int = 1, has_stages: boo
     """
     if not dist.is_available():
         return Solo()
+    if is_shared() and is_one_machine():
+        _stay_on_loopback()
     if not dist.is_initialized() and is_shared():
         if local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
@@ -46,7 +50,7 @@ def _join(backend: str, seconds: float | None) -> None:
 
     Their addresses are in the same store, under the same names: who is the first of the new ones would call the dead.
     """
-    store, rank, size = next(rendezvous("env://"))
+    store, rank, size = _store()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
     with _answered(rank, size):
@@ -54,6 +58,26 @@ def _join(backend: str, seconds: float | None) -> None:
         wait = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
         own.wait([f"rank {number} is here" for number in range(size)], wait)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+
+
+def _store() -> tuple[Any, int, int]:
+    """Return the store that the processes meet in, the rank of this one, and how many there are.
+
+    torch would open one to the network where torchrun has not made it, also on one machine.
+    """
+    if not is_one_machine() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store, rank, size = next(rendezvous("env://"))
+        return store, rank, size
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank == 0:
+        return loopback_store(port), rank, size
+    return dist.TCPStore(ADDRESS, port, is_master=False, timeout=default_pg_timeout), rank, size  # type: ignore[attr-defined]
+
+
+def _stay_on_loopback() -> None:
+    """Open no socket to the network, unless the user has named an interface."""
+    for name, value in interface_settings().items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager

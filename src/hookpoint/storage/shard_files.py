@@ -2,7 +2,7 @@
 
 Each process writes its parts into a file of its own, `__0_0.distcp` and so on, and the chief into `.metadata` where which part
 is. A process reads the parts that it needs, however many of them there were. Every file is verified right before it is read.
-`.metadata` is a pickle: nothing is loaded from it but what describes tensors, so that none can run code.
+`.metadata` is a pickle: it is read by an unpickler that knows only what describes tensors, and cannot run other code.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -166,12 +167,33 @@ class _Reader(FileSystemReader):
         return self._metadata
 
 
-class _Metadata(pickle.Unpickler):
-    """Read what describes tensors, and nothing else."""
+class _Metadata(pickle._Unpickler):
+    """Read descriptions of tensors, and nothing else.
+
+    A pickle may name and call only what is listed, and fill only instances of the listed dataclasses: filling a class, a
+    function or a constant would change it for the whole process. The unpickler written in C has no method to override for that.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
             return getattr(torch, name)
         if name in OF_METADATA.get(module, ()):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in {SHARDS}")
+
+    def load_build(self) -> None:
+        state, filled = self.stack.pop(), self.stack[-1]
+        kind = type(filled)
+        if not is_dataclass(kind):
+            raise pickle.UnpicklingError(f"filling a {kind.__name__} is not allowed in {SHARDS}")
+        if hasattr(kind, "__setstate__"):
+            kind.__setstate__(filled, state)
+        elif isinstance(state, dict):
+            vars(filled).update(state)
+        else:
+            raise pickle.UnpicklingError(f"filling with a {type(state).__name__} is not allowed in {SHARDS}")
+
+    dispatch[pickle.BUILD[0]] = load_build

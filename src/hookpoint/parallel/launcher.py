@@ -1,0 +1,49 @@
+"""The launcher: torchrun, with nothing that listens off loopback where all processes are on one machine.
+
+`hookpoint launch` runs it as `python -m hookpoint.parallel.launcher`, with torchrun's options.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from argparse import ArgumentParser, Namespace
+
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
+
+from hookpoint.parallel.loopback import ADDRESS, interface_settings
+from hookpoint.parallel.loopback_rendezvous import BACKEND, LoopbackRendezvous
+
+
+@record
+def main() -> None:
+    parser = get_args_parser()
+    parser.prog = "hookpoint launch"
+    options = parser.parse_args()
+    _, machines = parse_min_max_nnodes(options.nnodes)
+    if machines == 1:
+        _stay_on_loopback(options, parser)
+    else:
+        # A store for each restart: in one that all share, new processes would find the addresses of dead ones.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    run(options)  # type: ignore[no-untyped-call]
+
+
+def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
+    """Let the processes meet on loopback, whatever else the options say about it; --master-port still chooses the port."""
+    port = 0 if options.master_port == parser.get_default("master_port") else options.master_port
+
+    def rendezvous(parameters: RendezvousParameters) -> LoopbackRendezvous:
+        return LoopbackRendezvous(parameters.run_id, port)
+
+    rendezvous_handler_registry.register(BACKEND, rendezvous)
+    os.environ.update(interface_settings())
+    options.standalone, options.rdzv_backend, options.rdzv_endpoint = False, BACKEND, ADDRESS
+    if options.rdzv_id == parser.get_default("rdzv_id"):
+        options.rdzv_id = str(uuid.uuid4())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Loopback: how the sockets of processes on one machine stay away from the network.
+
+torch binds its stores to all interfaces and unpickles what it finds in them, so whoever reaches one runs code as the user who
+trains. On one machine, no other machine has to reach anything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from ipaddress import ip_address
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.constants import default_pg_timeout
+
+ADDRESS = "127.0.0.1"
+INTERFACES = ("lo", "lo0")  # of Linux, of macOS
+
+
+def loopback_store(port: int, *, timeout: timedelta = default_pg_timeout) -> TCPStore:
+    """Return a store that listens on loopback only, at this port, or for 0 at one that the system chooses."""
+    listening = socket.create_server((ADDRESS, port))
+    port = listening.getsockname()[1]
+    return TCPStore(ADDRESS, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listening.detach())
+
+
+def is_one_machine() -> bool:
+    """Say whether all processes are on this machine: as torchrun tells, or because they meet at a loopback address."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return os.environ["LOCAL_WORLD_SIZE"] == os.environ.get("WORLD_SIZE")
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        return address == "localhost" or ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def interface_settings() -> dict[str, str]:
+    """Return the environment variables that keep the sockets of gloo, NCCL and torch's RPC on the loopback interface."""
+    found = [name for _, name in socket.if_nameindex() if name in INTERFACES]
+    if not found:
+        return {}
+    return {"GLOO_SOCKET_IFNAME": found[0], "NCCL_SOCKET_IFNAME": f"={found[0]}", "TP_SOCKET_IFNAME": found[0]}
