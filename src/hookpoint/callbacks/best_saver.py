@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class BestSaver(Saver):
     """Ask for a checkpoint, with the tag `best-<name>`, whenever a metric is better than ever; keep the last of them."""
 
+    reads_windows = True
+
     def __init__(
         self, monitor_stat: str, mode: Mode, filename: str | None, checkpoint_dir: Any, **options: Unpack[Options]
     ) -> None:
@@ -35,6 +37,10 @@ class BestSaver(Saver):
     def best(self) -> Best:
         """The best value so far, and its step."""
         return self._watch.best
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        self._watch.begin(run, self)
 
     def on_trigger(self, run: Run) -> None:
         self._look(run)

@@ -10,6 +10,7 @@ from hookpoint.callbacks.new_values import NewValues
 from hookpoint.callbacks.saver import measured
 
 if TYPE_CHECKING:
+    from hookpoint.core.callback import Callback
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -29,6 +30,10 @@ class BestWatch:
         self.best.reset()
         self._before = self.best.state_dict()
         self._values.reset()
+
+    def begin(self, run: Run, owner: Callback) -> None:
+        """Find out how the saver reads that it looks for."""
+        self._values.begin(run, owner)
 
     def take_back(self) -> None:
         """Make what was best before the best again: the last one could not be saved."""

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 
 class MetricWatcher(Callback):
-    """Look at each final value of a metric, once; derived classes decide.
+    """Look at each value of a metric, once; derived classes decide.
 
     Triggered at the end of each complete epoch or by a schedule. Without a schedule it looks at epochs that a `break` cut short
-    as well: who always breaks off after so many batches has values all the same.
+    as well: who always breaks off after so many batches has values all the same. With a step schedule it looks at the mean of
+    what was logged since it last looked.
     """
+
+    reads_windows = True
 
     def __init__(self, monitor: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -40,6 +43,7 @@ class MetricWatcher(Callback):
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:
             self.reset()
+        self._values.begin(run, self)
 
     def on_trigger(self, run: Run) -> None:
         self._look(run)

@@ -48,6 +48,8 @@ class ModelCheckpoint(Saver):
     {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}
     """
 
+    reads_windows = True
+
     def __init__(
         self,
         prefix: str = "CKP",
@@ -100,6 +102,11 @@ class ModelCheckpoint(Saver):
     def best(self) -> Best | None:
         """The best value so far, and its step; None without a metric to monitor."""
         return None if self._watch is None else self._watch.best
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        if self._watch is not None:
+            self._watch.begin(run, self)
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:

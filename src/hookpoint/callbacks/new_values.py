@@ -1,4 +1,4 @@
-"""NewValues: each final value of a metric, once."""
+"""NewValues: each value of a metric that counts for a reader, once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
+    from hookpoint.core.callback import Callback
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
@@ -17,23 +19,33 @@ logger = logging.getLogger("hookpoint")
 class NewValues:
     """Hand out the newest final value of a metric, unless it was handed out before: patience counts observations, not looks.
 
-    Final are the means of finished passes and what is logged between iterations; what a running pass shows is not.
+    Final are the means of finished passes and what is logged between iterations; what a running pass shows is not. A reader
+    with a step schedule does not wait for the end of a training pass: it gets the mean of what was logged since it last looked,
+    which counts at the moment it is read.
     """
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
+        self._window = ReaderWindow()
         self.reset()
 
     def reset(self) -> None:
         """Forget what was handed out: for a fresh run."""
         self._seen = 0
+        self._window.reset()
         self._has_warned = False
+
+    def begin(self, run: Run, owner: Callback) -> None:
+        """Find out how the callback reads that these values are for; to be called when its run begins."""
+        if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
+            run._logbook.windows.attach(self.metric, self._window)
 
     def take(self, run: Run) -> tuple[Moment, float] | None:
         """Return the moment at which the newest value was logged, and the value; None where there is no new one."""
-        count = run.metrics.observations(self.metric)
+        count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
-            return None
+            value = run._logbook.read(self._window)
+            return None if value is None else (run.moment, value)
         self._seen = count
         return run.metrics.newest(self.metric)
 
@@ -55,10 +67,11 @@ class NewValues:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen}
+        return {"seen": self._seen, **self._window.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seen = state["seen"]
+        self._window.load_state_dict(state)
 
 
 def is_current(moment: Moment, run: Run) -> bool:

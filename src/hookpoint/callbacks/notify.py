@@ -51,6 +51,7 @@ class Notify(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    reads_windows = True
 
     _told_at: float | None
     _untold: int
@@ -95,6 +96,7 @@ class Notify(Callback):
             self._values.reset()
             if self.best is not None:
                 self.best.reset()
+        self._values.begin(run, self)
         self._reset()
         if self._outbox is None:
             self._outbox = Outbox(self.name or "Notify", self._way())

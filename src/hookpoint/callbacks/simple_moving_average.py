@@ -84,7 +84,7 @@ class SimpleMovingAverage(TensorReader):
 
     def _mean(self, name: str) -> Mean:
         if name not in self._means:
-            self._means[name] = Mean.of_state(self._sums.pop(name, (0.0, 0.0)), self._floats)
+            self._means[name] = Mean(self._floats).restore(self._sums.pop(name, (0.0, 0.0)))
         return self._means[name]
 
     def _all_sums(self) -> dict[str, list[float]]:

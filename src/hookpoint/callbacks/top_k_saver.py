@@ -34,6 +34,8 @@ class TopKSaver(Saver):
     ('TopKSaver(val_accuracy)', 'top-val_accuracy')
     """
 
+    reads_windows = True
+
     def __init__(
         self, monitor_stat: str, k: int = 3, mode: str = "min", filename: str | None = None, **options: Unpack[Options]
     ) -> None:
@@ -60,6 +62,10 @@ class TopKSaver(Saver):
         super().on_setup(run)
         self._keeps_best = False
         self._keeps_best = not is_claimed(run, self.best_tag, besides=self)
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        self._values.begin(run, self)
 
     def on_trigger(self, run: Run) -> None:
         self._look(run)

@@ -62,6 +62,16 @@ class Entry:
         """Whether it may skip what all processes of a team do."""
         return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
 
+    @property
+    def reads_by_steps(self) -> bool:
+        """Whether it looks at values within passes, since it last looked: it can, and has a schedule that is asked there."""
+        can = getattr(self.subject, "reads_windows", False)
+        return can and self.schedule is not None and "iter" in self.schedule.moments()
+
+    def belongs_on(self, rank: int, local_rank: int) -> bool:
+        """Say whether this rank has it."""
+        return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
+
     def in_its_team(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with a StopRun made a wish, where other processes would go on without this one."""
         return _stopping_all(function) if self.is_in_team else function
@@ -155,8 +165,8 @@ def is_anything(kept: Mapping[str, Any]) -> bool:
     return bool(kept["state"]) or bool(kept["schedules"])
 
 
-def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback that belongs on this rank, pipelines opened, names made unique."""
+def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
+    """Return an entry for each callback, also of other ranks, pipelines opened, names made unique."""
     entries: list[Entry] = []
     names: set[str] = set()
     for subject, path in _leaves(callbacks, ()):
@@ -169,8 +179,7 @@ def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0, 
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
         raise MainPointTaken.two(mains[0].name, mains[1].name)
-    here = {"all": True, "chief": rank == 0, "local_chief": local_rank == 0}
-    return [entry for entry in entries if here[entry.ranks]]
+    return entries
 
 
 def _unique(name: str, taken: set[str]) -> str:

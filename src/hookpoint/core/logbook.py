@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.metrics import Floats, Mean, Metrics, floats_one_by_one, held
+from hookpoint.core.reader_window import ReaderWindow
+from hookpoint.core.windows import Windows
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
     from hookpoint.core.monitors import Monitors
 
-Shared = Callable[[Mapping[str, Mean], str], dict[str, Any]]
+Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
 ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
 
 
 class Page:
-    """What one pass has logged: a mean per name since the last log step, and one of the whole pass."""
+    """What one pass has logged: a mean per name since the last log step, one of the whole pass, and what was put last."""
 
-    __slots__ = ("aside", "is_final", "is_shared", "mode", "whole", "window")
+    __slots__ = ("aside", "is_final", "is_shared", "mode", "put", "whole", "window")
 
     def __init__(self, mode: str, aside: bool, is_shared: bool = False) -> None:
         self.is_shared = is_shared
@@ -28,13 +31,23 @@ class Page:
         self.is_final = False
         self.window: dict[str, Mean] = {}
         self.whole: dict[str, Any] = {}
+        self.put: dict[str, Mean] = {}
 
 
 class Logbook:
     """Take in values on the training thread, without waiting for any of them."""
 
-    def __init__(self, clocks: Clocks, *, log_every: int, floats: Floats = floats_one_by_one) -> None:
+    def __init__(
+        self,
+        clocks: Clocks,
+        *,
+        log_every: int,
+        floats: Floats = floats_one_by_one,
+        read_by_steps: Iterable[str] = (),
+        may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.metrics = Metrics()
+        self.windows = Windows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
         self.is_muted = False  # on the way back to where a checkpoint was made: that was logged before it
         self.next_log_step = log_every or 0
@@ -69,14 +82,51 @@ class Logbook:
             return
         if page.is_final:
             page.whole[name] = value
+            page.put.pop(name, None)
             self._observe(page, name, value)
             return
         mean = page.window.get(name)
         if mean is None:
-            mean = page.window[name] = Mean(self._floats)
+            mean = page.window[name] = self._new_mean(page, name)
         mean.add(value, weight)
         if not page.aside:
             self.metrics.show(name, value, self._clocks.epoch)
+
+    def put(self, name: str, value: Any, weight: float) -> None:
+        """Take in a value that stands for itself, also inside a pass: it is sent at once, with the clocks of now.
+
+        A pass aside sends nothing: what is put there counts for its means. Of several processes each has its own value; when
+        their pass ends, the mean of the last ones is the value that counts for all of them.
+        """
+        value = held(name, value)
+        page = self._pages[-1] if self._pages else None
+        if self.is_muted:
+            return
+        if page is None or page.is_final or page.aside:
+            if page is None and name in self._between:  # what is put twice is sent twice
+                self.flush()
+            self.log(name, value, weight, as_given=True)
+            return
+        way = self.windows.way(name) if page.mode == "train" else None
+        if way is not None:
+            way.put(value, weight)
+        mean = page.put[name] = Mean(self._floats)
+        mean.add(value, 1.0)
+        mean.close()  # the copy of a device tensor is queued now, and nobody waits for it
+        value = mean if mean.is_pending else value
+        if self.shared is not None and page.is_shared:
+            self.metrics.show(name, value, self._clocks.epoch)
+        else:
+            self._observe(page, name, value)
+            if way is not None:
+                self.windows.ignore([name])
+        self._send({name: value}, "value")
+
+    def read(self, reader: ReaderWindow) -> float | None:
+        """Return the mean of what was logged since a reader last looked, as far as it is visible; None where nothing was."""
+        if self._log_every and self._clocks.step >= self.next_log_step:
+            self.windows.land()  # this is a log step, which has not ended its window yet
+        return self.windows.read(reader)
 
     def log_final(self, values: Mapping[str, Any], mode: str) -> None:
         """Take in the results of a pass that is over: each stands for itself, also in the middle of another pass."""
@@ -97,8 +147,11 @@ class Logbook:
             page.whole[name].add_mean(mean)
         if send:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
+            late = self.windows.close()
             if self.shared is not None and page.is_shared:
-                window = self.shared(window, "the means of a log step")
+                window, late = self.shared([window, late], "the means of a log step")
+                window = _settled(window)
+            self.windows.launch(late)
             extra = [added for function in self.at_log_step for added in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
 
@@ -107,21 +160,32 @@ class Logbook:
         self.end_window(send=False)
         page = self._pages[-1]
         page.is_final = True
+        is_read = page.mode == "train" and not page.aside
+        late, observed = self.windows.close() if is_read else {}, page.whole
         if self.shared is not None and page.is_shared:
-            page.whole = self.shared(page.whole, f"the means of a {page.mode} pass")
-        for name, mean in page.whole.items():
+            page.whole, late, page.put = self.shared([page.whole, late, page.put], f"the means of a {page.mode} pass")
+            page.whole = _settled(page.whole)
+            observed = {**_settled(page.put), **page.whole}
+        for name, mean in observed.items():
             self._observe(page, name, mean)
+        if is_read:
+            self.windows.launch(late)
+            self.windows.land()
+            self.windows.ignore(observed)
+        page.put = {name: value for name, value in page.put.items() if name not in page.whole}
+        page.whole.update(page.put)
         return page.whole
 
     def close_page(self) -> None:
-        """Send the results of a finished pass."""
+        """Send the results of a finished pass; what was put was sent then."""
         page = self._pages.pop()
         if not page.aside:
-            self._send(page.whole, "epoch", page.mode)
+            self._send({name: value for name, value in page.whole.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
         """Forget the pass that an exception cut off."""
-        self._pages.pop()
+        if self._pages.pop().mode == "train":
+            self.windows.drop()
 
     def drop_pages(self) -> None:
         """Forget passes that an exception cut off."""
@@ -140,7 +204,9 @@ class Logbook:
             "next_log_step": self.next_log_step,
             "between": {name: float(value) for name, value in self._between.items()},
             "window": {name: mean.state() for name, mean in page.window.items()},
-            "whole": {name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean)},
+            "whole": {name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean) and name not in page.put},
+            "put": {name: mean.state() for name, mean in page.put.items()},
+            **self.windows.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
@@ -148,10 +214,16 @@ class Logbook:
         self.metrics.load_state_dict(state["metrics"])
         self.next_log_step = state["next_log_step"] if self._log_every else 0
         self._between = dict(state["between"])
+        self.windows.load_state_dict(state)
         if in_pass:
             page = self._pages[0]
-            page.window = {name: Mean.of_state(sums, self._floats) for name, sums in state["window"].items()}
-            page.whole = {name: Mean.of_state(sums, self._floats) for name, sums in state["whole"].items()}
+            page.window = {name: self._new_mean(page, name).restore(sums) for name, sums in state["window"].items()}
+            page.whole = {name: Mean(self._floats).restore(sums) for name, sums in state["whole"].items()}
+            page.put = {name: Mean(self._floats).restore(sums) for name, sums in state.get("put", {}).items()}
+
+    def _new_mean(self, page: Page, name: str) -> Mean:
+        way = self.windows.way(name) if page.mode == "train" and not page.aside else None
+        return Mean(self._floats) if way is None else way.mean()
 
     def _observe(self, page: Page, name: str, value: Any) -> None:
         if not page.aside:
@@ -160,3 +232,7 @@ class Logbook:
     def _send(self, values: dict[str, Any], at: str, mode: str | None = None) -> None:
         if values and self.monitors is not None:
             self.monitors.put("scalars", values, at=at, mode=mode)
+
+
+def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
+    return {name: float(mean) for name, mean in means.items()}

@@ -192,7 +192,13 @@ class Loop(Levels):
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
         self.clocks = Clocks() if self.team.size == 1 else TeamClocks()
-        self.logbook = Logbook(self.clocks, log_every=self.log_every, floats=self._floats)
+        self.logbook = Logbook(
+            self.clocks,
+            log_every=self.log_every,
+            floats=self._floats,
+            read_by_steps=self.hooks.read_by_steps,
+            may_wait=self.may_wait,
+        )
         self._run = run = Run(self, self.hooks, self.clocks, self.logbook, team=self.team, **self._place, **self._given)
         run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
         if self._stepper is not None:
@@ -235,6 +241,7 @@ class Loop(Levels):
         wishes, talk = Wishes(), Talk(self.team, run)
         run._verdicts, run.team = wishes, talk
         self.logbook.shared = partial(shared_means, talk, self.may_wait)
+        self.logbook.windows.have_all_late()
         return Agreement(run, talk, wishes, self.clocks)
 
     def _listening(self, run: Run) -> Signals:

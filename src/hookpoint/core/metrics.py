@@ -15,6 +15,7 @@ from hookpoint.core.errors import BadValue, MissingMetric, text
 from hookpoint.core.moment import Moment
 
 HISTORY_LENGTH = 10_000
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers need no device
 
 # Called on the training thread, without waiting; what it returns is called off that thread, and may wait for the device.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
@@ -42,9 +43,9 @@ def held(name: str, value: Any) -> Any:
             )
         )
     if hasattr(value, "detach"):
-        return value.detach()
+        return value.item() if getattr(value, "is_cpu", False) else value.detach()
     if hasattr(value, "__float__"):
-        return float(value) if type(value).__module__.split(".")[0] in ("builtins", "numpy") else value
+        return float(value) if type(value).__module__.split(".")[0] in ON_HOST else value
     raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element"))
 
 
@@ -109,11 +110,10 @@ class Mean:
         """Return what a checkpoint keeps; waits for values that are on a device."""
         return list(self.sums())
 
-    @classmethod
-    def of_state(cls, state: Sequence[float], floats: Floats) -> Mean:
-        mean = cls(floats)
-        mean._total, mean._weight = state
-        return mean
+    def restore(self, state: Sequence[float]) -> Mean:
+        """Take back what `state` returned; returns itself."""
+        self._total, self._weight = state
+        return self
 
 
 class Metrics(Mapping[str, float]):

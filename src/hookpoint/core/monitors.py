@@ -46,7 +46,7 @@ class Monitors:
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a value under just this name, also in validation."""
+        """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
         self._run.put_scalar(name, value)
 
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:

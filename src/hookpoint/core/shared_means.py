@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from math import fsum, nan
-from typing import Any
+from math import fsum
 
 from hookpoint.core.metrics import Mean
 from hookpoint.core.talk import Talk
 
 
 def shared_means(
-    talk: Talk, may_wait: Callable[[], AbstractContextManager[None]], means: Mapping[str, Mean], what: str
-) -> dict[str, Any]:
-    """Return the mean over all processes with different data, of each name that any of them has; the same everywhere."""
+    talk: Talk, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
+) -> list[dict[str, Mean]]:
+    """Return groups of means over all processes with different data, of each name that any of them has; the same everywhere."""
     with may_wait():
-        mine = {name: list(mean.sums()) for name, mean in means.items()}
+        mine = [{name: list(mean.sums()) for name, mean in means.items()} for means in groups]
+    said = talk.gather([mine, talk.model_rank], what)
+    return [_together([(sums[number], model_rank) for sums, model_rank in said]) for number in range(len(groups))]
+
+
+def _together(said: list[tuple[dict[str, list[float]], int]]) -> dict[str, Mean]:
     parts: list[dict[str, list[float]]] = []
-    for sums, model_rank in talk.gather([mine, talk.model_rank], what):
+    for sums, model_rank in said:
         if model_rank == 0:
             parts.append({})
         parts[-1] = {**sums, **parts[-1]}  # of ranks with the same data the first counts; others may have names of their own
@@ -26,9 +30,8 @@ def shared_means(
     return {name: _mean([sums[name] for sums in parts if name in sums]) for name in names}
 
 
-def _mean(sums: list[list[float]]) -> float:
-    weight = total_of([weight for _, weight in sums])
-    return total_of([total for total, _ in sums]) / weight if weight else nan
+def _mean(sums: list[list[float]]) -> Mean:
+    return Mean().restore([total_of([total for total, _ in sums]), total_of([weight for _, weight in sums])])
 
 
 def total_of(numbers: list[float]) -> float:

@@ -80,9 +80,9 @@ def _moved(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], rank: int,
 def _sums_of(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
     """Return the chief's logbook with the sums of all in it; a process that is not the chief begins with none."""
     made = dict(logbooks[0])
-    for page in ("window", "whole"):
-        names = dict.fromkeys(name for one in logbooks for name in one[page])
-        pairs = {name: [one[page][name] for one in logbooks if name in one[page]] for name in names}
+    for page in ("window", "whole", "put", "late"):  # older checkpoints have no values that were put, and none that are late
+        names = dict.fromkeys(name for one in logbooks for name in one.get(page, ()))
+        pairs = {name: [one[page][name] for one in logbooks if name in one.get(page, ())] for name in names}
         made[page] = {name: [sum(column) for column in zip(*found, strict=True)] for name, found in pairs.items() if is_chief}
     return made
 
