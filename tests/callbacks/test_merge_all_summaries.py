@@ -40,9 +40,8 @@ def test_a_period_adds_steps():
     _, rows = train(MergeAllSummaries(period=3), epochs=1, batches=7, count=lambda: called.append(1) or len(called))
     assert len(called) == 3
     assert rows == [
-        ("step", 4, {"count": 1.0}),
-        ("step", 6, {"count": 2.0}),
-        ("epoch", 7, {"count": 1.5}),
+        ("value", 3, {"count": 1.0}),
+        ("value", 6, {"count": 2.0}),
         ("value", 7, {"count": 3.0}),
     ]
 

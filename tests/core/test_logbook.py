@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from hookpoint import Callback, LambdaCallback
@@ -130,7 +132,7 @@ def test_put_scalar_keeps_the_name_as_given(put):
     with Loop() as run:
         for batch in run.batches([1, 3], mode="val"):
             put(run)("loss", batch)
-    assert dict(run.metrics) == {"loss": 2.0}
+    assert dict(run.metrics) == {"loss": 3.0}
 
 
 def test_what_is_logged_when_validation_ends_is_its_result_under_its_names():
@@ -276,3 +278,92 @@ def test_a_name_that_says_its_mode_gets_no_second_prefix():
         "val-error": 3.0,
         "val_pred_score": 4.0,
     }
+
+
+# Values that are put
+
+
+def test_a_value_that_is_put_in_a_pass_keeps_its_step(monitor):
+    with Loop([monitor], log_every=2) as run:
+        for batch in run.batches([1, 2, 3, 4, 5]):
+            run.log(loss=batch)
+            if batch % 2 == 0:
+                run.put_scalar("twice", 2 * batch)
+                assert run.metrics["twice"] == 2 * batch
+                assert run.metrics.observations("twice") == batch / 2
+    assert monitor.scalars("value") == [(1, {"twice": 4.0}), (3, {"twice": 8.0})]
+    assert monitor.scalars("step") == [(2, {"loss": 1.5}), (4, {"loss": 3.5})]
+    assert monitor.scalars("epoch") == [(5, {"loss": 3.0})]
+    assert run.monitors.get_history("twice") == [(1, 4.0), (3, 8.0)]
+
+
+def test_a_value_that_is_put_at_the_end_of_an_iteration_belongs_to_its_step(monitor):
+    class Puts(Callback):
+        def on_iter_end(self, run):
+            run.monitors.put_scalar("square", run.step**2)
+
+    with Loop([Puts(), monitor], log_every=1) as run:
+        for _ in run.batches(range(3)):
+            pass
+    assert monitor.scalars("value") == [(1, {"square": 1.0}), (2, {"square": 4.0}), (3, {"square": 9.0})]
+    assert monitor.scalars("step") == monitor.scalars("epoch") == []
+
+
+def test_what_is_put_twice_between_passes_is_sent_twice(monitor):
+    with Loop([monitor]) as run:
+        for _ in run.epochs(1):
+            run.put_scalar("x", 1)
+            run.put_scalar("y", 1)
+            run.put_scalar("x", 2)
+    assert monitor.scalars("value") == [(0, {"x": 1.0, "y": 1.0}), (0, {"x": 2.0})]
+
+
+def test_what_is_put_in_a_validation_pass_is_not_averaged_either(monitor):
+    with Loop([monitor]) as run:
+        passed = run.batches([1, 3], mode="val")
+        for batch in passed:
+            run.put_scalar("error", batch)
+            run.log(loss=batch)
+    assert monitor.scalars("value") == [(0, {"error": 1.0}), (0, {"error": 3.0})]
+    assert {name: float(value) for name, value in passed.results.items()} == {"val_loss": 2.0, "error": 3.0}
+
+
+def test_a_name_may_be_logged_and_put(monitor):
+    with Loop([monitor]) as run:
+        passed = run.batches([1, 3])
+        for batch in passed:
+            run.log(x=batch)
+            run.put_scalar("x", 10 * batch)
+    assert monitor.scalars("value") == [(0, {"x": 10.0}), (1, {"x": 30.0})]
+    assert monitor.scalars("epoch") == [(2, {"x": 2.0})]
+    assert run.metrics["x"] == float(passed.results["x"]) == 2.0
+
+
+def test_a_device_tensor_that_is_put_is_not_waited_for():
+    waited = []
+
+    class OnDevice:
+        is_cpu = False
+
+        def detach(self):
+            return self
+
+        def __float__(self):
+            waited.append(threading.current_thread() is threading.main_thread())
+            return 7.0
+
+    class Sees(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_records(self, records):
+            self.seen += [(record.step, record.at, record.scalars()) for record in records if record.kind == "scalars"]
+
+    sees = Sees()
+    with Loop([sees], log_every=1) as run:
+        for _ in run.batches(range(2)):
+            run.put_scalar("norm", OnDevice())
+        run.monitors.drain()
+        assert waited == [False, False]
+        assert run.monitors.get_history("norm") == [(0, 7.0), (1, 7.0)]
+    assert sees.seen == [(0, "value", {"norm": 7.0}), (1, "value", {"norm": 7.0})]

@@ -107,13 +107,13 @@ def test_records_of_means_say_which_kind_of_pass_they_are_of():
         for _ in run.batches(range(2)):
             run.log(loss=1.0)
         for _ in run.batches(range(2), mode="val"):
-            run.put_scalar("error", 1.0)
+            run.log(loss=1.0)
         run.log(x=1.0)
     scalars = [(record.at, record.mode, *record.values) for record in monitor.records if record.kind == "scalars"]
     assert scalars == [
         ("step", "train", "loss"),
         ("epoch", "train", "loss"),
-        ("epoch", "val", "error"),
+        ("epoch", "val", "val_loss"),
         ("value", None, "x"),
     ]
 

@@ -380,3 +380,16 @@ def test_without_readers_by_steps_nothing_is_kept_for_them():
         for value in run.batches([1.0]):
             run.log(reward=value)
             assert type(run._logbook._pages[0].window["reward"]).__name__ == "Mean"
+
+
+# Values that are put
+
+
+@pytest.mark.parametrize(("value", "seen"), [(float, [(2, 1.5), (4, 3.5), (6, 1.5)]), (Device, [(4, 1.5), (6, 3.5)])])
+def test_values_that_are_put_take_the_same_way_and_count_once(value, seen):
+    watches = Watches().when(Every(steps=2))
+    with Loop([watches], log_every=2) as run:
+        for _ in run.epochs(2):
+            for number in run.batches([1.0, 2.0, 3.0, 4.0][: 4 // run.epoch]):
+                run.put_scalar("reward", value(number))
+    assert watches.seen == seen

@@ -44,7 +44,7 @@ def test_scalars_are_curves_over_steps(tmp_path):
                 run.log(loss=torch.tensor(float(batch)))
             for _ in run.batches(range(2), mode="val"):
                 run.log(loss=epoch)
-                run.put_scalar("error", epoch / 8)
+            run.put_scalar("error", epoch / 8)
             run.log(learning_rate=0.5)
     assert scalars(tmp_path / "tensorboard") == {
         "loss": [(2, 0.5), (4, 2.5), (6, 0.5), (8, 2.5)],

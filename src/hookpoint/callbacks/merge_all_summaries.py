@@ -19,7 +19,7 @@ class MergeAllSummaries(Callback):
 
     Triggered at the end of each complete epoch, and every `period` steps where that is above 0; `.when(...)` replaces both.
     Values may be tensors on a device: nothing waits for them. A value of None is not logged, so that a function may send an
-    image or a histogram instead. Inside an epoch values are averaged between log steps, as everything logged there. Keeps
+    image or a histogram instead. A value belongs to the step at which it is computed, and is never averaged. Keeps
     nothing in the checkpoint. Runs on all ranks, so that a function may talk to the others. A step pays nothing, with a
     `period` one integer comparison.
 

@@ -71,11 +71,9 @@ class SimpleMovingAverage(TensorReader):
         self._step = step
 
     def _log(self, run: Run, means: dict[str, Mean]) -> None:
-        logged = {f"{name}/SMA": mean for name, mean in means.items()}
-        for name, mean in logged.items():
+        for mean in means.values():
             mean.close()
-            run.metrics.observe(name, mean, run.moment)
-        run.monitors.put("scalars", logged)
+        run._logbook.put({f"{name}/SMA": mean for name, mean in means.items()}, run._now.samples)
 
     def on_run_end(self) -> None:
         super().on_run_end()

@@ -92,21 +92,25 @@ class Logbook:
         if not page.aside:
             self.metrics.show(name, value, self._clocks.epoch)
 
-    def put(self, name: str, value: Any, weight: float) -> None:
-        """Take in a value that stands for itself, also inside a pass: it is sent at once, with the clocks of now.
+    def put(self, values: Mapping[str, Any], weight: float) -> None:
+        """Take in values that stand for themselves, also inside a pass: they are sent at once, with the clocks of now.
 
         A pass aside sends nothing: what is put there counts for its means. Of several processes each has its own value; when
         their pass ends, the mean of the last ones is the value that counts for all of them.
         """
-        value = held(name, value)
+        kept = {name: held(name, value) for name, value in values.items()}
         page = self._pages[-1] if self._pages else None
         if self.is_muted:
             return
         if page is None or page.is_final or page.aside:
-            if page is None and name in self._between:  # what is put twice is sent twice
+            if page is None and not kept.keys().isdisjoint(self._between):  # what is put twice is sent twice
                 self.flush()
-            self.log(name, value, weight, as_given=True)
+            for name, value in kept.items():
+                self.log(name, value, weight, as_given=True)
             return
+        self._send({name: self._put(page, name, value, weight) for name, value in kept.items()}, "value")
+
+    def _put(self, page: Page, name: str, value: Any, weight: float) -> Any:
         way = self.windows.way(name) if page.mode == "train" else None
         if way is not None:
             way.put(value, weight)
@@ -120,7 +124,7 @@ class Logbook:
             self._observe(page, name, value)
             if way is not None:
                 self.windows.ignore([name])
-        self._send({name: value}, "value")
+        return value
 
     def read(self, reader: ReaderWindow) -> float | None:
         """Return the mean of what was logged since a reader last looked, as far as it is visible; None where nothing was."""

@@ -62,3 +62,5 @@ class ReaderWindow:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._mean, self._parts = Mean().restore(state.get("unread", (0.0, 0.0))), 0
         self.ignored = state.get("ignored", 0)
+
+    __getstate__, __setstate__ = state_dict, load_state_dict  # of a callback that is copied or pickled; a Mean has a lock

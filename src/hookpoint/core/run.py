@@ -273,7 +273,7 @@ class Run(Asking, Together, OtherNames):
     def put_scalar(self, name: str, value: Any) -> None:
         """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
         self._loop.settle()
-        self._logbook.put(name, value, self._now.samples)
+        self._logbook.put({name: value}, self._now.samples)
 
     def put_image(self, name: str, image: Any) -> None:
         """Send an image, height x width x channels or a batch of such, to the monitors."""
