@@ -23,6 +23,7 @@ from hookpoint.callbacks import (
 )
 from hookpoint.callbacks.metric_watcher import MetricWatcher
 from hookpoint.core.loop import Loop
+from hookpoint.core.moment import Moment
 from hookpoint.core.store import Checkpoint, Kept, Saved
 
 
@@ -73,7 +74,7 @@ class Memory:
     def write(self, state, *, step, elapsed, request):
         self.newest = copy.deepcopy(state)
         for tag, keep in request.tags.items():
-            self.kept[tag] = [*self.kept.get(tag, ()), Kept(f"step-{step}", step, elapsed)]
+            self.kept[tag] = [*self.kept.get(tag, ()), Kept(f"step-{step}", step, elapsed, Moment.of(state["clocks"]))]
             self.kept[tag] = self.kept[tag] if keep is None else list(keep(self.kept[tag]))
         return Saved("newest", step, list(request.tags))
 
@@ -319,6 +320,25 @@ def test_a_saver_saves_a_late_value_at_the_step_at_which_it_counts(caplog):
     in_one_pass(saver, [Device(value) for value in (1.0, 3.0, 9.0, 9.0, 2.0, 2.0)], store=Memory())
     assert (saver.best.value, saver.best.step) == (9.0, 6)
     assert "are gone" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "saver",
+    [
+        lambda: MaxSaver("reward").when(Every(steps=2)),
+        lambda: TopKSaver("reward", k=1, mode="max").when(Every(steps=2)),
+        lambda: ModelCheckpoint(monitor="reward", mode="max", save_freq=2, save_best_only=True),
+    ],
+)
+def test_a_validation_or_the_end_of_an_epoch_does_not_close_the_window_of_a_saver(saver):
+    saver = saver()
+    with Loop([saver], store=Memory()) as run:
+        for _ in run.epochs(2):
+            for value in run.batches([1.0, 3.0, 9.0]):
+                run.log(reward=value)
+                for _ in run.batches([0], mode="val"):
+                    run.log(reward=value)
+    assert (saver.best.value, saver.best.moment.step) == (6.0, 6)
 
 
 # Resuming

@@ -47,12 +47,12 @@ class BestSaver(Saver):
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
-            self._look(run)
+            self._look(run, final_only=True)
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: Run, *, final_only: bool = False) -> None:
         if self.was_lost(run, self.tag):
             self._watch.take_back()
-        if self._watch.has_new_best(run):
+        if self._watch.has_new_best(run, final_only=final_only):
             self.ask(run, self.tag, measured=self._watch.measured)
 
     def reset(self) -> None:

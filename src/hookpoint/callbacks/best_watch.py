@@ -39,9 +39,9 @@ class BestWatch:
         """Make what was best before the best again: the last one could not be saved."""
         self.best.load_state_dict(self._before)
 
-    def has_new_best(self, run: Run) -> bool:
+    def has_new_best(self, run: Run, *, final_only: bool = False) -> bool:
         """Look at the newest value, once; say whether it is the best so far."""
-        found, before = self._values.take_current(run), self.best.state_dict()
+        found, before = self._values.take_current(run, final_only=final_only), self.best.state_dict()
         if found is None or not self.best.take(found[1], found[0]):
             return False
         self._before, previous, value = before, before["value"], found[1]

@@ -115,11 +115,11 @@ class ModelCheckpoint(Saver):
 
     def on_epoch_end(self, run: Run) -> None:
         if run.epoch_complete:  # what validation finds belongs to this step, whatever the schedule
-            self._save_best(run)
+            self._save_best(run, final_only=True)
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):
-            self._save_best(run)
+            self._save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:
         if self.exception_save:
@@ -132,13 +132,13 @@ class ModelCheckpoint(Saver):
     def on_load(self, path: Any) -> None:
         self._latest = str(path)
 
-    def _save_best(self, run: Run) -> None:
+    def _save_best(self, run: Run, *, final_only: bool = False) -> None:
         if self._watch is None:
             return
         tag = f"best-{self._watch.metric}"
         if self.was_lost(run, tag):
             self._watch.take_back()
-        if self._watch.has_new_best(run):
+        if self._watch.has_new_best(run, final_only=final_only):
             self.ask(run, tag, in_background=self.async_save, measured=self._watch.measured)
 
     def reset(self) -> None:

@@ -40,18 +40,21 @@ class NewValues:
         if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
             run._logbook.windows.attach(self.metric, self._window)
 
-    def take(self, run: Run) -> tuple[Moment, float] | None:
-        """Return the moment at which the newest value was logged, and the value; None where there is no new one."""
+    def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
+        """Return the moment at which the newest value was logged, and the value; None where there is no new one.
+
+        A look that is not on the reader's schedule is for final values only: it leaves the window open.
+        """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
-            value = run._logbook.read(self._window)
+            value = None if final_only else run._logbook.read(self._window)
             return None if value is None else (run.moment, value)
         self._seen = count
         return run.metrics.newest(self.metric)
 
-    def take_current(self, run: Run) -> tuple[Moment, float] | None:
+    def take_current(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
         """Return the newest value if it is one of the weights as they are now; say once that there was an older one."""
-        found = self.take(run)
+        found = self.take(run, final_only=final_only)
         if found is None:
             return None
         if is_current(found[0], run):

@@ -72,12 +72,12 @@ class TopKSaver(Saver):
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):  # whatever the schedule: later, the weights that were measured are gone
-            self._look(run)
+            self._look(run, final_only=True)
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: Run, *, final_only: bool = False) -> None:
         if self.was_lost(run, self.tag):
             self.top.load_state_dict(self._before)
-        found, before = self._values.take_current(run), self.top.state_dict()
+        found, before = self._values.take_current(run, final_only=final_only), self.top.state_dict()
         if found is None or not self.top.take(found[1], found[0]):
             return
         moment, value = found

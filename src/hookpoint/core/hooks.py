@@ -44,9 +44,7 @@ class Hooks:
         everywhere = entries_of(callbacks, is_in_team=is_in_team)
         self.entries = [entry for entry in everywhere if entry.belongs_on(rank, local_rank)]
         # All ranks have to know what any of them reads: the mean over all of them is what it gets.
-        self.read_by_steps = frozenset(
-            name for entry in everywhere if entry.reads_by_steps for name in entry.declared("reads")
-        )
+        self.read_by_steps = frozenset(name for entry in everywhere if entry.reads_by_steps for name in entry.declared("reads"))
         refuse_misspelt_metrics(self.entries)
         # The first of them is to be around the others, and is asked last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))

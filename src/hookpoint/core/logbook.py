@@ -208,7 +208,9 @@ class Logbook:
             "next_log_step": self.next_log_step,
             "between": {name: float(value) for name, value in self._between.items()},
             "window": {name: mean.state() for name, mean in page.window.items()},
-            "whole": {name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean) and name not in page.put},
+            "whole": {
+                name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean) and name not in page.put
+            },
             "put": {name: mean.state() for name, mean in page.put.items()},
             **self.windows.state_dict(),
         }
