@@ -57,3 +57,16 @@ def test_another_number_of_processes_begins_afresh_with_all_sums_on_the_chief():
 
 def test_between_epochs_there_is_no_place_to_move():
     assert share_of(of_two(in_epoch=False), 0, 1)["place"] == {"in_epoch": False}
+
+
+def test_what_readers_have_not_seen_moves_too():
+    def with_windows(rank):
+        one = state(rank)
+        more = {"late": {"loss": [1.0, 1.0 + rank]}, "put": {"norm": [3.0 * rank, 1.0]}, "in_flight": {"loss": [5.0, 2.0]}}
+        return {**one, "logbook": {**one["logbook"], **more}}
+
+    kept = joined(with_windows(0), [own_share(with_windows(1))])
+    moved = [share_of(kept, rank, 3)["logbook"] for rank in range(3)]
+    assert [one["late"] for one in moved] == [{"loss": [2.0, 3.0]}, {}, {}]
+    assert [one["put"] for one in moved] == [{"norm": [3.0, 2.0]}, {}, {}]
+    assert [one["in_flight"] for one in moved] == [{"loss": [5.0, 2.0]}] * 3  # a mean of all processes, which all of them have

@@ -1,7 +1,7 @@
 """Windows: the values of training passes on their way to readers with a step schedule.
 
 A host number is visible to its readers at once. A device tensor is visible one log step late: its window closes at a log step,
-where a copy to the host is queued, and is in flight until the next log step, where it is read in any case. The moment at which a
+where a copy to the host is queued, and is in flight until the next log step, where it is always read. The moment at which a
 value counts therefore depends on steps only, not on the speed of a machine, and the device is never waited for. In a team, all
 values take this way, as means over all processes. When the pass ends, everything is visible.
 """
