@@ -31,19 +31,18 @@ class Rates:
         self._read_before.clear()
         self._see(self._groups())
 
-    def among(self, addresses: Sequence[Address]) -> list[Address]:
+    def among(self, groups: Groups, addresses: Sequence[Address]) -> list[Address]:
         """Return those of these groups whose rate is a number, and so has a ratio."""
-        self._see(self._groups())
+        self._see(groups)
         return [address for address in addresses if address in self._ratios]
 
-    def set(self, name: str, addresses: Sequence[Address], value: float) -> None:
+    def set(self, name: str, groups: Groups, addresses: Sequence[Address], value: float) -> None:
         """Give the first of these groups the value, and scale the others by their ratios to it.
 
         Where these are not all groups, their ratios to the others change. If the first of them has the value already, nothing
         changes: not even a group that somebody else has set, such as a scheduler.
         """
-        groups = {address: group for address, group in self._groups().items() if address in self._ratios}
-        lead, first = addresses[0], next(iter(groups))
+        lead, first = addresses[0], next(address for address in groups if address in self._ratios)
         if self._read(groups[lead]["lr"]) == as_held(groups[lead]["lr"], value):
             return
         rates = {address: self._scaled(value, address, lead) for address in addresses}
@@ -55,7 +54,8 @@ class Rates:
             self._write(groups[address], rate)
         reference = self._read(groups[first]["lr"])
         if reference:
-            moved = [other for other in groups if other not in rates] if first in rates else addresses
+            others = [address for address in groups if address in self._ratios and address not in rates]
+            moved = others if first in rates else addresses
             for address in moved:
                 rate = rates[address] if address in rates else self._read(groups[address]["lr"])
                 self._ratios[address] = _ratio(rate, reference)
@@ -72,6 +72,8 @@ class Rates:
 
     def _see(self, groups: Groups) -> None:
         """Compute the ratios of groups that were not there before."""
+        if groups.keys() <= self._ratios.keys():
+            return
         new = {
             address: group
             for address, group in groups.items()
