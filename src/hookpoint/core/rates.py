@@ -48,8 +48,9 @@ class Rates:
         rates = {address: self._scaled(value, address, lead) for address in addresses}
         for address, rate in rates.items():
             if not math.isfinite(rate):
+                which = f"group {address[1]}" + (f" of {address[0]}" if address[0] else "")
                 cures = {"got": repr(value), "ratio": repr(self._ratios[address])}
-                raise BadValue(text(f"{name}: the rate of group {address[1]} would be {rate}.", **cures))
+                raise BadValue(text(f"{name}: the rate of {which} would be {rate}.", **cures))
         for address, rate in rates.items():
             self._write(groups[address], rate)
         reference = self._read(groups[first]["lr"])
@@ -77,17 +78,36 @@ class Rates:
         new = {
             address: group
             for address, group in groups.items()
-            if address not in self._ratios and _number(group.get("lr")) is not None
+            if address not in self._ratios and self._number(group.get("lr")) is not None
         }
         if new:
             first, is_fresh = next(groups[one] for one in groups if one in self._ratios or one in new), not self._ratios
             for address, group in new.items():
-                rates = (_initial(group), _initial(first)) if is_fresh else _present(group, first)
+                rates = (self._initial(group), self._initial(first)) if is_fresh else self._present(group, first)
                 self._ratios[address] = _ratio(*rates)
 
     def _scaled(self, value: float, address: Address, lead: Address) -> float:
         ratio = _ratio(self._ratios[address], self._ratios[lead])
         return value if ratio == 1 or address == lead else value * ratio
+
+    def _initial(self, group: Mapping[str, Any]) -> float:
+        initial = self._number(group.get("initial_lr"))
+        return self._read(group["lr"]) if initial is None else initial
+
+    def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
+        if "initial_lr" in group and "initial_lr" in first:
+            return self._initial(group), self._initial(first)
+        return self._read(group["lr"]), self._read(first["lr"])
+
+    def _number(self, rate: Any) -> float | None:
+        """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
+        if isinstance(rate, bool) or not hasattr(rate, "__float__"):
+            return None
+        try:
+            return self._read(rate)
+        except (TypeError, ValueError, RuntimeError):
+            return None
 
     def _read(self, rate: Any) -> float:
         """Return a rate as a float. One on a device is waited for only if somebody else has changed it since the last time."""
@@ -118,28 +138,6 @@ def as_held(rate: Any, value: Any) -> Any:
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 
-def _initial(group: Mapping[str, Any]) -> float:
-    initial = _number(group.get("initial_lr"))
-    return float(group["lr"]) if initial is None else initial
-
-
-def _present(group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
-    if "initial_lr" in group and "initial_lr" in first:
-        return _initial(group), _initial(first)
-    return float(group["lr"]), float(first["lr"])
-
-
 def _ratio(rate: float, reference: float) -> float:
     ratio = rate / reference if reference else 1.0
     return ratio if math.isfinite(ratio) else 1.0
-
-
-def _number(rate: Any) -> float | None:
-    """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
-    if isinstance(rate, bool) or not hasattr(rate, "__float__"):
-        return None
-    try:
-        return float(rate)
-    except (TypeError, ValueError, RuntimeError):
-        return None
