@@ -198,6 +198,49 @@ def test_tensors_are_filled_in_place():
         assert [float(rate) for rate in kept] == pytest.approx([0.1, 0.2])
 
 
+class DeviceRate:
+    """As a tensor of 32 bits on a device: every reading makes the host wait, and every change counts."""
+
+    is_cpu = False
+
+    def __init__(self, value):
+        self.tensor, self._version, self.waits = torch.tensor(value), 0, 0
+
+    def __float__(self):
+        self.waits += 1
+        return self.tensor.item()
+
+    def fill_(self, value):
+        self.tensor.fill_(value)
+        self._version += 1
+
+    def new_full(self, size, value, device):
+        assert device == "cpu"
+        return self.tensor.new_full(size, value)
+
+
+def test_rates_on_a_device_are_read_only_where_somebody_else_has_changed_them():
+    kept = [DeviceRate(0.1), DeviceRate(0.3)]
+    optimizer = Groups(*kept)
+
+    def waits():
+        found, kept[0].waits, kept[1].waits = [one.waits for one in kept], 0, 0
+        return found
+
+    with running(optimizer) as run:
+        run.hyper["lr"] = 0.1
+        waits()
+        for step in range(1, 5):
+            run.hyper["lr"] = 0.1 / step
+            run.hyper["lr@1"] = 0.2 / step
+        assert waits() == [0, 0]
+        assert [one.tensor.item() for one in kept] == pytest.approx([0.025, 0.05])
+        kept[0].fill_(1.0)  # by a scheduler
+        run.hyper["lr"] = 0.025
+        assert waits() == [1, 0]
+        assert [one.tensor.item() for one in kept] == pytest.approx([0.025, 0.05])
+
+
 def test_groups_without_a_number_are_left_alone():
     optimizer = Groups(None, 1.0, 0.5)
     with running(optimizer) as run:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from hookpoint.core.errors import BadValue, UnknownSetting, text
-from hookpoint.core.rates import Address, Rates, put
+from hookpoint.core.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
 
@@ -61,12 +61,12 @@ class GroupParam:
 class RateParam(GroupParam):
     """The learning rate of parameter groups: the first one's, to which the others keep their ratios."""
 
-    def __init__(self, groups: list[dict[str, Any]], rates: Rates, addresses: list[Address], name: str) -> None:
-        super().__init__(groups, "lr", name)
-        self._rates, self._addresses = rates, addresses
+    def __init__(self, rates: Rates, groups: Groups, addresses: list[Address], name: str) -> None:
+        super().__init__([groups[addresses[0]]], "lr", name)
+        self._rates, self._all, self._addresses = rates, groups, addresses
 
     def set_value(self, value: Any) -> None:
-        self._rates.set(self.name, self._addresses, checked(self.name, value, self.get_value()))
+        self._rates.set(self.name, self._all, self._addresses, checked(self.name, value, self.get_value()))
 
 
 class Hyper(MutableMapping[str, Any]):
@@ -136,8 +136,9 @@ class Hyper(MutableMapping[str, Any]):
 
     def addresses(self, name: str) -> list[Address]:
         """Return the parameter groups that a name stands for; none where it is unknown or no optimizer's."""
-        key, of = parted(name)
-        groups = self._groups()
+        return self._selected(*parted(name), self._groups())
+
+    def _selected(self, key: str, of: str, groups: Groups) -> list[Address]:
         if of and isinstance(self._optimizer, Mapping) and of in map(str, self._optimizer):
             found = [address for address in groups if address[0] == of]
         elif of:
@@ -165,13 +166,13 @@ class Hyper(MutableMapping[str, Any]):
     def _param(self, name: str) -> HyperParam:
         if name in self._registered:
             return self._registered[name]
-        addresses, groups = self.addresses(name), self._groups()
+        (key, of), groups = parted(name), self._groups()
+        addresses = self._selected(key, of, groups)
         if not addresses:
             raise UnknownSetting(name, self._known(name))
-        key, _ = parted(name)
-        rates = self.rates.among(addresses) if key == "lr" else []
+        rates = self.rates.among(groups, addresses) if key == "lr" else []
         if rates:
-            return RateParam([groups[address] for address in rates], self.rates, rates, name)
+            return RateParam(self.rates, groups, rates, name)
         return GroupParam([groups[address] for address in addresses], key, name)
 
     def _known(self, name: str) -> list[str]:

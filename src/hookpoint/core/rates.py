@@ -31,31 +31,32 @@ class Rates:
         self._read_before.clear()
         self._see(self._groups())
 
-    def among(self, addresses: Sequence[Address]) -> list[Address]:
+    def among(self, groups: Groups, addresses: Sequence[Address]) -> list[Address]:
         """Return those of these groups whose rate is a number, and so has a ratio."""
-        self._see(self._groups())
+        self._see(groups)
         return [address for address in addresses if address in self._ratios]
 
-    def set(self, name: str, addresses: Sequence[Address], value: float) -> None:
+    def set(self, name: str, groups: Groups, addresses: Sequence[Address], value: float) -> None:
         """Give the first of these groups the value, and scale the others by their ratios to it.
 
         Where these are not all groups, their ratios to the others change. If the first of them has the value already, nothing
         changes: not even a group that somebody else has set, such as a scheduler.
         """
-        groups = {address: group for address, group in self._groups().items() if address in self._ratios}
-        lead, first = addresses[0], next(iter(groups))
+        lead, first = addresses[0], next(address for address in groups if address in self._ratios)
         if self._read(groups[lead]["lr"]) == as_held(groups[lead]["lr"], value):
             return
         rates = {address: self._scaled(value, address, lead) for address in addresses}
         for address, rate in rates.items():
             if not math.isfinite(rate):
+                which = f"group {address[1]}" + (f" of {address[0]}" if address[0] else "")
                 cures = {"got": repr(value), "ratio": repr(self._ratios[address])}
-                raise BadValue(text(f"{name}: the rate of group {address[1]} would be {rate}.", **cures))
+                raise BadValue(text(f"{name}: the rate of {which} would be {rate}.", **cures))
         for address, rate in rates.items():
             self._write(groups[address], rate)
         reference = self._read(groups[first]["lr"])
         if reference:
-            moved = [other for other in groups if other not in rates] if first in rates else addresses
+            others = [address for address in groups if address in self._ratios and address not in rates]
+            moved = others if first in rates else addresses
             for address in moved:
                 rate = rates[address] if address in rates else self._read(groups[address]["lr"])
                 self._ratios[address] = _ratio(rate, reference)
@@ -72,20 +73,41 @@ class Rates:
 
     def _see(self, groups: Groups) -> None:
         """Compute the ratios of groups that were not there before."""
+        if groups.keys() <= self._ratios.keys():
+            return
         new = {
             address: group
             for address, group in groups.items()
-            if address not in self._ratios and _number(group.get("lr")) is not None
+            if address not in self._ratios and self._number(group.get("lr")) is not None
         }
         if new:
             first, is_fresh = next(groups[one] for one in groups if one in self._ratios or one in new), not self._ratios
             for address, group in new.items():
-                rates = (_initial(group), _initial(first)) if is_fresh else _present(group, first)
+                rates = (self._initial(group), self._initial(first)) if is_fresh else self._present(group, first)
                 self._ratios[address] = _ratio(*rates)
 
     def _scaled(self, value: float, address: Address, lead: Address) -> float:
         ratio = _ratio(self._ratios[address], self._ratios[lead])
         return value if ratio == 1 or address == lead else value * ratio
+
+    def _initial(self, group: Mapping[str, Any]) -> float:
+        initial = self._number(group.get("initial_lr"))
+        return self._read(group["lr"]) if initial is None else initial
+
+    def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
+        if "initial_lr" in group and "initial_lr" in first:
+            return self._initial(group), self._initial(first)
+        return self._read(group["lr"]), self._read(first["lr"])
+
+    def _number(self, rate: Any) -> float | None:
+        """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
+        if isinstance(rate, bool) or not hasattr(rate, "__float__"):
+            return None
+        try:
+            return self._read(rate)
+        except (TypeError, ValueError, RuntimeError):
+            return None
 
     def _read(self, rate: Any) -> float:
         """Return a rate as a float. One on a device is waited for only if somebody else has changed it since the last time."""
@@ -116,28 +138,6 @@ def as_held(rate: Any, value: Any) -> Any:
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 
-def _initial(group: Mapping[str, Any]) -> float:
-    initial = _number(group.get("initial_lr"))
-    return float(group["lr"]) if initial is None else initial
-
-
-def _present(group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
-    if "initial_lr" in group and "initial_lr" in first:
-        return _initial(group), _initial(first)
-    return float(group["lr"]), float(first["lr"])
-
-
 def _ratio(rate: float, reference: float) -> float:
     ratio = rate / reference if reference else 1.0
     return ratio if math.isfinite(ratio) else 1.0
-
-
-def _number(rate: Any) -> float | None:
-    """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
-    if isinstance(rate, bool) or not hasattr(rate, "__float__"):
-        return None
-    try:
-        return float(rate)
-    except (TypeError, ValueError, RuntimeError):
-        return None
