@@ -78,3 +78,16 @@ def test_without_torch(until, earlier):
     assert {name: result[name] for name in ("seen", "clocks", "weights")} == {
         name: expected[until][name] for name in ("seen", "clocks", "weights")
     }
+
+
+def test_the_rest_is_cut_into_other_batches(earlier, caplog):
+    workdir, expected = earlier("runner_in_an_epoch")
+    source = (
+        (RUNS / "cases.py").read_text().replace("DataLoader(data, batch_size=4, shuffle=True)", "DataLoader(data, 8, True)")
+    )
+    found = {"__name__": "cases"}
+    exec(compile(source, "cases.py", "exec"), found)
+    result = found["runner_in_an_epoch"](workdir, 2)
+    rest = [index for batch in expected["epoch_end"]["seen"] for index in batch]
+    assert result["seen"] == [rest[:8], rest[8:]]
+    assert "the batch size is 8, and was 4" in caplog.text

@@ -132,3 +132,76 @@ def test_the_chief_may_look_into_its_training_data_alone(launch):
     assert looked == seen[2:]  # the order of the epoch, which is drawn once
     assert nothing is None
     assert sorted(chain(*seen[2:], *others[2:])) == list(range(12))
+
+
+def test_a_team_resumes_with_another_batch_size(launch, tmp_path):
+    def train(folder):
+        import logging
+
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+        from hookpoint import LambdaCallback, Loop, Runner
+        from hookpoint import callbacks as cb
+        from hookpoint.core.errors import CannotResume
+
+        dist.init_process_group("gloo")
+        inputs = torch.arange(56.0).view(56, 1)
+        data, lines = TensorDataset(inputs, inputs), []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())
+        logging.getLogger("hookpoint").addHandler(handler)
+
+        def of(run, batch):
+            return [run.batch_idx, *batch[0].int().flatten().tolist()]
+
+        def fit(name, loader, stop=None):
+            seen = []
+            torch.manual_seed(0)
+            model = torch.nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+            look = LambdaCallback(
+                on_train_iter_begin=lambda run: seen.append([run.batch_idx, *run.batch[0].int().flatten().tolist()])
+            )
+            options = {"extra_callbacks": [], "monitors": [], "seed": 3, "workdir": f"{folder}/{name}"}
+            runner = Runner(model, optimizer, torch.nn.functional.mse_loss, callbacks=[look, cb.ModelSaver()], **options)
+            runner.fit(loader, epochs=1, max_steps=stop)
+            return seen
+
+        def loop(size, stop=None):
+            seen = []
+            sampler = DistributedSampler(data, seed=1)
+            loader = DataLoader(data, batch_size=size, sampler=sampler)
+            options = {"extra_callbacks": [], "monitors": [], "workdir": f"{folder}/loop"}
+            with Loop([cb.ModelSaver()], **options) as run:
+                for _ in run.epochs(1):
+                    for batch in run.batches(loader):
+                        seen.append(of(run, batch))
+                        if len(seen) == stop:
+                            run.stop(alike=True)
+            return seen
+
+        def shuffled(size):
+            return DataLoader(data, batch_size=size, shuffle=True)
+
+        found = {"shared": [fit("shared", shuffled(4), 3), fit("shared", shuffled(8), 4), fit("shared", shuffled(8))]}
+        found["distributed"] = [loop(4, 3), loop(8)]
+        fit("other", shuffled(4), 3)
+        try:
+            fit("other", DataLoader(data, batch_size=4))
+        except CannotResume as error:
+            found["refused"] = str(error)
+        return [found, lines]
+
+    (first, lines), (second, silent) = launch(train, folder=str(tmp_path)).results
+    for name in ("shared", "distributed"):
+        both = [*chain(*first[name]), *chain(*second[name])]
+        assert sorted(chain(*(samples for _, *samples in both))) == list(range(56)), name
+        assert [number for number, *_ in chain(*first[name])] == [number for number, *_ in chain(*second[name])], name
+    assert [number for number, *_ in chain(*first["shared"])] == [0, 1, 2, 2, 3]  # 24 samples fill 2 of 16, rounded up
+    assert [len(samples) for _, *samples in first["shared"][1] + first["shared"][2]] == [8, 8]
+    assert sum("the batch size is 8, and was 4" in line for line in lines) == 2
+    assert not [line for line in silent if "batch size" in line]
+    assert "shuffled  in order  refused: " in first["refused"]
+    assert first["refused"] == second["refused"]

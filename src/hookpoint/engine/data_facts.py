@@ -39,6 +39,7 @@ def facts_of(loader: Any) -> dict[str, Any]:
     if isinstance(loader.dataset, IterableDataset):
         return facts
     team, batches = team_sampler_of(loader), loader.batch_sampler
+    drop_last: bool | None
     if team is not None:
         order, drop_last = SHUFFLED if team.shuffle else IN_ORDER, team.drop_last
     else:

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.core.positions import Entered, read_over
 from hookpoint.core.randomness import Randomness
+from hookpoint.core.samples import length_of
 from hookpoint.engine import loader_state, own_state
 from hookpoint.engine.behind import iterator_behind
 from hookpoint.engine.data_facts import batch_size_of, compared, facts_of, facts_of_order
@@ -117,10 +118,10 @@ class TorchPositions:
         self._last, _ = self._meet(loader, trains=True, adopts=False)
         if record is not None:
             loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)  # a batch size may be one
-        if self._last is not None and record is not None:
-            self._last.go_on(loader, record)
         self._expected = expected = _facts_in(state)
         self._meet_facts(loader, in_epoch=True)
+        if self._last is not None and record is not None:
+            self._last.go_on(loader, record)
         had, has = expected.get("batch_size"), batch_size_of(loader)
         is_cut_anew = "batch_size" in expected and had != has
         if is_cut_anew and (had is None or has is None):
@@ -225,7 +226,8 @@ class TorchPositions:
             return None
         samples, first = self._stream_start
         seen = samples + (batches - first) * size
-        return min(seen, len(loader.sampler)) if has_index(loader) else seen
+        length = length_of(loader.sampler) if has_index(loader) else None
+        return seen if length is None else min(seen, length)
 
     def _meet_facts(self, loader: Any, *, in_epoch: bool) -> None:
         """Compare the data with that of the checkpoint, the first time after a resume; remember what it is."""

@@ -82,7 +82,15 @@ def as_team_state(
         return order
     known = {**ONE_BY_ONE, "seed": 0, "epoch": 0, "shuffle": False, **order}
     if order["kind"] == "own":
-        known["order"] = torch.tensor(_drawn_by(loader.sampler, record, put_generators, loader.generator))
+        drawn = _drawn_by(loader.sampler, record, put_generators, loader.generator)
+        if not all(isinstance(index, int) for index in drawn):
+            raise CannotResume(
+                text(
+                    f"{type(loader.sampler).__name__} gives no numbers: its epoch cannot be cut into other batches.",
+                    give="the batch size as it was when the checkpoint was made",
+                )
+            )
+        known["order"] = torch.tensor(drawn)
     elif order["shuffle"]:
         drawn = _drawn_anew(order, record, put_generators) if order["kind"] == "plain" else _of_epoch(order)
         known["order"] = torch.tensor(drawn)
@@ -115,7 +123,11 @@ def _drawn_by(
     put_generators()
     if record["had_iterator"]:  # workers that stay draw no seed for themselves
         return list(sampler)
-    return list(DataLoader(AsGiven(), sampler=sampler, batch_size=None, generator=generator, collate_fn=int))
+    return list(DataLoader(AsGiven(), sampler=sampler, batch_size=None, generator=generator, collate_fn=_as_it_is))
+
+
+def _as_it_is(index: Any) -> Any:
+    return index
 
 
 class AsGiven(Dataset[Any]):

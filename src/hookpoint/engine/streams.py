@@ -15,7 +15,7 @@ from hookpoint.core.samples import length_of
 class LaterSamples(IterableDataset[Any]):
     """A stream without its first so many samples, which are read and dropped."""
 
-    def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
+    def __init__(self, dataset: Any, samples: int) -> None:
         self.dataset = dataset
         self._samples = samples
 

@@ -45,13 +45,13 @@ def spread(loader: Any, team: Team, seed: int, share: Callable[[Any], Any], *, t
         return loader
     batches = loader.batch_sampler
     sampler = TeamBatchSampler(
-        len(loader.dataset),  # type: ignore[arg-type]
-        batches.batch_size,  # type: ignore[union-attr]
+        len(loader.dataset),
+        batches.batch_size,
         shuffle=isinstance(loader.sampler, RandomSampler),
         seed=seed,
         rank=team.data_rank,
         size=team.data_size,
-        drop_last=batches.drop_last,  # type: ignore[union-attr]
+        drop_last=batches.drop_last,
         generator=getattr(loader.sampler, "generator", None),
         share=share,
     )
