@@ -169,8 +169,8 @@ GROUPS = {
             "It is found before the first step."
         ),
         "NotFinite": (
-            "The model has diverged, and such weights are [never saved as good "
-            "ones](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it as soon as it sees one."
+            "The model has diverged, and such state is [never saved as "
+            "good](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it as soon as it sees one."
         ),
         "CannotSave": (
             "The disk is full, gone or read-only. Make room and start again: the run goes on from the last good "

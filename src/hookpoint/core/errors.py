@@ -27,7 +27,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that could not be read back safely
-    ├── NotFinite (ValueError)                weights with NaN or infinity in them, which are not saved as good ones
+    ├── NotFinite (ValueError)                state with NaN or infinity in it, which is never saved as good
     ├── NonFiniteLoss (ValueError)            a training loss is NaN or infinite
     ├── CannotSave (OSError)                  nothing can be written, or three checkpoints in a row could not be
     ├── DamagedCheckpoint (ValueError)        a checkpoint is not what its manifest says
@@ -349,7 +349,7 @@ class NotSaveable(HookpointError, TypeError):
 
 
 class NotFinite(HookpointError, ValueError):
-    """Weights hold NaN or infinity; no such state is saved as a good one."""
+    """Weights, optimizer state or buffers hold NaN or infinity; such state is never saved as good."""
 
 
 class NonFiniteLoss(HookpointError, ValueError):

@@ -168,6 +168,7 @@ class Loop(Levels):
             self.clocks.start()
             self._fire_or_stop("on_run_begin")
             self.saving.body_begins()
+            self.saving.begin()
             self.resuming.put_back()
             self.saving.check()
             self.agree_now("the beginning of the run")

@@ -209,6 +209,7 @@ class Resuming:
         run._stepper.load_state_dict(run, parts["stepper"])
         if "gradients" in parts:
             put_gradients(self._parts["model"], parts["gradients"])
+        loop.saving.finite_buffers = state.get("finite_buffers") or loop.saving.finite_buffers
         loop.hooks.load_state_dict(state["callbacks"])
         loop.logbook.load_state_dict(state["logbook"], in_pass=in_pass)
         if loop.after_load is not None:

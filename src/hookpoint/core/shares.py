@@ -12,7 +12,7 @@ from typing import Any
 
 from hookpoint.core.elsewhere import Elsewhere
 
-OWN = ("clocks", "place", "logbook", "data", "rng")
+OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 
 
 def own_share(state: Mapping[str, Any]) -> dict[str, Any]:
