@@ -122,7 +122,7 @@ GROUPS = {
     },
     "While it runs": {
         "BadValue": (
-            "`run.log` takes numbers and tensors of one element, `run.hyper` finite numbers of the setting's "
+            "`run.log` takes real numbers and tensors of one element, `run.hyper` finite numbers of the setting's "
             "kind, an inferencer an entry for each sample."
         ),
         "MissingMetric": (

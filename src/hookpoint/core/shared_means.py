@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from math import fsum, nan
 from typing import Any
 
-from hookpoint.core.metrics import Mean
+from hookpoint.core.metrics import Mean, floats_one_by_one
+from hookpoint.core.sums import added
 from hookpoint.core.talk import Talk
 
 
@@ -16,7 +16,7 @@ def shared_means(
 ) -> dict[str, Any]:
     """Return the mean over all processes with different data, of each name that any of them has; the same everywhere."""
     with may_wait():
-        mine = {name: list(mean.sums()) for name, mean in means.items()}
+        mine = {name: mean.state() for name, mean in means.items()}
     parts: list[dict[str, list[float]]] = []
     for sums, model_rank in talk.gather([mine, talk.model_rank], what):
         if model_rank == 0:
@@ -26,14 +26,6 @@ def shared_means(
     return {name: _mean([sums[name] for sums in parts if name in sums]) for name in names}
 
 
-def _mean(sums: list[list[float]]) -> float:
-    weight = total_of([weight for _, weight in sums])
-    return total_of([total for total, _ in sums]) / weight if weight else nan
-
-
-def total_of(numbers: list[float]) -> float:
-    """Return an exact sum, rounded once; of infinities and of what is too large, what plain addition makes of them."""
-    try:
-        return fsum(numbers)
-    except (OverflowError, ValueError):
-        return sum(numbers)
+def _mean(sums: list[list[float]]) -> Any:
+    mean = Mean.of_state(added(sums), floats_one_by_one)
+    return mean if mean.is_all_bad else float(mean)

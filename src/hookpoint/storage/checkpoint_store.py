@@ -45,9 +45,9 @@ class CheckpointStore:
     workdir belongs to one store at a time, from `open` to `close`. A save in the background costs the caller a copy to host
     memory, which is kept for the next.
 
-    `state["finite"]` names, for each of `state["parts"]` that is in it, the tensors that must be finite for anything to be saved;
-    None stands for all of them. It is not saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do not go on from. One that another number
-    of processes has made is refused, unless `allow_world_change` is set.
+    `state["finite"]` names the tensors that must be finite for anything to be saved, for each part in `state["parts"]`;
+    None stands for all of them. It is not saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do
+    not go on from. One that another number of processes has made is refused, unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to go on from
@@ -188,7 +188,7 @@ class CheckpointStore:
         return share
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if one of these tensors, named for each part, holds NaN or infinity; None stands for all of a part."""
+        """Raise NotFinite if one of the tensors that are named for each part holds NaN or infinity; None stands for all."""
         if "torch" in sys.modules:
             from hookpoint.storage.finite import refuse_if_not_finite
 
