@@ -353,15 +353,16 @@ class NotFinite(HookpointError, ValueError):
 
 
 class NonFiniteLoss(HookpointError, ValueError):
-    """A training loss is NaN or infinite. `step` and `value` are those of the first one that was seen."""
+    """Training losses are NaN or infinite. `step` and `value` are those of the first one, or of the mean, that was seen."""
 
-    def __init__(self, value: float, *, epoch: int, step: int, now: int) -> None:
+    def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
         late = f" Seen at step {now}: values are read late, so that no step waits for the device." if now > step else ""
         super().__init__(
             text(
-                f"the loss is {value} at step {step}, in epoch {epoch}.{late}",
+                f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
                 resume="from the last good checkpoint",
                 lower="the learning rate, clip gradients, or look at the data of this step",
+                **({} if what is None else {"continue": 'in spite of it with Runner(on_nonfinite="warn")'}),
             )
         )
         self.value, self.epoch, self.step = value, epoch, step

@@ -9,6 +9,7 @@ from hookpoint.core.metrics import Floats, Mean, Metrics, floats_one_by_one, hel
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
+    from hookpoint.core.loss_check import LossCheck
     from hookpoint.core.monitors import Monitors
 
 Shared = Callable[[Mapping[str, Mean], str], dict[str, Any]]
@@ -44,6 +45,7 @@ class Logbook:
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
         self.shared: Shared | None = None  # in a team: how the means of all processes become one
+        self.loss_check: LossCheck | None = None
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
     def open_page(self, mode: str, *, aside: bool = False, is_shared: bool = False) -> None:
@@ -101,6 +103,8 @@ class Logbook:
                 window = self.shared(window, "the means of a log step")
             extra = [added for function in self.at_log_step for added in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # the same on all processes
+                self.loss_check.at_log_step(window.get("loss"))
 
     def finish_page(self) -> dict[str, Any]:
         """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too."""
@@ -141,6 +145,7 @@ class Logbook:
             "between": {name: float(value) for name, value in self._between.items()},
             "window": {name: mean.state() for name, mean in page.window.items()},
             "whole": {name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean)},
+            "loss_check": None if self.loss_check is None else self.loss_check.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
@@ -148,6 +153,8 @@ class Logbook:
         self.metrics.load_state_dict(state["metrics"])
         self.next_log_step = state["next_log_step"] if self._log_every else 0
         self._between = dict(state["between"])
+        if self.loss_check is not None and state.get("loss_check") is not None:
+            self.loss_check.load_state_dict(state["loss_check"])
         if in_pass:
             page = self._pages[0]
             page.window = {name: Mean.of_state(sums, self._floats) for name, sums in state["window"].items()}

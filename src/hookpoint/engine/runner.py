@@ -16,6 +16,7 @@ from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
+from hookpoint.core.loss_check import OnNonFinite
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
 from hookpoint.core.run import Run
@@ -72,6 +73,7 @@ class Runner:
         init_weights: Mapping[str, Any] | None = None,
         log_every: int = 50,
         max_retries: int = 3,
+        on_nonfinite: OnNonFinite = "raise",
         strict_sync: bool = False,
         config: Any = None,
         resume: Resume = "auto",
@@ -82,6 +84,8 @@ class Runner:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
+        if on_nonfinite not in ("raise", "warn"):
+            raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self._sharing.check_precision(precision)
@@ -110,6 +114,7 @@ class Runner:
             "name": name or (type(model).__name__ if modules_of(model) else "run"),
             "log_every": log_every,
             "max_retries": max_retries,
+            "on_nonfinite": on_nonfinite,
             "config": config,
             "resume": resume,
             **kept_in(
@@ -257,7 +262,8 @@ class Runner:
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
         self._loss_is_finite = math.isfinite(loss)
-        if was_finite and not self._loss_is_finite and run.is_chief:
+        has_warned = getattr(run._logbook.loss_check, "has_warned", False)
+        if was_finite and not self._loss_is_finite and run.is_chief and not has_warned:
             logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
 
     def _train_step(self, run: Run) -> None:
