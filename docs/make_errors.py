@@ -149,8 +149,10 @@ GROUPS = {
             "Use `run` inside of `with Loop(...) as run:`. A run inside of a run needs a `Loop` or `Runner` of its own."
         ),
         "NonFiniteLoss": (
-            "`LossMonitor`, or `TerminateOnNaN(raise_error=True)`, has seen it. The last good checkpoint stays "
-            "the newest: start again from it with a lower learning rate or clipped gradients."
+            "A Runner raises it when [all losses of two log steps in a row, or of an "
+            "epoch](runner.md#losses-that-are-not-finite), are NaN or infinite; `LossMonitor` and "
+            "`TerminateOnNaN(raise_error=True)` when one is. The last good checkpoint stays the newest: start again from it "
+            "with a lower learning rate or clipped gradients."
         ),
         "TooManyRetries": (
             "Each attempt of one batch asked for [another](verdicts.md#skipping-and-trying-again). Ask for "

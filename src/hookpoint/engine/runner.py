@@ -16,7 +16,6 @@ from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
-from hookpoint.core.loss_check import OnNonFinite
 from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.on import on
 from hookpoint.core.run import Run
@@ -73,7 +72,7 @@ class Runner:
         init_weights: Mapping[str, Any] | None = None,
         log_every: int = 50,
         max_retries: int = 3,
-        on_nonfinite: OnNonFinite = "raise",
+        on_nonfinite: Literal["raise", "warn"] = "raise",
         strict_sync: bool = False,
         config: Any = None,
         resume: Resume = "auto",

@@ -46,7 +46,7 @@ def not_finite(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 
 
 def _counts(tensor: torch.Tensor) -> bool:
-    is_filled = not (torch.nn.parameter.is_lazy(tensor) or tensor.is_meta)  # type: ignore[no-untyped-call]
+    is_filled = not (torch.nn.parameter.is_lazy(tensor) or tensor.is_meta)
     return is_filled and (tensor.is_floating_point() or tensor.is_complex())
 
 
