@@ -122,7 +122,7 @@ GROUPS = {
     },
     "While it runs": {
         "BadValue": (
-            "`run.log` takes numbers and tensors of one element, `run.hyper` finite numbers of the setting's "
+            "`run.log` takes real numbers and tensors of one element, `run.hyper` finite numbers of the setting's "
             "kind, an inferencer an entry for each sample."
         ),
         "MissingMetric": (
@@ -149,8 +149,10 @@ GROUPS = {
             "Use `run` inside of `with Loop(...) as run:`. A run inside of a run needs a `Loop` or `Runner` of its own."
         ),
         "NonFiniteLoss": (
-            "`LossMonitor`, or `TerminateOnNaN(raise_error=True)`, has seen it. The last good checkpoint stays "
-            "the newest: start again from it with a lower learning rate or clipped gradients."
+            "A Runner raises it when [all losses of two log steps in a row, or of an "
+            "epoch](runner.md#losses-that-are-not-finite), are NaN or infinite; `LossMonitor` and "
+            "`TerminateOnNaN(raise_error=True)` when one is. The last good checkpoint stays the newest: start again from it "
+            "with a lower learning rate or clipped gradients."
         ),
         "TooManyRetries": (
             "Each attempt of one batch asked for [another](verdicts.md#skipping-and-trying-again). Ask for "
@@ -169,8 +171,8 @@ GROUPS = {
             "It is found before the first step."
         ),
         "NotFinite": (
-            "The model has diverged, and such weights are [never saved as good "
-            "ones](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it as soon as it sees one."
+            "The model has diverged, and such state is [never saved as "
+            "good](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it as soon as it sees one."
         ),
         "CannotSave": (
             "The disk is full, gone or read-only. Make room and start again: the run goes on from the last good "

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
+import random
+import sys
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -10,8 +13,10 @@ import pytest
 from hookpoint import Callback, LambdaCallback
 from hookpoint.core.errors import BadValue, MissingMetric
 from hookpoint.core.loop import Loop
-from hookpoint.core.metrics import Metrics
+from hookpoint.core.metrics import Mean, Metrics
 from hookpoint.core.moment import Moment
+
+MOST = sys.float_info.max
 
 
 class Tensor:
@@ -100,6 +105,80 @@ def test_what_is_no_scalar_is_refused_where_it_is_logged(value, message):
         run.log(x=value)
     assert str(caught.value) == message
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_complex_tensor_is_refused_where_it_is_logged(device):
+    torch = pytest.importorskip("torch")
+    with Loop() as run, pytest.raises(BadValue) as caught:
+        run.log(phase=torch.ones((), dtype=torch.complex64, device=device))
+    assert str(caught.value).startswith("'phase' is complex" if device == "cpu" else "'phase' is on the meta device")
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+@pytest.mark.parametrize("in_pass", [False, True])
+def test_a_meta_tensor_is_refused_where_it_is_logged(shape, in_pass):
+    torch = pytest.importorskip("torch")
+    with Loop() as run:
+        for _ in run.batches("a") if in_pass else "a":
+            with pytest.raises(BadValue) as caught:
+                run.log("norm", torch.ones(shape, device="meta"))
+    assert str(caught.value) == "'norm' is on the meta device and has no value.\n  log       a tensor on a device with data"
+
+
+def test_complex_arrays_and_tensors_of_one_element_are_refused():
+    torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
+    for value in (torch.ones(1, 1, dtype=torch.complex128), numpy.complex64(1), numpy.ones(1, dtype=complex)):
+        with Loop() as run, pytest.raises(BadValue) as caught:
+            run.log("phase", value)
+        assert str(caught.value) == (
+            "'phase' is complex; only real numbers are logged.\n  log       its magnitude, or each part under its own name"
+        )
+
+
+# The largest numbers
+
+
+def means(values, *, kind=float, log_every=2):
+    monitor = Monitor()
+    with Loop([monitor], log_every=log_every) as run:
+        for batch in run.batches([[value] * 3 for value in values]):  # of three samples each
+            run.log(x=kind(batch[0]))
+    steps = [scalars["x"] for at, scalars in monitor.scalars if at == "step"]
+    return [*steps, run.metrics["x"]]
+
+
+@pytest.mark.parametrize("kind", [float, Tensor])
+def test_the_largest_numbers_are_logged_as_they_are(kind):
+    assert means([1e308] * 5, kind=kind) == [1e308] * 3
+    assert means([MOST] * 7, kind=kind) == [MOST] * 4
+    assert means([-MOST, -MOST, MOST, MOST, 1.0], kind=kind) == [-MOST, MOST, 0.2]
+    assert means([1e308, 5e307], kind=kind, log_every=1) == [1e308, 5e307, 7.5e307]
+
+
+@pytest.mark.parametrize("kind", [float, Tensor])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf])
+def test_infinity_among_the_largest_numbers_stays_infinity(kind, bad):
+    assert means([1e308, 1e308, bad, -1e308, 1e308], kind=kind) == [1e308, bad, bad]
+    assert all(math.isnan(mean) for mean in means([1e308, math.nan, 1e308, math.nan], kind=kind))
+
+
+def test_means_of_other_numbers_have_the_bits_of_plain_sums():
+    generator = random.Random(7)
+    values = [generator.uniform(-1e6, 1e6) for _ in range(60)]
+    total = weight = 0.0
+    for value in values:
+        total, weight = total + value * 3, weight + 3
+    assert means(values, log_every=0)[-1] == total / weight
+
+
+def test_a_sum_beyond_all_floats_is_in_the_state():
+    mean = Mean()
+    for _ in range(3):
+        mean.add(1e308, 2)
+    again = Mean().restore(mean.state())
+    again.add(-1e308, 2)
+    assert float(again) == 5e307
 
 
 # Without waiting for the device

@@ -374,6 +374,89 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog):
     assert caplog.text == ""
 
 
+class Counter(Callback):
+    """Count the steps, and keep the count."""
+
+    def __init__(self):
+        super().__init__(name="Counter")
+        self.count = 0
+
+    def on_train_iter_end(self):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class Forgetful(Callback):
+    """The same callback, from whose class the methods for its state are gone."""
+
+    def __init__(self):
+        super().__init__(name="Counter")
+
+    def on_train_iter_end(self):
+        pass
+
+
+class ReadOnly(Forgetful):
+    def load_state_dict(self, state):
+        self.loaded = dict(state)
+
+
+class Foreign:
+    """A callback of no class of ours."""
+
+    name = "Counter"
+
+    def on_train_iter_end(self):
+        pass
+
+
+class WriteOnly(Forgetful):
+    def state_dict(self):
+        return {"mine": 1}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (Forgetful, "kept for later: its class has no load_state_dict"),
+        (Foreign, "kept for later: its class has no load_state_dict"),
+        (ReadOnly, "restored, and kept as it was: its class has no state_dict"),
+    ],
+)
+def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog):
+    disk = Disk()
+
+    def run_it(counter, epochs):
+        with Loop([Saver().when(Every(epochs=1)), counter], store=disk) as run:
+            for _ in run.epochs(epochs):
+                list(run.batches([1, 2]))
+        return counter
+
+    assert run_it(Counter(), 1).count == 2
+    changed = run_it(changed(), 2)
+    assert caplog.records[-1].getMessage() == f"callbacks and the checkpoint:\n  Saver    restored\n  Counter  {said}"
+    assert getattr(changed, "loaded", {"count": 2}) == {"count": 2}
+    run_it(type(changed)(), 3)
+    caplog.clear()
+    assert run_it(Counter(), 4).count == 4
+    assert caplog.text == ""
+
+
+def test_a_class_that_only_saves_its_state_is_told_that_it_was_not_restored(caplog):
+    disk = Disk()
+    for epochs in (1, 2):
+        with Loop([Saver().when(Every(epochs=1)), WriteOnly()], store=disk) as run:
+            for _ in run.epochs(epochs):
+                list(run.batches([1, 2]))
+    assert "Counter  not restored: its class has no load_state_dict" in caplog.text
+    assert pickle.loads(disk.checkpoints[-1][0])["callbacks"]["Counter"]["state"] == {"mine": 1}
+
+
 def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog):
     disk = Disk()
 

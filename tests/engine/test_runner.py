@@ -476,7 +476,7 @@ def test_a_batch_of_the_wrong_shape_is_described(runner, batches, job):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_warned_of_once_and_the_run_goes_on(runner, batches, caplog, bad):
+def test_losses_that_are_not_finite_are_warned_of_once_where_that_is_asked_for(runner, batches, caplog, bad):
     def criterion(outputs, targets):
         loss = mse(outputs, targets)
         return loss * bad if bad_epochs and run_of[0].epoch in bad_epochs else loss
@@ -484,19 +484,21 @@ def test_a_loss_that_is_not_finite_is_warned_of_once_and_the_run_goes_on(runner,
     run_of, bad_epochs = [], {2, 3, 5}
     note = LambdaCallback(on_run_begin=lambda run: run_of.append(run), on_backward_begin=lambda run: run.skip_backward())
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
-        run = runner(note, criterion=criterion).fit(batches, epochs=5)
+        run = runner(note, criterion=criterion, on_nonfinite="warn").fit(batches, epochs=5)
     assert run.epoch == 5
     assert [record.message for record in caplog.records] == [
-        f"the training loss of epoch 2 (steps 1 to 0) is {bad}",
-        f"the training loss of epoch 5 (steps 1 to 0) is {bad}",
+        f"all losses of epoch {epoch} are NaN or infinite: the mean at step 0 is {bad}; training continues" for epoch in (2, 5)
     ]
 
 
 def test_the_warning_names_the_steps(runner, batches, caplog):
-    poison = LambdaCallback(on_train_iter_begin=lambda run: run.epoch == 2 and run.model.weight.data.fill_(torch.nan))
+    poison = LambdaCallback(on_train_iter_begin=lambda run: run.step == 7 and run.model.weight.data.fill_(torch.nan))
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
-        run = runner(poison).fit(batches, epochs=3)
-    assert [record.message for record in caplog.records] == ["the training loss of epoch 2 (steps 6 to 10) is nan"]
+        run = runner(poison, on_nonfinite="warn").fit(batches, epochs=3)
+    assert [record.message for record in caplog.records] == [
+        "the training loss of epoch 2 (steps 6 to 10) is nan",
+        "all losses of epoch 3 are NaN or infinite: the mean at step 15 is nan; training continues",
+    ]
     assert run.step == 15
     assert np.isnan(run.metrics["loss"])
 

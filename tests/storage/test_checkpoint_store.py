@@ -129,7 +129,7 @@ def test_a_second_store_of_a_workdir_is_refused_until_the_first_is_closed(opened
 @pytest.mark.parametrize("in_background", [False, True], ids=["at-once", "background"])
 def test_weights_that_are_not_finite_are_never_saved(in_background, opened, write, names):
     store = opened()
-    state = {"parts": {"model": {"w": torch.tensor([1.0, math.nan])}}, "finite": ["w"]}
+    state = {"parts": {"model": {"w": torch.tensor([1.0, math.nan])}}, "finite": {"model": ["w"]}}
     with pytest.raises(NotFinite, match=r"^w of the model holds NaN or infinity\."):
         write(store, 1, state=state, in_background=in_background)
         store.collect(wait=True)
@@ -137,7 +137,7 @@ def test_weights_that_are_not_finite_are_never_saved(in_background, opened, writ
 
 
 def test_what_must_be_finite_is_not_part_of_the_state(opened, write):
-    state = {"parts": {"model": {"w": torch.ones(1), "mask": torch.tensor(-math.inf)}}, "finite": ["w"]}
+    state = {"parts": {"model": {"w": torch.ones(1), "mask": torch.tensor(-math.inf)}}, "finite": {"model": ["w"]}}
     saved = write(opened(), 1, state=state)
     assert "finite" not in read_checkpoint(saved.path).state
     assert "finite" in state

@@ -39,6 +39,8 @@ class LossMonitor(Callback):
     hookpoint.core.errors.NonFiniteLoss: the loss is inf at step 2, in epoch 1...
     """
 
+    handles_nonfinite_loss = True
+
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.per_print_times = whole("LossMonitor", "per_print_times", per_print_times)

@@ -34,6 +34,8 @@ class TerminateOnNaN(Callback):
     2
     """
 
+    handles_nonfinite_loss = True
+
     def __init__(self, raise_error: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.raise_error = raise_error

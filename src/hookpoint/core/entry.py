@@ -51,6 +51,7 @@ class Entry:
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
+    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class does not take back, or not save again
 
     @property
     def meets(self) -> bool:
@@ -119,10 +120,11 @@ class Entry:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the callback and of its schedules."""
         state = self.contained(self.subject.state_dict, "state_dict")() if hasattr(self.subject, "state_dict") else {}
-        return {"state": state or {}, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
+        return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
     def load_state(self, kept: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Take back what `state` returned; what the class has no methods for is carried into later checkpoints."""
+        self.carried = kept["state"] if self.not_restored() else {}
         if kept["state"] and hasattr(self.subject, "load_state_dict"):
             try:
                 self.contained(self.subject.load_state_dict, "load_state_dict")(kept["state"])
@@ -132,6 +134,13 @@ class Entry:
         for key, armed in self.armed.items():
             if key in kept["schedules"]:
                 armed.load_state(kept["schedules"][key])
+
+    def not_restored(self) -> str:
+        """Return what happens to saved state for which the class lacks a method; empty if it has both."""
+        keeps, loads = (_has_own(self.subject, method) for method in ("state_dict", "load_state_dict"))
+        if loads:
+            return "" if keeps else "restored, and kept as it was: its class has no state_dict"
+        return f"{'not restored' if keeps else 'kept for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
         """Count a failure and say it; give the callback up when its policy says so."""
@@ -158,6 +167,11 @@ def _stopping_all(function: Callable[..., Any]) -> Callable[..., Any]:
             return None
 
     return call
+
+
+def _has_own(subject: Any, method: str) -> bool:
+    found = getattr(subject, method, None)
+    return found is not None and getattr(found, "__func__", None) is not getattr(Callback, method)
 
 
 def is_anything(kept: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that could not be read back safely
-    ├── NotFinite (ValueError)                weights with NaN or infinity in them, which are not saved as good ones
+    ├── NotFinite (ValueError)                state with NaN or infinity in it, which is never saved as good
     ├── NonFiniteLoss (ValueError)            a training loss is NaN or infinite
     ├── CannotSave (OSError)                  nothing can be written, or three checkpoints in a row could not be
     ├── DamagedCheckpoint (ValueError)        a checkpoint is not what its manifest says
@@ -349,19 +349,20 @@ class NotSaveable(HookpointError, TypeError):
 
 
 class NotFinite(HookpointError, ValueError):
-    """Weights hold NaN or infinity; no such state is saved as a good one."""
+    """Weights, optimizer state or buffers hold NaN or infinity; such state is never saved as good."""
 
 
 class NonFiniteLoss(HookpointError, ValueError):
-    """A training loss is NaN or infinite. `step` and `value` are those of the first one that was seen."""
+    """Training losses are NaN or infinite. `step` and `value` are those of the first one, or of the mean, that was seen."""
 
-    def __init__(self, value: float, *, epoch: int, step: int, now: int) -> None:
+    def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
         late = f" Seen at step {now}: values are read late, so that no step waits for the device." if now > step else ""
         super().__init__(
             text(
-                f"the loss is {value} at step {step}, in epoch {epoch}.{late}",
+                f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
                 resume="from the last good checkpoint",
                 lower="the learning rate, clip gradients, or look at the data of this step",
+                **({} if what is None else {"continue": 'in spite of it with Runner(on_nonfinite="warn")'}),
             )
         )
         self.value, self.epoch, self.step = value, epoch, step

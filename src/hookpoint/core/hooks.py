@@ -198,9 +198,11 @@ class Hooks:
     def compared(self, state: Mapping[str, Any]) -> str:
         """Return a table of the callbacks with a state: restored, new, or kept for later; empty where all are restored."""
         mine = {entry.name: is_anything(entry.state()) for entry in self.entries}
-        rows = [(name, "restored") for name in mine if name in state and is_anything(state[name])]
+        lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
+        rows = [(name, "restored") for name in mine if name in state and is_anything(state[name]) and not lacking.get(name)]
         others = [(name, "new, starts afresh") for name, has_state in mine.items() if has_state and name not in state]
         others += [(name, "kept for later") for name, kept in state.items() if name not in mine and is_anything(kept)]
+        others += [(name, what) for name, what in lacking.items() if what]
         width = max((len(name) for name, _ in rows + others), default=0)
         return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows + others) if others else ""
 

@@ -12,6 +12,7 @@ from hookpoint.core.windows import Windows
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
+    from hookpoint.core.loss_check import LossCheck
     from hookpoint.core.monitors import Monitors
 
 Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
@@ -57,6 +58,7 @@ class Logbook:
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
         self.shared: Shared | None = None  # in a team: how the means of all processes become one
+        self.loss_check: LossCheck | None = None
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
     def open_page(self, mode: str, *, aside: bool = False, is_shared: bool = False) -> None:
@@ -158,6 +160,8 @@ class Logbook:
             self.windows.launch(late)
             extra = [added for function in self.at_log_step for added in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # the same on all processes
+                self.loss_check.at_log_step(window.get("loss"))
 
     def finish_page(self) -> dict[str, Any]:
         """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too."""
@@ -213,6 +217,7 @@ class Logbook:
             },
             "put": {name: mean.state() for name, mean in page.put.items()},
             **self.windows.state_dict(),
+            "loss_check": None if self.loss_check is None else self.loss_check.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
@@ -221,6 +226,8 @@ class Logbook:
         self.next_log_step = state["next_log_step"] if self._log_every else 0
         self._between = dict(state["between"])
         self.windows.load_state_dict(state)
+        if self.loss_check is not None and state.get("loss_check") is not None:
+            self.loss_check.load_state_dict(state["loss_check"])
         if in_pass:
             page = self._pages[0]
             page.window = {name: self._new_mean(page, name).restore(sums) for name, sums in state["window"].items()}
@@ -241,4 +248,5 @@ class Logbook:
 
 
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
-    return {name: float(mean) for name, mean in means.items()}
+    """Return global means as floats; one whose values are all NaN or infinite stays a mean, which knows that."""
+    return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

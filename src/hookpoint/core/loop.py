@@ -32,6 +32,7 @@ from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.leaving import Leaving
 from hookpoint.core.levels import Levels
 from hookpoint.core.logbook import Logbook
+from hookpoint.core.loss_check import OnNonFinite, loss_check
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.monitors import Monitors
 from hookpoint.core.parts import own_parts
@@ -97,6 +98,7 @@ class Loop(Levels):
         begin: Callable[[Run], None] | None = None,
         run_points: bool = True,
         team: Callable[[], Team] = Solo,
+        on_nonfinite: OnNonFinite = "warn",
     ) -> None:
         if log_every < 0 or max_retries < 0:
             raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{log_every} and {max_retries}"))
@@ -132,6 +134,7 @@ class Loop(Levels):
         self.may_wait = may_wait
         self._stepper = stepper
         self._floats = floats
+        self._on_nonfinite = on_nonfinite
         self.prepare = prepare
         self._begin = begin
         self._run_points = run_points
@@ -172,6 +175,7 @@ class Loop(Levels):
             self.clocks.start()
             self._fire_or_stop("on_run_begin")
             self.saving.body_begins()
+            self.saving.begin()
             self.resuming.put_back()
             self.saving.check()
             self.agree_now("the beginning of the run")
@@ -205,6 +209,7 @@ class Loop(Levels):
         )
         self._run = run = Run(self, self.hooks, self.clocks, self.logbook, team=self.team, **self._place, **self._given)
         run.monitors = self.logbook.monitors = Monitors(self.hooks, run, self.logbook.metrics, self.clocks)
+        self.logbook.loss_check = loss_check(run, self._on_nonfinite, self.may_wait)
         if self._stepper is not None:
             run._stepper = self._stepper
         self.passes: list[Pass] = []
@@ -330,6 +335,8 @@ class Loop(Levels):
             problems.append(error)
         self.logbook.flush()
         run.monitors.drain()
+        if failure is None and self.logbook.loss_check is not None:
+            self.logbook.loss_check.look()
         problems += run.monitors.take_errors()
         problems += self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else []
         missing = self.hooks.never_came(run) if self._run_points and failure is None and not run._verdicts.stop else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue, MissingMetric, text
 from hookpoint.core.moment import Moment
+from hookpoint.core.sums import plus, quotient, times
 
 HISTORY_LENGTH = 10_000
 ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers need no device
@@ -31,7 +32,9 @@ def held(name: str, value: Any) -> Any:
     if type(value) is float or type(value) is int:
         return value
     if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: its value is there, and costs less than a copy
-        return value.item()
+        number = value.item()
+        if type(number) is not complex:
+            return number
     if isinstance(value, str | bytes) or value is None:
         raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)"))
     if math.prod(getattr(value, "shape", None) or (1,)) != 1:
@@ -42,6 +45,7 @@ def held(name: str, value: Any) -> Any:
                 write=f"run.put_histogram('{name}', ...) to see how it is spread",
             )
         )
+    _refuse_odd(name, value)
     if hasattr(value, "detach"):
         return value.item() if getattr(value, "is_cpu", False) else value.detach()
     if hasattr(value, "__float__"):
@@ -49,23 +53,47 @@ def held(name: str, value: Any) -> Any:
     raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element"))
 
 
-class Mean:
-    """A weighted mean of values that may not be floats yet. Reading it turns them into floats, once."""
+def _refuse_odd(name: str, value: Any) -> None:
+    """Raise BadValue for one element that no float can be made of."""
+    if getattr(value, "is_meta", False):
+        raise BadValue(text(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data"))
+    dtype = getattr(value, "dtype", None)
+    if (
+        getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c"
+    ):  # torch's types have the first, NumPy's the second
+        raise BadValue(
+            text(f"'{name}' is complex; only real numbers are logged.", log="its magnitude, or each part under its own name")
+        )
 
-    __slots__ = ("_floats", "_lock", "_pending", "_started", "_total", "_weight")
+
+class Mean:
+    """A weighted mean of values that may not be floats yet. Reading it turns them into floats, once.
+
+    It is finite where all values are: the sum of the largest ones, which no float can hold, is an exact integer.
+    """
+
+    __slots__ = ("_bad", "_floats", "_lock", "_pending", "_started", "_total", "_weight")
 
     def __init__(self, floats: Floats = floats_one_by_one) -> None:
         self._floats = floats
         self._lock = Lock()
         self._total = 0.0
         self._weight = 0.0
+        self._bad = 0.0  # the weight of values that are NaN or infinite
         self._pending: list[tuple[Any, float]] = []
         self._started: Callable[[], list[float]] | None = None
 
     def add(self, value: Any, weight: float) -> None:
         if not self._pending and (type(value) is float or type(value) is int):
-            self._total += value * weight
-            self._weight += weight
+            try:
+                total = self._total + value * weight
+            except OverflowError:  # the sum is an integer that no float can hold
+                total = math.nan
+            if total - total:  # NaN, unless the sum is finite
+                self._add_odd(float(value), weight)
+            else:
+                self._total = total
+                self._weight += weight
         else:
             self._pending.append((value, weight))
 
@@ -74,9 +102,7 @@ class Mean:
         self._pending.append((part, 0.0))
         with self._lock:
             while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
-                total, weight = self._pending.pop(0)[0].sums()
-                self._total += total
-                self._weight += weight
+                self._add_sums(self._pending.pop(0)[0])
 
     def close(self) -> None:
         """Start turning the values into floats: nothing is added any more."""
@@ -96,23 +122,43 @@ class Mean:
                 started = self._floats([value for value, _ in pending if not isinstance(value, Mean)])
             numbers = iter(started() if pending else ())
             for value, weight in pending:  # in the order they came, so that the sum is the same every time
-                total, weight = value.sums() if isinstance(value, Mean) else (next(numbers) * weight, weight)
-                self._total += total
-                self._weight += weight
+                if isinstance(value, Mean):
+                    self._add_sums(value)
+                else:
+                    self._add_odd(next(numbers), weight)
             self._pending = []
             return self._total, self._weight
 
+    def _add_odd(self, value: float, weight: float) -> None:
+        """Add any value, also one that is not finite, or that makes the sum too large for a float."""
+        self._bad += weight if value - value else 0.0
+        self._total = plus(self._total, times(value, weight))
+        self._weight += weight
+
+    def _add_sums(self, part: Mean) -> None:
+        total, weight = part.sums()
+        self._bad += part._bad
+        self._total = plus(self._total, total)
+        self._weight += weight
+
+    @property
+    def is_all_bad(self) -> bool:
+        """Whether there are values, and all of them are NaN or infinite; those that may have to be waited for are left out."""
+        return self._weight > 0 and self._bad == self._weight
+
     def __float__(self) -> float:
         total, weight = self.sums()
-        return total / weight if weight else math.nan
+        return quotient(total, weight) if weight else math.nan
 
     def state(self) -> list[float]:
         """Return what a checkpoint keeps; waits for values that are on a device."""
-        return list(self.sums())
+        sums = list(self.sums())
+        return [*sums, self._bad] if self._bad else sums
 
     def restore(self, state: Sequence[float]) -> Mean:
         """Take back what `state` returned; returns itself."""
-        self._total, self._weight = state
+        self._total, self._weight, *bad = state
+        self._bad = bad[0] if bad else 0.0
         return self
 
 

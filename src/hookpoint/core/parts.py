@@ -75,11 +75,20 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each one in a list or mapping of models, by their plain names."""
+    return _named(model, "named_parameters")
+
+
+def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers of a model, or of each one in a list or mapping of models, by their plain names."""
+    return _named(model, "named_buffers")
+
+
+def _named(model: Any, method: str) -> Iterator[tuple[str, Any]]:
     if isinstance(model, Mapping | list | tuple):
         for key, one in _items(model):
-            yield from ((f"{key}.{name}", parameter) for name, parameter in named_parameters(one))
-    elif hasattr(model, "named_parameters"):
-        yield from ((plain_name(name), parameter) for name, parameter in model.named_parameters())
+            yield from ((f"{key}.{name}", tensor) for name, tensor in _named(one, method))
+    elif hasattr(model, method):
+        yield from ((plain_name(name), tensor) for name, tensor in getattr(model, method)())
 
 
 def _items(parts: Any) -> Iterator[tuple[str, Any]]:

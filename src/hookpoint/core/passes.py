@@ -171,6 +171,7 @@ class Pass:
             loop.close_passes_above(self)
             if self._is_train:
                 loop.agree_now("the end of a training pass")
+                self._check_losses(complete)
         finally:
             loop.logbook.close_page()
             loop.passes.remove(self)
@@ -182,6 +183,11 @@ class Pass:
         if self._opened_epoch:
             loop.close_epoch()
             loop.saving.body_begins()
+
+    def _check_losses(self, complete: bool) -> None:
+        check, is_shared = self._loop.logbook.loss_check, self.is_shared == (self._agreement is not None)
+        if check is not None and is_shared:  # in a team: by all of its processes
+            check.at_pass_end(self.results.get("loss") if complete else None)
 
     @property
     def batches_done(self) -> int:

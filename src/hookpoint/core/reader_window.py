@@ -53,8 +53,8 @@ class ReaderWindow:
     def take(self) -> float | None:
         """Return the mean and start a new window; None where nothing was logged."""
         mean, self._mean, self._parts = self._mean, Mean(), 0
-        total, weight = mean.sums()
-        return total / weight if weight else None
+        _, weight = mean.sums()
+        return float(mean) if weight else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"unread": self._mean.state(), "ignored": self.ignored}

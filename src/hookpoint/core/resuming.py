@@ -237,6 +237,7 @@ class Resuming:
         run._stepper.load_state_dict(run, given(parts["stepper"]))
         if "gradients" in parts:
             put_gradients(self._parts["model"], parts["gradients"])
+        loop.saving.finite_buffers = state.get("finite_buffers") or loop.saving.finite_buffers
         loop.hooks.load_state_dict(given(state["callbacks"]))
         loop.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
         if loop.after_load is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
-from hookpoint.core.parts import gradients_of, has_state, named_parameters, state_of
+from hookpoint.core.parts import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.store import Keep, Request, ResumableStore, Saved, Store
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 FAILURES_IN_A_ROW = 3
+WEIGHTS = ("model", "criterion")  # the parts whose parameters are trained
 
 
 class Saving:
@@ -33,6 +34,7 @@ class Saving:
         self.window_is_open = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
+        self.finite_buffers: Mapping[str, list[str]] = {}
         self.parts = parts
         self.store = store
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
@@ -92,6 +94,16 @@ class Saving:
         """Find out before the first step whether what callbacks keep can be read back."""
         if self.saves and self.resumable is not None:
             self.resumable.check({"callbacks": self._loop.hooks.state_dict()})
+
+    def begin(self) -> None:
+        """Note which buffers are finite when the run begins: they must stay so. A mask of -inf, for example, is not."""
+        not_finite = getattr(self.resumable, "not_finite", None)
+        if not_finite is not None:
+            with self._loop.may_wait():
+                for part in WEIGHTS:
+                    buffers = dict(named_buffers(self.parts[part]))
+                    bad = set(not_finite(buffers.items()))
+                    self.finite_buffers = {**self.finite_buffers, part: [name for name in buffers if name not in bad]}
 
     # Boundaries
 
@@ -174,13 +186,17 @@ class Saving:
             "place": place,
             "parts": parts,
             "rates": run.hyper.rates.state_dict(),
-            "finite": [name for name, _ in named_parameters(self.parts["model"])],
+            "finite": {**{part: self._must_be_finite(part) for part in WEIGHTS}, "optimizer": None},
+            "finite_buffers": dict(self.finite_buffers),
             "callbacks": loop.hooks.state_dict(),
             "logbook": loop.logbook.state_dict(),
             "data": loop.positions.state_dict(place.get("batches")),
             "rng": loop.randomness.state_dict(),
             "script_rates": loop.resuming.script_rates,
         }
+
+    def _must_be_finite(self, part: str) -> list[str]:
+        return [*(name for name, _ in named_parameters(self.parts[part])), *self.finite_buffers.get(part, ())]
 
     def place(self) -> dict[str, Any]:
         """Return where in the epoch the run is: between epochs, before its next pass, or so many batches into one."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from math import fsum
 
 from hookpoint.core.metrics import Mean
+from hookpoint.core.sums import added
 from hookpoint.core.talk import Talk
 
 
@@ -15,7 +15,7 @@ def shared_means(
 ) -> list[dict[str, Mean]]:
     """Return groups of means over all processes with different data, of each name that any of them has; the same everywhere."""
     with may_wait():
-        mine = [{name: list(mean.sums()) for name, mean in means.items()} for means in groups]
+        mine = [{name: mean.state() for name, mean in means.items()} for means in groups]
     said = talk.gather([mine, talk.model_rank], what)
     return [_together([(sums[number], model_rank) for sums, model_rank in said]) for number in range(len(groups))]
 
@@ -27,16 +27,4 @@ def _together(said: list[tuple[dict[str, list[float]], int]]) -> dict[str, Mean]
             parts.append({})
         parts[-1] = {**sums, **parts[-1]}  # of ranks with the same data the first counts; others may have names of their own
     names = dict.fromkeys(name for sums in parts for name in sums)
-    return {name: _mean([sums[name] for sums in parts if name in sums]) for name in names}
-
-
-def _mean(sums: list[list[float]]) -> Mean:
-    return Mean().restore([total_of([total for total, _ in sums]), total_of([weight for _, weight in sums])])
-
-
-def total_of(numbers: list[float]) -> float:
-    """Return an exact sum, rounded once; of infinities and of what is too large, what plain addition makes of them."""
-    try:
-        return fsum(numbers)
-    except (OverflowError, ValueError):
-        return sum(numbers)
+    return {name: Mean().restore(added([sums[name] for sums in parts if name in sums])) for name in names}

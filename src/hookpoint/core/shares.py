@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.sums import added
 
-OWN = ("clocks", "place", "logbook", "data", "rng")
+OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 
 
 def own_share(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def _sums_of(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[s
     for page in ("window", "whole", "put", "late"):  # older checkpoints have no values that were put, and none that are late
         names = dict.fromkeys(name for one in logbooks for name in one.get(page, ()))
         pairs = {name: [one[page][name] for one in logbooks if name in one.get(page, ())] for name in names}
-        made[page] = {name: [sum(column) for column in zip(*found, strict=True)] for name, found in pairs.items() if is_chief}
+        made[page] = {name: added(found) for name, found in pairs.items() if is_chief}
     return made
 
 

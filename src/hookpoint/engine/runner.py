@@ -74,6 +74,7 @@ class Runner:
         init_weights: Mapping[str, Any] | None = None,
         log_every: int = 50,
         max_retries: int = 3,
+        on_nonfinite: Literal["raise", "warn"] = "raise",
         strict_sync: bool = False,
         samples: Callable[[Any], int] | None = None,
         config: Any = None,
@@ -85,6 +86,8 @@ class Runner:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
+        if on_nonfinite not in ("raise", "warn"):
+            raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self._sharing.check_precision(precision)
@@ -114,6 +117,7 @@ class Runner:
             "log_every": log_every,
             "max_retries": max_retries,
             "samples": samples,
+            "on_nonfinite": on_nonfinite,
             "config": config,
             "resume": resume,
             **kept_in(
@@ -266,7 +270,8 @@ class Runner:
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
         self._loss_is_finite = math.isfinite(loss)
-        if was_finite and not self._loss_is_finite and run.is_chief:
+        has_warned = getattr(run._logbook.loss_check, "has_warned", False)
+        if was_finite and not self._loss_is_finite and run.is_chief and not has_warned:
             logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
 
     def _train_step(self, run: Run) -> None:

@@ -44,7 +44,9 @@ class OwnStore(ResumableStore, Protocol):
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint: ...
 
-    def refuse_if_not_finite(self, model: Any, names: Iterable[str]) -> None: ...
+    def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None: ...
+
+    def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]: ...
 
     def stage(self, step: int) -> Path: ...
 
@@ -119,8 +121,9 @@ class TeamStore:
         taken = TakenApart(state, fewest=0 if self._apart is None else self.team.size)
 
         def pack() -> bytes:
-            if taken.tensors:
-                self._store.refuse_if_not_finite(_here(state.get("parts", {}).get("model")), state.get("finite", ()))
+            finite = state.get("finite") or {}
+            for parts in ([_here(state["parts"])] if taken.tensors else []) + ([own["parts"]] if own else []):
+                self._store.refuse_if_not_finite(parts, finite)
             return self._store.packed({**own_share(taken.rest), **own})
 
         shares = self.team.to_chief(self.together(pack))
@@ -182,6 +185,10 @@ class TeamStore:
         if self._team is not None and self._team.rank == 0:
             self._store.close()
 
+    def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]:
+        """Return the names of the tensors of which this rank's part holds NaN or infinity."""
+        return self._store.not_finite(named)
+
     # Together
 
     def _read(self, path: str) -> Checkpoint:
@@ -212,11 +219,11 @@ class TeamStore:
         return by_chief(self.team, work, facts)
 
 
-def _here(model: Any) -> Any:
-    """Return the parts that this rank has of a model's tensors, by the names of these."""
-    if hasattr(model, "to_local"):
-        return model.detach().to_local()
-    return {name: _here(one) for name, one in model.items()} if isinstance(model, Mapping) else None
+def _here(parts: Any) -> Any:
+    """Return what this rank has of sharded tensors, by the names of these; everything else, which the chief checks, is None."""
+    if hasattr(parts, "to_local"):
+        return parts.detach().to_local()
+    return {name: _here(one) for name, one in parts.items()} if isinstance(parts, Mapping) else None
 
 
 def _path_of(found: Checkpoint | None) -> str | None:

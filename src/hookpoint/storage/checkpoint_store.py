@@ -45,9 +45,9 @@ class CheckpointStore:
     workdir belongs to one store at a time, from `open` to `close`. A save in the background costs the caller a copy to host
     memory, which is kept for the next.
 
-    `state["finite"]` names the tensors of `state["parts"]["model"]` that must be finite for anything to be saved; it is not
-    saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do not go on from. One that another number
-    of processes has made is refused, unless `allow_world_change` is set.
+    `state["finite"]` names the tensors that must be finite for anything to be saved, for each part in `state["parts"]`;
+    None stands for all of them. It is not saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do
+    not go on from. One that another number of processes has made is refused, unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to go on from
@@ -157,6 +157,14 @@ class CheckpointStore:
         self._is_open = False
         self._lock.release()
 
+    def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]:
+        """Return the names of the tensors that hold NaN or infinity; waits for the device once."""
+        if "torch" not in sys.modules:
+            return []
+        from hookpoint.storage.finite import not_finite
+
+        return not_finite(named)
+
     # For a team, whose other processes have no store of their own
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
@@ -182,11 +190,12 @@ class CheckpointStore:
         share: dict[str, Any] = read_tree(io.BytesIO(data))
         return share
 
-    def refuse_if_not_finite(self, model: Any, names: Iterable[str]) -> None:
-        """Raise NotFinite if one of these tensors of a model's state holds NaN or infinity."""
-        from hookpoint.storage.finite import refuse_if_not_finite
+    def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
+        """Raise NotFinite if one of the tensors that are named for each part holds NaN or infinity; None stands for all."""
+        if "torch" in sys.modules:
+            from hookpoint.storage.finite import refuse_if_not_finite
 
-        refuse_if_not_finite(model, names)
+            refuse_if_not_finite(parts, finite)
 
     def stage(self, step: int) -> Path:
         """Make the hidden folder of a new checkpoint, for other processes to write to, too."""
@@ -232,7 +241,9 @@ class CheckpointStore:
         staged: Staged | None,
         measured: Mapping[str, Any],
     ) -> Saved:
-        _refuse_if_not_finite(state)
+        finite = state.pop("finite", None)
+        if finite and isinstance(state.get("parts"), dict):
+            self.refuse_if_not_finite(state["parts"], finite)
         target = self._target(step)
         clocks = state["clocks"] if isinstance(state.get("clocks"), dict) else {}
         known = {"clocks": clocks, "identity": self._identity, "measured": measured}
@@ -272,15 +283,6 @@ class CheckpointStore:
     def _refuse_if_closed(self) -> None:
         if not self._is_open:
             raise OutsideRun(text(f"the store of {self.workdir} is not open.", call='store.open("auto", {}) before it is used'))
-
-
-def _refuse_if_not_finite(state: dict[str, Any]) -> None:
-    names = state.pop("finite", None)
-    parts = state.get("parts")
-    if names and "torch" in sys.modules and isinstance(parts, dict):
-        from hookpoint.storage.finite import refuse_if_not_finite
-
-        refuse_if_not_finite(parts.get("model"), names)
 
 
 def _read_back(target: Path) -> None:

@@ -1,47 +1,73 @@
-"""Finite: weights with NaN or infinity in them are never kept as good ones."""
+"""Finite: state with NaN or infinity in it is never saved as good."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from hookpoint.core.errors import NotFinite, text
-from hookpoint.storage.tree import MAPPINGS
+from hookpoint.storage.tree import MAPPINGS, SEQUENCES
 
 MOST_NAMED = 3
 
 
-def refuse_if_not_finite(model: Any, names: Iterable[str]) -> None:
-    """Raise NotFinite if one of these tensors of the model holds NaN or infinity.
+def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
+    """Raise NotFinite if a tensor that must be finite holds NaN or infinity.
 
-    Those of one of several models are called `model.name`. Names that the state has not are passed over.
+    `finite` has the names of these tensors for each part, or None for all tensors of a part. A tensor inside of lists and
+    mappings has a name with dots: `critic.weight`, `state.0.exp_avg`. Names that a part does not have are ignored.
     """
-    tensors = dict(_named(model))
-    bad = [name for name in names if name in tensors and not _is_finite(tensors[name])]
-    if bad:
-        more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        raise NotFinite(
-            text(
-                f"{', '.join(bad[:MOST_NAMED])}{more} of the model hold{'' if more or bad[1:] else 's'} NaN or infinity.",
-                resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
+    for part, names in finite.items():
+        wanted = None if names is None else set(names)
+        bad = not_finite((name, one) for name, one in _named(parts.get(part)) if wanted is None or name in wanted)
+        if bad:
+            more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+            raise NotFinite(
+                text(
+                    f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} hold{'' if more or bad[1:] else 's'} NaN or infinity.",
+                    resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
+                )
             )
-        )
 
 
-def _named(model: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in model.items() if type(model) in MAPPINGS else ():
-        if isinstance(value, torch.Tensor):
-            yield f"{prefix}{name}", value
-        else:
-            yield from _named(value, f"{prefix}{name}.")
+def not_finite(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """Return the names of the tensors that hold NaN or infinity. Each device is waited for once.
+
+    Of a tensor that is sharded over processes, the part that is here counts. One that a lazy module has not filled yet is
+    finite.
+    """
+    with torch.no_grad():
+        found = [(name, _computable(one)) for name, one in named if _counts(one)]
+        # A sum is the quickest test. It may overflow where no number does, and is not finite where one is not.
+        sums = _are_finite([one.sum() for _, one in found])
+        return [name for (name, one), is_good in zip(found, sums, strict=True) if not (is_good or one.isfinite().all())]
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
-    if tensor.element_size() == 1:  # which can be kept and converted, not computed with
-        tensor = tensor.float()
-    # A sum is the quickest test. It may overflow where no number does, and is not finite where one is not.
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+def _counts(tensor: torch.Tensor) -> bool:
+    is_filled = not (torch.nn.parameter.is_lazy(tensor) or tensor.is_meta)
+    return is_filled and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _computable(tensor: torch.Tensor) -> torch.Tensor:
+    here: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return here.float() if here.element_size() == 1 else here  # an 8-bit float can be stored, not computed with
+
+
+def _are_finite(numbers: list[torch.Tensor]) -> list[bool]:
+    """Return which of these numbers are finite, with one copy from each device."""
+    flags: dict[int, bool] = {}
+    for device in {one.device for one in numbers}:
+        places = [place for place, one in enumerate(numbers) if one.device == device]
+        flags |= zip(places, torch.stack([numbers[place].isfinite() for place in places]).tolist(), strict=True)
+    return [flags[place] for place in range(len(numbers))]
+
+
+def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield prefix, value
+    elif type(value) in MAPPINGS or type(value) in SEQUENCES:
+        items = value.items() if type(value) in MAPPINGS else enumerate(value)
+        for key, one in items:
+            yield from _named(one, f"{prefix}.{key}" if prefix else str(key))

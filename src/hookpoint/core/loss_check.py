@@ -1,0 +1,113 @@
+"""LossCheck: what happens when all training losses are NaN or infinite. A Runner ends, and a Loop warns."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from hookpoint.core.errors import NonFiniteLoss
+from hookpoint.core.metrics import Mean
+
+if TYPE_CHECKING:
+    from hookpoint.core.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+LOG_STEPS_IN_A_ROW = 2
+OnNonFinite = Literal["raise", "warn"]
+
+
+class Seen(NamedTuple):
+    """The mean of "loss" at a log step, or of a whole training pass."""
+
+    loss: Any
+    epoch: int
+    step: int
+    is_whole: bool
+
+
+class LossCheck:
+    """Raise NonFiniteLoss, or warn, when all losses of two log steps in a row, or of a training pass, are NaN or infinite.
+
+    It reads the means of "loss" that are logged anyway; in a team these are the means of all processes, so that all of them
+    raise at the same step. A mean of host numbers counts at its log step. One of device tensors counts at the next log step or
+    at the end of the pass: if it is to raise, it waits there for the copy that was queued at the log step, so that the step at
+    which a run ends does not depend on the speed of the machine. If it only warns, it never waits.
+    """
+
+    def __init__(self, run: Run, *, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]) -> None:
+        self.has_warned = False
+        self._run = run
+        self._raises = on_nonfinite == "raise"
+        self._may_wait = may_wait
+        self._late: deque[Seen] = deque()
+        self._bad_steps: list[int] = []
+
+    def at_log_step(self, loss: Any) -> None:
+        """Take in the mean since the last log step; None where no loss was logged."""
+        self._take(loss, is_whole=False)
+
+    def at_pass_end(self, loss: Any) -> None:
+        """Take in the mean of a whole training pass, and do not leave any for later if there is to be an error."""
+        self._take(loss, is_whole=True)
+        if self._raises:
+            self.look()
+
+    def look(self) -> None:
+        """Look at the means that were on a device when they were taken in, in their order."""
+        while self._late and (self._raises or not getattr(self._late[0].loss, "is_pending", False)):
+            self._judge(self._late.popleft())
+
+    def _take(self, loss: Any, *, is_whole: bool) -> None:
+        self.look()
+        if loss is not None:
+            seen = Seen(loss, self._run.epoch, self._run.step, is_whole)
+            if self._late or getattr(loss, "is_pending", False):
+                self._late.append(seen)
+            else:
+                self._judge(seen)
+
+    def _judge(self, seen: Seen) -> None:
+        with self._may_wait():
+            value = float(seen.loss)
+        if not (isinstance(seen.loss, Mean) and seen.loss.is_all_bad):
+            if not seen.is_whole or math.isfinite(value):  # else the last ones of the pass may be as bad as they were
+                self.has_warned, self._bad_steps = False, []
+            return
+        if seen.is_whole:
+            self._tell(seen, value, f"all losses of epoch {seen.epoch} are NaN or infinite")
+            return
+        self._bad_steps = [*self._bad_steps, seen.step][-LOG_STEPS_IN_A_ROW:]
+        if len(self._bad_steps) == LOG_STEPS_IN_A_ROW:
+            steps = " and ".join(map(str, self._bad_steps))
+            self._tell(seen, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {seen.epoch}")
+
+    def _tell(self, seen: Seen, value: float, what: str) -> None:
+        if self._raises:
+            if self._run._verdicts.stop:  # whoever has stopped the run knows
+                return
+            raise NonFiniteLoss(value, epoch=seen.epoch, step=seen.step, now=self._run.step, what=what)
+        if not self.has_warned and self._run.is_chief:
+            logger.warning("%s: the mean at step %d is %s; training continues", what, seen.step, value)
+        self.has_warned = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to end at the same step; waits for values that are on a device."""
+        late = [[seen.loss.state(), *seen[1:]] for seen in self._late if isinstance(seen.loss, Mean)]
+        return {"has_warned": self.has_warned, "bad_steps": list(self._bad_steps), "late": late}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.has_warned, self._bad_steps = state["has_warned"], list(state["bad_steps"])
+        self._late = deque(Seen(Mean().restore(sums), *rest) for sums, *rest in state["late"])
+
+
+def loss_check(run: Run, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]) -> LossCheck | None:
+    """Return the check of a run; None where a callback of the list says what happens to losses that are not finite."""
+    everywhere = (entry.subject for entry in run.hooks.entries if entry.ranks == "all")  # what all processes have
+    if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):
+        return None
+    return LossCheck(run, on_nonfinite=on_nonfinite, may_wait=may_wait)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import logging
+import math
+import threading
+
+import pytest
+
+from hookpoint import Callback
+from hookpoint.core.errors import NonFiniteLoss
+from hookpoint.core.loop import Loop
+
+NAN, INF = math.nan, math.inf
+
+
+class OnDevice:
+    """A value on a device, which `wait` may hold up."""
+
+    shape = ()
+
+    def __init__(self, value, wait=lambda: None):
+        self.value, self.wait = value, wait
+
+    def detach(self):
+        return self
+
+    def __float__(self):
+        self.wait()
+        return self.value
+
+
+class Disk:
+    """A store that keeps states in memory, and gives the last one back."""
+
+    def __init__(self):
+        self.states = []
+
+    def open(self, resume, identity):
+        from types import SimpleNamespace
+
+        return SimpleNamespace(path="disk", state=self.states[-1]) if self.states else None
+
+    def check(self, state):
+        pass
+
+    def write(self, state, *, step, elapsed, request):
+        from hookpoint.core.store import Saved
+
+        self.states.append(state)
+        return Saved("disk", step, list(request.tags))
+
+    def collect(self, *, wait=False):
+        return []
+
+    def describe(self, facts):
+        pass
+
+    def close(self):
+        pass
+
+
+def train(losses, *callbacks, epochs=1, log_every=2, kind=float, name="loss", **options):
+    with Loop(callbacks, log_every=log_every, **options) as run:
+        for _ in run.epochs(epochs):
+            for loss in run.batches(losses):
+                run.log(name, kind(loss))
+    return run
+
+
+def ends(losses, **options):
+    """Return the step at which a loop that raises ends, or None."""
+    steps = []
+
+    class Count(Callback):
+        def on_train_iter_end(self, run):
+            steps.append(run.step)
+
+    try:
+        train(losses, Count(), on_nonfinite="raise", **options)
+    except NonFiniteLoss:
+        return steps[-1]
+    return None
+
+
+# When
+
+
+@pytest.mark.parametrize(
+    ("losses", "step"),
+    [
+        ([1.0, 1.0, NAN, NAN, INF, -INF, NAN, 1.0], 6),
+        ([1.0, NAN, NAN, NAN, 1.0, NAN, NAN, NAN], None),
+        ([NAN, NAN, 1.0, NAN, NAN, NAN, NAN, 1.0], None),
+        ([NAN, NAN, NAN], 3),
+        ([NAN, 1.0, NAN], None),
+        ([1e308, 1e308, 1e308, 1e308, 1e308], None),
+    ],
+)
+@pytest.mark.parametrize("kind", [float, OnDevice])
+def test_two_log_steps_in_a_row_or_an_epoch_without_a_finite_loss_end_the_run(losses, step, kind):
+    late = 2 if kind is OnDevice and step == 6 else 0  # seen at the next log step
+    assert ends(losses, kind=kind) == (None if step is None else step + late)
+
+
+def test_log_steps_in_a_row_may_be_of_two_epochs():
+    assert ends([1.0, 1.0, NAN, NAN], epochs=2, log_every=2) is None
+    losses = iter([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0])
+
+    class Losses:
+        def __iter__(self):
+            return iter([next(losses) for _ in range(4)])
+
+    assert ends(Losses(), epochs=2) == 6
+
+
+def test_without_log_steps_a_whole_epoch_counts():
+    assert ends([NAN] * 9, log_every=0) == 9
+    assert ends([NAN] * 8 + [1.0], log_every=0) is None
+    assert ends([NAN] * 200, log_every=0, kind=OnDevice) == 200
+
+
+def test_an_epoch_that_was_left_early_does_not_count():
+    with Loop(on_nonfinite="raise") as run:
+        for _ in run.epochs(2):
+            for _batch in run.batches(range(9)):
+                run.log(loss=NAN)
+                break
+    assert run.epoch == 2
+
+
+def test_other_names_and_validation_do_not_count():
+    assert ends([NAN] * 9, name="reward") is None
+    with Loop(on_nonfinite="raise") as run:
+        for _ in run.batches(range(4), mode="val"):
+            run.log(loss=NAN)
+    assert math.isnan(run.metrics["val_loss"])
+
+
+def test_who_stops_the_run_at_such_a_loss_is_not_overruled():
+    class Stop(Callback):
+        def on_train_iter_end(self, run):
+            run.stop("no loss")
+
+    assert train([NAN], Stop(), log_every=1, on_nonfinite="raise").step == 1
+
+
+def test_a_callback_that_handles_such_losses_decides():
+    class Handles(Callback):
+        handles_nonfinite_loss = True
+
+    assert train([NAN] * 9, Handles(), on_nonfinite="raise").step == 9
+
+
+# What is said
+
+
+def test_the_error_says_which_log_steps():
+    with pytest.raises(NonFiniteLoss) as caught:
+        train([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
+    assert str(caught.value) == (
+        "all losses of the log steps 4 and 6 are NaN or infinite, in epoch 1. Seen at step 8: values are read late, so that no"
+        " step waits for the device.\n"
+        "  resume    from the last good checkpoint\n"
+        "  lower     the learning rate, clip gradients, or look at the data of this step\n"
+        '  continue  in spite of it with Runner(on_nonfinite="warn")'
+    )
+    assert (caught.value.epoch, caught.value.step, math.isnan(caught.value.value)) == (1, 6, True)
+
+
+@pytest.mark.parametrize("kind", [float, OnDevice])
+def test_a_loop_warns_once_until_a_loss_is_finite_again(kind, caplog):
+    with caplog.at_level(logging.WARNING, logger="hookpoint"):
+        assert train([NAN] * 6 + [1.0, 1.0] + [INF] * 6 + [1.0], kind=kind).step == 15
+    assert [record.message for record in caplog.records] == [
+        "all losses of the log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues",
+        "all losses of the log steps 10 and 12 are NaN or infinite, in epoch 1: the mean at step 12 is inf; training continues",
+    ]
+
+
+def test_a_loop_that_warns_does_not_wait_for_the_device(caplog):
+    answer, in_time = threading.Event(), []
+
+    def late(value):
+        return OnDevice(value, wait=lambda: in_time.append(answer.wait(10)))
+
+    class Answer(Callback):
+        def on_run_end(self):
+            answer.set()  # only now: whoever waits before, waits in vain
+
+    with caplog.at_level(logging.WARNING, logger="hookpoint"):
+        train([NAN] * 8, Answer(), kind=late)
+    assert all(in_time)
+    assert "all losses of the log steps 2 and 4 are NaN or infinite" in caplog.text
+
+
+# Resuming
+
+
+class SaveAt(Callback):
+    saves = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_iter_end(self, run):
+        if run.step == self.step:
+            run.save("mine")
+
+
+class KillAt(Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_iter_begin(self, run):
+        if run.step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [float, OnDevice])
+@pytest.mark.parametrize("killed_at", [3, 4, 5])
+def test_a_resumed_run_ends_at_the_same_step(kind, killed_at):
+    losses = [1.0, 1.0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 1.0]
+    disk = Disk()
+    with pytest.raises(KeyboardInterrupt):
+        train(losses, SaveAt(killed_at), KillAt(killed_at), kind=kind, store=disk, on_nonfinite="raise")
+    assert len(disk.states) == 1
+    assert ends(losses, kind=kind, store=disk) == ends(losses, kind=kind)
+
+
+def test_a_checkpoint_without_the_counts_is_resumed():
+    losses = [NAN, NAN, NAN, NAN, 1.0, 1.0]
+    disk = Disk()
+    with pytest.raises(KeyboardInterrupt):
+        train(losses, SaveAt(3), KillAt(3), store=disk)
+    del disk.states[0]["logbook"]["loss_check"]
+    assert ends(losses, store=disk) is None

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from hookpoint import Callback, Every, LambdaCallback, Runner, callbacks
+from hookpoint.core.errors import NotFinite
+from hookpoint.storage.finding import newest_good
+
+
+class Masked(nn.Module):
+    """A layer with a mask of -inf, or one that makes it in its first forward."""
+
+    def __init__(self, *, late=False):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.late = late
+        if not late:
+            self.make_mask()
+
+    def make_mask(self):
+        self.register_buffer("mask", torch.full((4, 4), -math.inf).triu(1))
+
+    def forward(self, inputs):
+        if not hasattr(self, "mask"):
+            self.make_mask()
+        return (self.layer(inputs).unsqueeze(1) + self.mask).softmax(-1).sum(1)[:, :1]
+
+
+class SkipBadSteps(Callback):
+    """Leave out the step after a loss that is not finite, as the scaler of fp16 does."""
+
+    def on_backward_begin(self, run):
+        if not math.isfinite(run.loss.item()):
+            run.skip_backward()
+
+
+def normed():
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+def batches(number=5, *, bad=None):
+    made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
+    if bad is not None:
+        made[bad][0][0] = math.inf
+    return made
+
+
+def fit(workdir, model, data, *more, epochs=1, optimizer=None, loss=nn.functional.mse_loss):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01) if optimizer is None else optimizer
+    saver = callbacks.ModelSaver().when(Every(steps=1))
+    runner = Runner(
+        model, optimizer, loss, callbacks=[*more, saver], workdir=workdir, extra_callbacks=[], monitors=[], log_every=0
+    )
+    return runner.fit(data, epochs=epochs)
+
+
+def test_batch_norm_with_nan_in_its_statistics_does_not_become_a_checkpoint(tmp_path, caplog):
+    model = normed()
+    with pytest.raises(NotFinite, match=r"^0\.running_mean, 0\.running_var of the model hold NaN or infinity\."):
+        fit(tmp_path, model, batches(bad=3), SkipBadSteps())
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert newest_good(tmp_path).manifest.step == 3
+    assert "is not saved: 0.running_mean" in caplog.text
+
+
+def test_a_mask_of_infinities_is_saved(tmp_path):
+    fit(tmp_path, Masked(), batches())
+    assert newest_good(tmp_path).manifest.step == 5
+    fit(tmp_path, Masked(), batches(), epochs=2)
+    assert newest_good(tmp_path).manifest.step == 10
+
+
+def test_a_mask_that_a_forward_makes_is_saved(tmp_path):
+    fit(tmp_path, Masked(late=True), batches())
+    assert "mask" in newest_good(tmp_path).state["parts"]["model"]
+
+
+def test_an_optimizer_with_infinity_in_its_state_does_not_become_a_checkpoint(tmp_path):
+    model = nn.Linear(4, 1)
+    huge = LambdaCallback(on_step_begin=lambda run: run.step == 3 and model.bias.grad.fill_(1e30))
+    with pytest.raises(NotFinite, match=r"^state\.1\.exp_avg_sq of the optimizer holds NaN or infinity\."):
+        fit(tmp_path, model, batches(), huge, optimizer=torch.optim.Adam(model.parameters()))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert newest_good(tmp_path).manifest.step == 3
+
+
+def test_the_parameters_of_a_criterion_are_checked(tmp_path):
+    class Weighted(nn.MSELoss):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+    criterion = Weighted()
+    spoil = LambdaCallback(on_train_iter_end=lambda run: run.step == 4 and criterion.weight.data.fill_(math.nan))
+    with pytest.raises(NotFinite, match=r"^weight of the criterion holds"):
+        fit(tmp_path, nn.Linear(4, 1), batches(), spoil, loss=criterion)
+    assert newest_good(tmp_path).manifest.step == 3
+
+
+def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path):
+    fit(tmp_path, normed(), batches())
+    spoilt = normed()
+    spoilt[0].running_mean.fill_(math.nan)  # as after a run that has failed; the checkpoint replaces it
+    with pytest.raises(NotFinite, match=r"^0\.running_mean"):
+        fit(tmp_path, spoilt, batches(bad=1), SkipBadSteps(), epochs=2)
+    assert newest_good(tmp_path).manifest.step == 6
+
+
+def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, monkeypatch):
+    from hookpoint.core.saving import Saving
+
+    state = Saving.state
+    with monkeypatch.context() as patched:  # as versions before this one have saved
+        patched.setattr(Saving, "state", lambda saving: {k: v for k, v in state(saving).items() if k != "finite_buffers"})
+        fit(tmp_path, normed(), batches())
+    assert "finite_buffers" not in newest_good(tmp_path).state
+    with pytest.raises(NotFinite, match=r"^0\.running_mean"):
+        fit(tmp_path, normed(), batches(bad=1), SkipBadSteps(), epochs=2)
