@@ -34,6 +34,8 @@ def bests(disk):
         (MinSaver("score", reverse=True), [1.0, 2.0, 2.0, 1.5, 3.0], [3, 6, 15]),
         (MinSaver("score"), [math.nan, 1.0, math.nan, 0.5], [6, 12]),
         (MaxSaver("score"), [math.nan, 0.0, math.nan, -1.0], [6]),
+        (MinSaver("score"), [math.inf, math.inf, 1.0], [3, 9]),
+        (MaxSaver("score"), [math.nan, -math.inf, -math.inf, 1.0], [6, 12]),
     ],
 )
 def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train, disk, saver, values, saved):

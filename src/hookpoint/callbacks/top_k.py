@@ -41,7 +41,7 @@ class TopK:
         """Take in a value; say whether it is among the best now. A second value of a step replaces its first."""
         sign = 1 if self.mode == "min" else -1
         others = [pair for pair in self.ranking if pair[1] != step]
-        if not sign * value < math.inf:  # NaN, or the worst there is
+        if math.isnan(value):
             return False
         self.ranking = sorted([*others, (value, step)], key=lambda pair: (sign * pair[0], pair[1]))[: self.k]
         return step in self
