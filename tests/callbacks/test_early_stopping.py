@@ -285,5 +285,5 @@ def test_mistakes_are_refused(options, says):
 
 
 def test_a_metric_that_never_comes_is_an_error():
-    with pytest.raises(MissingMetric, match=r"^EarlyStopping\(val_loss\) reads 'val_loss', which never came"):
-        train(EarlyStopping(), [None, None])
+    with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
+        train(EarlyStopping("score", mode="min"), [3.0, 2.0])

@@ -127,8 +127,8 @@ def test_mistakes_are_refused(options, says):
 
 
 def test_a_metric_that_never_comes_is_an_error():
-    with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(val_loss\) reads 'val_loss'"):
-        train(ReduceLROnPlateau(), [None])
+    with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(loss\) reads 'loss'"):
+        train(ReduceLROnPlateau("loss"), [None, None])
 
 
 def test_with_a_runner_that_validates_within_epochs():

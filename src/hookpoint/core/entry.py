@@ -67,10 +67,14 @@ class Entry:
         return _stopping_all(function) if self.is_in_team else function
 
     def declared(self, option: str) -> tuple[str, ...]:
-        """Return what the callback declares as after, before, reads or writes."""
+        """Return what the callback declares as after, before, reads, writes or may_write."""
         value = getattr(self.subject, option, ())
         several = (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(one.__name__ if isinstance(one, type) else one for one in several)
+
+    def is_on(self, rank: int, local_rank: int) -> bool:
+        """Say whether the callback runs on this rank."""
+        return {"all": True, "chief": rank == 0, "local_chief": local_rank == 0}[self.ranks]
 
     def is_called(self, name: str) -> bool:
         """Say whether `after` or `before` means this callback: by its name, its class or a base of it."""
@@ -155,8 +159,8 @@ def is_anything(kept: Mapping[str, Any]) -> bool:
     return bool(kept["state"]) or bool(kept["schedules"])
 
 
-def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback that belongs on this rank, pipelines opened, names made unique."""
+def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
+    """Return an entry for each callback, whatever its ranks, pipelines opened, names made unique."""
     entries: list[Entry] = []
     names: set[str] = set()
     for subject, path in _leaves(callbacks, ()):
@@ -169,8 +173,7 @@ def entries_of(callbacks: Iterable[Any], *, rank: int = 0, local_rank: int = 0, 
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
         raise MainPointTaken.two(mains[0].name, mains[1].name)
-    here = {"all": True, "chief": rank == 0, "local_chief": local_rank == 0}
-    return [entry for entry in entries if here[entry.ranks]]
+    return entries
 
 
 def _unique(name: str, taken: set[str]) -> str:

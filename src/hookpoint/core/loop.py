@@ -32,7 +32,9 @@ from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.leaving import Leaving
 from hookpoint.core.levels import Levels
 from hookpoint.core.logbook import Logbook
+from hookpoint.core.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.metrics import Floats, floats_one_by_one
+from hookpoint.core.missing_metrics import MissingMetrics
 from hookpoint.core.monitors import Monitors
 from hookpoint.core.parts import own_parts
 from hookpoint.core.passes import MODES, Pass
@@ -94,6 +96,7 @@ class Loop(Levels):
         prepare: Callable[[Any], Any] | None = None,
         begin: Callable[[Run], None] | None = None,
         run_points: bool = True,
+        names: MetricNames = UNKNOWN,
         team: Callable[[], Team] = Solo,
     ) -> None:
         if log_every < 0 or max_retries < 0:
@@ -132,6 +135,7 @@ class Loop(Levels):
         self.prepare = prepare
         self._begin = begin
         self._run_points = run_points
+        self._names = names
         self._run: Run | None = None
         self._was_entered = False
 
@@ -191,6 +195,9 @@ class Loop(Levels):
         if self._was_entered or self._compiled_for != self._here():
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
+        self.missing = MissingMetrics(self.hooks.of_all_ranks, self.hooks.entries, self._names)
+        if self._run_points:
+            self.missing.check_names(is_chief=self._place["rank"] == 0)
         self.clocks = Clocks() if self.team.size == 1 else TeamClocks()
         self.logbook = Logbook(self.clocks, log_every=self.log_every, floats=self._floats)
         self._run = run = Run(self, self.hooks, self.clocks, self.logbook, team=self.team, **self._place, **self._given)
@@ -321,8 +328,9 @@ class Loop(Levels):
         run.monitors.drain()
         problems += run.monitors.take_errors()
         problems += self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else []
-        missing = self.hooks.never_came(run) if self._run_points and failure is None and not run._verdicts.stop else None
-        return problems if missing is None else [*problems, missing]
+        if self._run_points and failure is None and not run._verdicts.stop:
+            self.missing.say_at_end(run)
+        return problems
 
     def _clean_up(self) -> None:
         run = self.running()
