@@ -104,7 +104,10 @@ GROUPS = {
             "Drop one of the `after`, `before` or `reads` in the circle, or move the pipeline: "
             "[order](writing-callbacks.md#order-by-list-and-by-data)."
         ),
-        "UnknownMetric": "A slip of the pen, such as `val-loss` for `val_loss`. The message has the name that is written.",
+        "UnknownMetric": (
+            "A `Runner` knows all names of this fit, and this is none of them. The message lists them, with the one that was "
+            "probably meant: [metrics that are read](writing-callbacks.md#metrics-that-are-read)."
+        ),
         "BadOption": "`on_error` is one of raise, warn, disable; `ranks` one of all, chief, local_chief.",
         "BadSchedule": (
             "Raised where it is written: `Every(steps=0)`, two clocks in one schedule, `and` in place of `&`. "
@@ -127,8 +130,8 @@ GROUPS = {
         ),
         "MissingMetric": (
             "Nobody has logged it, or not yet. The message lists the names there are. Values of a validation are "
-            "called `val_...`, and are there at `on_epoch_end`. Raised at the end of the run where a declared "
-            "metric never came."
+            "called `val_...`, and are there at `on_epoch_end`. Raised after the first epoch that should have logged a "
+            "metric that a callback [reads](writing-callbacks.md#metrics-that-are-read)."
         ),
         "MissingOutput": (
             "The forward did not return an output of this name. Return a dict with it, or give the inferencer a function."

@@ -22,8 +22,10 @@ def taken(best, values):
         ("max", [-1.0, 0.0, -0.5], [-1.0, 0.0]),
         ("min", [math.nan, 1.0, math.nan, 0.5], [1.0, 0.5]),
         ("max", [math.nan, 1.0, math.nan, 1.5], [1.0, 1.5]),
-        ("min", [math.inf, 1.0], [1.0]),
-        ("max", [-math.inf, 1.0, math.inf], [1.0, math.inf]),
+        ("min", [math.inf, math.inf, 1.0], [math.inf, 1.0]),
+        ("min", [-math.inf, -math.inf, 1.0], [-math.inf]),
+        ("max", [-math.inf, -math.inf, 1.0, math.inf], [-math.inf, 1.0, math.inf]),
+        ("min", [math.nan, math.inf, math.nan, 1.0], [math.inf, 1.0]),
     ],
 )
 def test_better_is_strictly_better(mode, values, bests):
@@ -40,11 +42,13 @@ def test_value_and_step_are_those_of_the_best():
 def test_a_distance_has_to_be_exceeded():
     assert taken(Best("min", min_delta=0.5), [2.0, 1.6, 1.5, 1.25, 0.875]) == [2.0, 1.25]
     assert taken(Best("max", min_delta=0.5), [1.0, 1.5, 1.625]) == [1.0, 1.625]
+    assert taken(Best("min", min_delta=0.5), [math.inf, math.inf, 1e300]) == [math.inf, 1e300]
 
 
 def test_the_first_has_to_beat_the_threshold():
     assert taken(Best("min", threshold=1.0), [2.0, 1.0, 0.5, 0.75]) == [0.5]
     assert taken(Best("max", threshold=0.0), [-1.0, 0.0, 0.5]) == [0.5]
+    assert taken(Best("min", threshold=math.inf), [math.inf, math.nan, 2.0]) == [2.0]
 
 
 def test_asking_changes_nothing():

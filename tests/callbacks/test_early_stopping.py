@@ -55,6 +55,15 @@ def test_patience():
     assert train(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
 
 
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_an_infinite_value_is_a_first_best(mode, sign):
+    losses = [sign * value for value in (math.inf, math.inf, 5.0, 4.0)]
+    callback = EarlyStopping(patience=2, mode=mode)
+    assert train(callback, losses).epoch == 4
+    assert not callback.stopped
+    assert train(EarlyStopping(patience=1, mode=mode), losses).epoch == 2
+
+
 def test_only_new_values_count():
     assert train(EarlyStopping(patience=2), [2.0, None, None, 2.0, None, 2.0, 2.0]).epoch == 6
 
@@ -74,6 +83,15 @@ def test_the_mode_goes_by_the_name():
 
 def test_baseline():
     assert train(EarlyStopping(baseline=2.0, patience=2), [5.0, 4.0, 3.0]).epoch == 2
+    assert train(EarlyStopping(baseline=2.0, min_delta=0.5, patience=2), [1.75, 1.375, 1.0, 0.75]).epoch == 4
+
+
+@pytest.mark.parametrize("epochs", [4, 6])
+def test_the_best_weights_come_back_whether_or_not_they_beat_the_baseline(epochs):
+    model, callback = Model(), EarlyStopping(patience=5, baseline=0.5, restore_best_weights=True)
+    run = train(callback, [0.9, 0.8, 0.7, 0.71, 0.72, 0.73], model=model, epochs=epochs)
+    assert run.epoch == min(epochs, 5)
+    assert model.weight == 3
 
 
 def test_within_an_epoch():
@@ -267,5 +285,5 @@ def test_mistakes_are_refused(options, says):
 
 
 def test_a_metric_that_never_comes_is_an_error():
-    with pytest.raises(MissingMetric, match=r"^EarlyStopping\(val_loss\) reads 'val_loss', which never came"):
-        train(EarlyStopping(), [None, None])
+    with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
+        train(EarlyStopping("score", mode="min"), [3.0, 2.0])

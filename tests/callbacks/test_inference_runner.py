@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookpoint import Callback, CallbackPipeline, Every, Loop, MainCallback, Runner, StopRun
-from hookpoint.callbacks import ClassificationError, InferenceRunner, MinSaver, ScalarStats
+from hookpoint import Callback, CallbackPipeline, Every, LambdaCallback, Loop, MainCallback, Runner, StopRun
+from hookpoint.callbacks import ClassificationError, EarlyStopping, InferenceRunner, MinSaver, ScalarStats
 from hookpoint.core.errors import BadLoop, CompileError, MissingMetric, MissingOutput, UnknownMetric
 
 BARE = {"extra_callbacks": [], "monitors": []}
@@ -560,9 +560,35 @@ def test_the_best_of_it_is_saved_as_in_tensorpacks_list(tmp_path):
     assert (tmp_path / "checkpoints" / "best-val-error-top1").exists()
 
 
-def test_a_slip_of_the_pen_in_a_reader_is_refused_before_anything_runs():
-    with pytest.raises(UnknownMetric, match="reads 'val-error-topl', which nobody writes; 'val-error-top1' is written"):
-        fit(Reader("val-error-topl"), InferenceRunner([VAL], top(1, "val-error-top1")))
+def test_a_slip_of_the_pen_in_a_reader_is_refused_before_anything_runs(caplog):
+    inference = InferenceRunner([VAL], top(1, "val-error-top1"))
+    with pytest.raises(UnknownMetric, match="reads 'val-error-topl', which nothing logs"):
+        fit(EarlyStopping("val-error-topl"), inference)
+    with pytest.raises(MissingMetric, match="there is no metric 'val-error-topl'"):
+        fit(Reader("val-error-topl"), inference)
+    assert "did you mean 'val-error-top1'?" in caplog.text
+
+
+def test_its_names_are_closed_unless_an_inferencer_is_of_somebody_else():
+    with pytest.raises(UnknownMetric, match="reads 'other_loss'"):
+        fit(EarlyStopping("other_loss"), InferenceRunner([VAL], top(1, "error")))
+
+    class More(Largest):
+        def results(self, logged):
+            return {**super().results(logged), "other_loss": 1.0}
+
+    assert fit(EarlyStopping("other_loss"), InferenceRunner([VAL], More())).epoch == 2
+
+
+@pytest.mark.parametrize("name", ["error", "eror"])
+def test_with_a_schedule_it_is_waited_for(name):
+    inference = InferenceRunner([VAL], top(1, "error")).when(Every(epochs=3))
+    reader, other = EarlyStopping(name, mode="min"), LambdaCallback(on_setup=lambda: None)
+    if name == "error":
+        assert fit(reader, inference, other, epochs=5).epoch == 5
+    else:
+        with pytest.raises(MissingMetric, match="by the end of epoch 1"):
+            fit(reader, inference, other, epochs=5)
 
 
 def test_it_declares_what_it_writes():

@@ -70,8 +70,8 @@ def test_a_second_run_starts_anew(train, disk):
 
 
 def test_a_metric_that_never_comes_is_an_error(train):
-    with pytest.raises(MissingMetric, match=r"^Watches\(score\) reads 'score', which never came in the whole run"):
-        train([Watches()], [{}])
+    with pytest.raises(MissingMetric, match=r"^Watches\(score\) reads 'score', which nothing has logged"):
+        train([Watches()], [{}, {}])
 
 
 @pytest.mark.parametrize("metric", ["", None, 3])

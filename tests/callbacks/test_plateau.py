@@ -28,6 +28,8 @@ def reductions(plateau, values):
         ({"patience": 2, "cooldown": 1}, [1.0] * 8, [3, 5, 7]),
         ({"patience": 1}, [math.nan, 1.0, math.nan, 0.5], [1, 3]),
         ({"patience": 1}, [0.0, 0.0], [2]),
+        ({"patience": 2}, [math.inf, math.inf, 5.0, 4.0], []),
+        ({"patience": 1}, [math.nan, math.inf, math.inf, 5.0], [1, 3]),
     ],
 )
 def test_when_to_reduce(options, values, found):

@@ -30,6 +30,10 @@ def test_it_reduces_when_the_metric_no_longer_gets_better():
     assert train(ReduceLROnPlateau(factor=0.5, patience=2), LOSS) == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
 
 
+def test_an_infinite_value_is_a_first_best():
+    assert train(ReduceLROnPlateau(factor=0.5, patience=2), [math.inf, math.inf, 5.0, 4.0]) == [1.0] * 4
+
+
 def test_not_below_its_least():
     assert train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375), [1.0] * 4) == [1.0, 0.5, 0.375, 0.375]
 
@@ -136,8 +140,8 @@ def test_mistakes_are_refused(options, says):
 
 
 def test_a_metric_that_never_comes_is_an_error():
-    with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(val_loss\) reads 'val_loss'"):
-        train(ReduceLROnPlateau(), [None])
+    with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(loss\) reads 'loss'"):
+        train(ReduceLROnPlateau("loss"), [None, None])
 
 
 def test_with_a_runner_that_validates_within_epochs():

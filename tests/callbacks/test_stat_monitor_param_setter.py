@@ -55,7 +55,7 @@ def test_a_second_run_starts_anew():
 
 def test_mistakes_are_refused():
     with pytest.raises(MissingMetric, match=r"^StatMonitorParamSetter\(lr, error\) reads 'error'"):
-        train(make(), [None])
+        train(make(), [None, None])
     with pytest.raises(ValueError, match=r"threshold=-1\) means nothing"):
         make(threshold=-1)
     with pytest.raises(ValueError, match=r"last_k=1\) means nothing"):

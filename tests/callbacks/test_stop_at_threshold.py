@@ -57,4 +57,4 @@ def test_mistakes_are_refused(train):
     with pytest.raises(ValueError, match="does not say whether less or more"):
         StopAtThreshold("score", 1.0)
     with pytest.raises(MissingMetric, match=r"^StopAtThreshold\(score\) reads 'score'"):
-        train([StopAtThreshold("score", 1.0, "min")], [{}])
+        train([StopAtThreshold("score", 1.0, "min")], [{}, {}])

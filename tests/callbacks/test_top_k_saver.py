@@ -67,8 +67,8 @@ def test_each_is_an_event_with_its_place(train):
 
 
 def test_a_metric_that_never_comes_is_an_error(train):
-    with pytest.raises(MissingMetric, match=r"^TopKSaver\(acc\) reads 'acc', which never came in the whole run"):
-        train([TopKSaver("acc")], [{}])
+    with pytest.raises(MissingMetric, match=r"^TopKSaver\(acc\) reads 'acc', which nothing has logged"):
+        train([TopKSaver("acc")], [{}, {}])
 
 
 def test_a_fresh_run_forgets_the_ranking(train, disk):

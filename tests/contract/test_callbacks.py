@@ -207,6 +207,14 @@ def shape(value):
     return list(map(shape, value)) if isinstance(value, list) else type(value)
 
 
+@every_class
+def test_it_declares_the_metrics_that_it_logs(name, tmp_path):
+    callback = make(name)
+    run = train(tmp_path, callback)
+    others = set(run.metrics) - {"loss", "score", "summary", *callback.writes, *callback.may_write}
+    assert callback.writes_anything or not others
+
+
 def test_every_class_is_in_the_table():
     assert set(CLASSES) == set(ARGUMENTS)
 

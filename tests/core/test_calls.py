@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import After, At, Callback, EnableCallbackIf, Every, Hooks, If, Once, PeriodicTrigger, errors, on
+from hookpoint import After, At, Callback, EnableCallbackIf, Every, If, Once, PeriodicTrigger, errors, on
 
 
 class Trigger(Callback):
@@ -210,7 +210,7 @@ def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
 
 def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
     with pytest.raises(errors.MissingMetric) as caught:
-        train([Writer(), Reader()], body=lambda run: run.log(loss=1))
+        train([Writer(), Reader()], epochs=2, body=lambda run: run.log(loss=1))
     assert str(caught.value) == (
         "Reader reads 'acc', which Writer was to write and did not.\n"
         "  known     loss\n"
@@ -238,67 +238,9 @@ def test_a_metric_of_the_loop_itself_needs_no_declared_writer(train):
     assert reader.seen == [0.5]
 
 
-def test_it_is_an_error_when_the_run_ends_and_the_metric_never_came(train):
-    with pytest.raises(errors.MissingMetric) as caught:
-        train([Reader()], body=lambda run: run.log(loss=1, lr=0.1))
-    assert str(caught.value) == (
-        "Reader reads 'acc', which never came in the whole run.\n"
-        "  known     loss, lr\n"
-        '  log       run.log({"acc": value}) before it is read'
-    )
-
-
-def test_a_run_that_was_stopped_may_have_stopped_too_early_for_a_metric(train):
-    train([Reader()], epochs=9, body=lambda run: run.stop("enough"))
-
-
 def test_a_failed_run_is_known_by_its_failure_not_by_a_missing_metric(train):
     def body(run):
         raise ZeroDivisionError("boom")
 
     with pytest.raises(ZeroDivisionError, match="boom"):
         train([Reader()], body=body)
-
-
-@pytest.mark.parametrize(
-    ("reads", "writes", "meant"),
-    [
-        ("los", "loss", "loss"),
-        ("val_loss", "val-loss", "val-loss"),
-        ("loss_val", "val_loss", "val_loss"),
-        ("Acc", "acc", "acc"),
-    ],
-)
-def test_a_near_miss_of_a_written_metric_is_refused(reads, writes, meant):
-    class Reads(Callback):
-        pass
-
-    class Writes(Callback):
-        pass
-
-    Reads.reads, Writes.writes = (reads,), (writes,)
-    with pytest.raises(errors.UnknownMetric) as caught:
-        Hooks([Reads(), Writes()])
-    assert caught.value.meant == meant
-
-
-@pytest.mark.parametrize(("reads", "writes"), [("top1", "top5"), ("acc", "loss"), ("loss", "val_loss")])
-def test_other_metrics_are_not_taken_for_a_slip(reads, writes):
-    class Reads(Callback):
-        pass
-
-    class Writes(Callback):
-        pass
-
-    Reads.reads, Writes.writes = (reads,), (writes,)
-    assert len(Hooks([Reads(), Writes()]).entries) == 2
-
-
-def test_a_metric_that_is_written_too_is_no_slip_of_its_neighbour():
-    class Writes(Callback):
-        writes = ("loss", "los")
-
-    class Reads(Callback):
-        reads = ("los",)
-
-    assert len(Hooks([Writes(), Reads()]).entries) == 2

@@ -62,18 +62,6 @@ class Meddler(Callback):
     def on_iter_backward(self, run): ...
 
 
-class Reader(Callback):
-    reads = ("val_los",)
-
-    def on_epoch_end(self, run): ...
-
-
-class Writer(Callback):
-    writes = ("val_loss",)
-
-    def on_epoch_end(self, run): ...
-
-
 class Saver(Callback):
     after = ("Plotter",)
 
@@ -196,14 +184,6 @@ REFUSED = {
             "  drop      one of their after, before or reads"
         ),
     ),
-    "near-miss metric": (
-        lambda: [Reader(), Writer()],
-        errors.UnknownMetric,
-        (
-            "Reader reads 'val_los', which nobody writes; 'val_loss' is written.\n"
-            "  read      'val_loss'"
-        ),
-    ),
     "a class where an instance belongs": (
         lambda: [Saver],
         errors.NotACallback,
@@ -293,7 +273,6 @@ def test_what_is_wrong_with_a_type_is_a_type_error(callbacks):
         ([EmaWeights()], {"owner": "EmaWeights", "name": "on_epoch_ends", "meant": "on_epoch_end"}),
         ([Greedy()], {"owner": "Greedy", "handler": "on_epoch_end", "argument": "weather"}),
         ([Twice()], {"owner": "Twice", "point": "on_epoch_end", "spellings": ("on_epoch_end", "_trigger_epoch")}),
-        ([Reader(), Writer()], {"owner": "Reader", "name": "val_los", "meant": "val_loss"}),
     ],
 )
 def test_offending_objects_are_attributes(callbacks, attributes):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint import Callback, Every, HookpointWarning, LambdaCallback, MainCallback, StopRun, on
-from hookpoint.core.errors import BadLoop, MissingMetric, TooManyRetries
+from hookpoint.core.errors import BadLoop, MissingMetric, TooManyRetries, UnknownMetric
 from hookpoint.engine.runner import Runner
 
 mse = nn.functional.mse_loss
@@ -669,15 +669,22 @@ def test_a_metric_that_comes_with_the_end_of_the_epoch_is_read_in_the_next(net, 
     assert plateau.given == [1.0, 2.0]
 
 
-def test_a_metric_that_never_comes_is_an_error_at_the_end(net, batches):
+def test_a_metric_that_nothing_logs_is_refused(net, batches):
     runner, _ = scheduled(net, Plateau, lr_metric="val_los")
-    with pytest.raises(MissingMetric) as caught:
+    with pytest.raises(UnknownMetric) as caught:
         runner.fit(batches, batches, epochs=2)
     assert str(caught.value) == (
-        "the plateau scheduler reads 'val_los', which never came.\n"
+        "the plateau scheduler reads 'val_los', which nothing logs. Did you mean 'val_loss'?\n"
         "  known     learning_rate, loss, val_loss\n"
-        '  log       run.log({"val_los": value}) before it is read'
+        "  log       it in a callback, with run.log, or in the model, with hookpoint.log"
     )
+
+
+def test_a_metric_that_the_first_epoch_does_not_log_is_an_error(net, batches):
+    runner, _ = scheduled(net, Plateau, lr_metric="late", callbacks=[on("on_epoch_end")(lambda run: None)])
+    with pytest.raises(MissingMetric, match=r"^the plateau scheduler reads 'late', which nothing has logged"):
+        runner.fit(batches, batches, epochs=9)
+    assert runner.fit(batches, batches, epochs=1).epoch == 1
 
 
 def test_a_plateau_scheduler_may_step_with_the_optimizer_too(net, batches):

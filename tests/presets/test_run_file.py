@@ -81,10 +81,12 @@ def test_a_run_that_fails_says_with_what(tmp_path, point):
     assert (said["status"], said["reason"]) == ("failed", "RuntimeError: no more")
 
 
-def test_a_metric_that_never_came_is_a_failure(tmp_path):
+def test_a_metric_that_never_came_is_a_failure_unless_the_run_is_done(tmp_path):
     with pytest.raises(KeyError):
         train(tmp_path, [cb.MinSaver("score")])
     assert read_run_file(tmp_path)["status"] == "failed"
+    train(tmp_path, [cb.MinSaver("score")], epochs=1)
+    assert read_run_file(tmp_path)["status"] == "finished"
 
 
 def test_a_run_that_goes_on(tmp_path):

@@ -236,11 +236,11 @@ def test_reduce_lr_on_plateau_in_a_fit():
 
 
 def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing():
-    """Keras warns in each epoch; here the metric that never came is an error."""
+    """Keras warns in each epoch; here a metric that nothing logs is refused."""
     inputs, targets = digits()
     reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
     model = network(callbacks=[reduce_lr])
-    with pytest.raises(errors.MissingMetric, match=r"val_loss[^\n]*\n(.*\n)*.*learning_rate, loss"):
+    with pytest.raises(errors.UnknownMetric, match=r"val_loss[^\n]*\n(.*\n)*.*learning_rate, loss"):
         model.fit((inputs[:150], targets[:150]), epochs=2, batch_size=50)
 
 

@@ -45,6 +45,7 @@ class ActivationStats(Callback):
     """
 
     ranks = "chief"
+    writes_anything = True  # the names of modules are known in the run
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ HIGHER_IS_BETTER = {
 class Best:
     """Keep the best value so far, with its step or moment. Better is strictly better: by more than `min_delta`, if given.
 
-    NaN never is, 0.0 is a value like any other, and the infinity that is the worst there is does not count as a first value.
-    The first value has to be better than `threshold`, where one is given.
+    The first value that is not NaN becomes the best, also an infinite one; with a `threshold`, the first that is better than
+    it. NaN is never better, and 0.0 is a value like any other.
 
     >>> best = Best("min")
     >>> [best.take(value, step) for step, value in enumerate([float("nan"), 0.5, 0.5, 0.0, 0.1])]
@@ -61,9 +61,9 @@ class Best:
     def is_beaten_by(self, value: float) -> bool:
         """Say whether a value is better, changing nothing."""
         to_beat = self.threshold if self.value is None else self.value
-        if self.mode == "min":
-            return value < (math.inf if to_beat is None else to_beat) - self.min_delta
-        return value > (-math.inf if to_beat is None else to_beat) + self.min_delta
+        if to_beat is None:
+            return not math.isnan(value)
+        return value < to_beat - self.min_delta if self.mode == "min" else value > to_beat + self.min_delta
 
     def take(self, value: float, at: Moment | int) -> bool:
         """Take in a value of a moment, or of a step; say whether it is the best one now."""

@@ -31,10 +31,10 @@ logger = logging.getLogger("hookpoint")
 class EarlyStopping(MetricWatcher):
     """Stop the run when a metric has not got better for `patience` values; 0 and 1 stop at the first that is not better.
 
-    Better is better than the best by more than `min_delta`, and than `baseline` if there is one: a metric that gets better and
-    never reaches the baseline stops the run too. `mode` is "min", "max", or "auto", which goes by the metric's name. The first
-    `start_from_epoch` epochs do not count. NaN is never better, an epoch without a new value does not count, and a metric that
-    never comes is an error. With `verbose=1` the stop is printed.
+    Better is better than the best by more than `min_delta`. The first value that is not NaN becomes the best, also an infinite
+    one. With `baseline`, that is the first best: a metric that improves and never beats the baseline stops the run too. `mode`
+    is "min", "max", or "auto", which goes by the metric's name. The first `start_from_epoch` epochs do not count. NaN is never
+    better, an epoch without a new value does not count, and a missing metric is an error. With `verbose=1` the stop is printed.
 
     With `restore_best_weights` the model has its best weights when the run ends, stopped early or not, unless an exception
     ended it. They are kept in the memory of the host, and in the checkpoint. The last checkpoint has the last weights, with

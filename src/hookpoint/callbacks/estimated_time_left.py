@@ -33,6 +33,7 @@ class EstimatedTimeLeft(Callback):
     """
 
     ranks = "chief"
+    may_write = ("time_left_seconds",)
 
     def __init__(self, last_k_epochs: int = 5, median: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -39,6 +39,7 @@ class GPUMemoryTracker(Callback):
     def __init__(self, devices: Iterable[int] = (0,), **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.devices = devices_given("GPUMemoryTracker", devices)
+        self.may_write = tuple(f"PeakMemory(MB)/gpu:{device}" for device in self.devices)
         self._cuda: Any = None
         self._peaks = Peaks()
         self._in_epoch = False

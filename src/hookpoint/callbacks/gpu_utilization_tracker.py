@@ -39,6 +39,8 @@ class GPUUtilizationTracker(Callback):
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.devices = None if devices is None else devices_given("GPUUtilizationTracker", devices)
+        self.may_write = tuple(f"GPUUtil/{number}" for number in self.devices or ())
+        self.writes_anything = devices is None
         self._averages = Averages()
         self._gpus: Gpus | None = None
         self._sampler: Sampler | None = None

@@ -61,6 +61,9 @@ class GradientStats(Callback):
         self.pattern = NamePattern("GradientStats", pattern)
         self.per_parameter = per_parameter
         self.updates = updates
+        sizes_logged = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
+        self.may_write = tuple(f"gradient/{size}" for size in sizes_logged)
+        self.writes_anything = per_parameter
         self.steps = MeasuredSteps("GradientStats", every)
         self.name = self.name or f"GradientStats({self.pattern})"
         self._parameters: dict[str, Any] = {}

@@ -28,6 +28,7 @@ class HostMemoryTracker(Callback):
     """
 
     ranks = "chief"
+    may_write = ("HostFreeMemory (GB)", "HostMemory (GB)")
 
     def on_trigger(self, run: Run) -> None:
         psutil = optional(self.name or "HostMemoryTracker", "psutil", extra="system")

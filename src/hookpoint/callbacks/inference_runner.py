@@ -12,6 +12,7 @@ from hookpoint.callbacks.metric_stats import MetricStats
 from hookpoint.core.callback import Callback
 from hookpoint.core.data import check_data
 from hookpoint.core.errors import CompileError, text
+from hookpoint.core.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class InferenceRunner(Callback):
         self.data, self.batch_size = data, batch_size
         self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in (metrics or {}).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
+        self.writes_anything = not all(is_ours(type(one)) for one in self.infs)  # results may have more than its names
         twice = [name for name in self.writes if self.writes.count(name) > 1]
         if twice:
             raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))

@@ -50,6 +50,7 @@ class LearningRateScheduler(HyperParamSetter):
     ) -> None:
         super().__init__(param, **options)
         self.name = options.get("name") or "LearningRateScheduler"
+        self.may_write = (self.setting.name,)
         if not callable(schedule):
             raise TypeError(text(f"LearningRateScheduler takes a function, not {schedule!r}.", write="lambda epoch, lr: ..."))
         _refuse_rate_first(schedule)

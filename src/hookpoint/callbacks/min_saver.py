@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class MinSaver(BestSaver):
     """Save whenever a metric is lower than ever, as `checkpoints/best-<metric>/`; with `reverse`, higher than ever.
 
-    `filename` replaces the metric in the name. A value has to be strictly better; NaN never is. A metric that never comes is
-    an error, never a silent nothing. It counts at the moment it was measured at: where validation does not run at the end of
+    `filename` replaces the metric in the name. A value has to be strictly better; NaN never is. A missing metric is an
+    error. It counts at the moment it was measured at: where validation does not run at the end of
     epochs, `.when(...)` moves the saver to where it does. A validation inside a training iteration is looked at right there;
     its checkpoint is written when the iteration ends. It needs no ModelSaver beside it.
 

@@ -33,7 +33,7 @@ class ModelCheckpoint(Saver):
 
     With `monitor` a new best of that metric is kept as `checkpoints/best-<metric>/` too; with `save_best_only` nothing else is
     saved on schedule. `mode` is "min", "max", or "auto", which goes by the metric's name. A first value has to be better than
-    `initial_value_threshold`. Equal is not better, NaN never is, and a metric that never comes is an error.
+    `initial_value_threshold`. Equal is not better, NaN never is, and a missing metric is an error.
 
     `prefix` is the tag of what is saved on schedule. Folders have names of their own, in the workdir: `directory` and
     `filepath` are refused. So are `save_weights_only`, as a run goes on from a checkpoint and the weights are a file of their

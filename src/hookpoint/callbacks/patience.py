@@ -9,9 +9,10 @@ from hookpoint.core.moment import Moment
 
 
 class Patience:
-    """Count the values that are no progress; it is over when they are `patience`, and at least one.
+    """Count the values since the last progress; it is over when there are `patience` of them, and at least one.
 
-    Progress is a value that is better than the best, and than `baseline`, by more than `min_delta`. NaN never is.
+    Progress is a value that is better than the last progress by more than `min_delta`. The first has to be better than
+    `baseline`; without one, any number is. NaN never is. `best` is the best of all values, whatever the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]
@@ -21,12 +22,13 @@ class Patience:
     def __init__(self, mode: Mode, patience: int = 0, *, min_delta: float = 0.0, baseline: float | None = None) -> None:
         self.best = Best(mode, min_delta=min_delta)
         self.patience = patience
-        self._baseline = Best(mode, min_delta=min_delta, threshold=baseline)  # takes no value: its threshold is what to beat
+        self._progress = Best(mode, min_delta=min_delta, threshold=baseline)
         self.reset()
 
     def reset(self) -> None:
         """Forget all values."""
         self.best.reset()
+        self._progress.reset()
         self.waited = 0
 
     @property
@@ -35,14 +37,17 @@ class Patience:
 
     def take(self, value: float, at: Moment | int) -> bool:
         """Take in a value; say whether it is the best one now."""
-        is_best = self.best.take(value, at)
-        is_progress = is_best and self._baseline.is_beaten_by(value)
-        self.waited = 0 if is_progress else self.waited + 1
-        return is_best
+        self.waited = 0 if self._progress.take(value, at) else self.waited + 1
+        return self.best.take(value, at)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best.state_dict(), "waited": self.waited}
+        return {"best": self.best.state_dict(), "progress": self._progress.state_dict(), "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best.load_state_dict(state["best"])
+        self._progress.reset()
+        if "progress" in state:
+            self._progress.load_state_dict(state["progress"])
+        elif self.best.value is not None and self._progress.is_beaten_by(self.best.value):
+            self._progress.load_state_dict(state["best"])  # in older checkpoints, the best counted once it beat the baseline
         self.waited = state["waited"]

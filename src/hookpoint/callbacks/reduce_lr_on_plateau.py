@@ -27,7 +27,7 @@ class ReduceLROnPlateau(MetricWatcher):
     Better is better by more than `min_delta`; `mode` is "min", "max", or "auto", which goes by the metric's name. After a
     reduction `cooldown` values do not count. The rate, and `min_lr`, are those of the first parameter group; the others, of
     every optimizer, keep their ratios to it. The rates are those of Keras; unlike there, NaN is never the best, an epoch
-    without a new value does not count, and a metric that never comes is an error. With `verbose=1` each reduction is printed.
+    without a new value does not count, and a missing metric is an error. With `verbose=1` each reduction is printed.
     `param` may be another setting, such as "lr@critic".
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise; at on_epoch_end logs `learning_rate` where
@@ -62,6 +62,7 @@ class ReduceLROnPlateau(MetricWatcher):
         self.min_lr = number("ReduceLROnPlateau", "min_lr", min_lr, least=0.0)
         self.verbose = verbose
         self.setting = Setting(param)
+        self.may_write = (self.setting.name,)
         self._plateau = Plateau(
             mode_of(monitor, mode),
             patience=whole("ReduceLROnPlateau", "patience", patience),

@@ -35,6 +35,8 @@ class RunOp(Callback):
     after epoch 2
     """
 
+    writes_anything = True
+
     def __init__(
         self,
         op: Callable[..., object],

@@ -39,7 +39,7 @@ class SimpleMovingAverage(TensorReader):
     def __init__(self, tensors: Names, window_size: int, **options: Unpack[Options]) -> None:
         super().__init__(tensors, **options)
         self.window_size = whole("SimpleMovingAverage", "window_size", window_size, least=1)
-        self.writes = tuple(f"{name}/SMA" for name in self.tensors.sources)
+        self.writes = self.may_write = tuple(f"{name}/SMA" for name in self.tensors.sources)
         self._floats: Floats = floats_one_by_one
         self._step = 0
         self._is_whole = False

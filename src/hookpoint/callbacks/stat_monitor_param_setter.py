@@ -25,7 +25,7 @@ class StatMonitorParamSetter(MetricWatcher):
 
     With `reverse` it has to go up. The least of the last values is compared with the first of them; after a change they are
     forgotten, so that the next comes `last_k` values later at the earliest. NaN is no progress. An epoch without a new value
-    does not count, and a metric that never comes is an error. `param` is a name in `run.hyper`, or a HyperParam.
+    does not count, and a missing metric is an error. `param` is a name in `run.hyper`, or a HyperParam.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `stat_name`, sends the event
     "setting". Keeps the last values in the checkpoint. Runs on all ranks. A step pays nothing.

@@ -22,7 +22,7 @@ logger = logging.getLogger("hookpoint")
 class StopAtThreshold(MetricWatcher):
     """Stop the run when a metric has come down to `threshold` or, with the mode "max", up to it.
 
-    `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a metric that never comes is an
+    `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a missing metric is an
     error. Within epochs, with a metric that is measured there: `.when(Every(steps=100))`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `monitor`, sends the event "stop".

@@ -32,6 +32,8 @@ class ThroughputTracker(Timed):
     Every(steps=1000)
     """
 
+    may_write = ("Throughput (steps/sec)", "Throughput (samples/sec)")
+
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
         if samples_per_step is not None:

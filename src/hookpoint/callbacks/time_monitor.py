@@ -39,6 +39,7 @@ class TimeMonitor(Timed):
         super().__init__("epoch", "log step", "line", **options)
         self.data_size = None if data_size is None else whole("TimeMonitor", "data_size", data_size, least=1)
         self.data_time = data_time
+        self.may_write = ("epoch_seconds", "step_seconds", *(["data_seconds"] if data_time else []))
         self._waited = 0.0
         self._validation_began: float | None = None
         handlers: dict[str, Any] = {"on_train_iter_end": self._end_step} if data_size is not None else {}

@@ -63,7 +63,7 @@ class TopK:
         """Take in a value; say whether it is among the best now. A second value of a moment replaces its first."""
         sign = 1 if self.mode == "min" else -1
         others = [pair for pair in self._ranked if pair[1] != at]
-        if not sign * value < math.inf:  # NaN, or the worst there is
+        if math.isnan(value):
             return False
         self._ranked = sorted([*others, (value, at)], key=lambda pair: sign * pair[0])[: self.k]  # equal ones stay as they came
         return at in self

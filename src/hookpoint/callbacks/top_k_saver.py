@@ -21,7 +21,7 @@ class TopKSaver(Saver):
     """Save whenever a metric is among its `k` best values so far, and delete what is no longer among them.
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
-    goes by the metric's name. Of equal values the earlier stays; NaN is never among the best. A metric that never comes is an
+    goes by the metric's name. Of equal values the earlier stays; NaN is never among the best. A missing metric is an
     error. It counts at the moment it was measured at, as for MinSaver. The best of them all is `checkpoints/best-<metric>/`
     too, unless another saver keeps that folder; each manifest has the value that its checkpoint was saved for.
 

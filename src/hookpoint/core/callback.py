@@ -50,8 +50,9 @@ class Callback:
     `name` identifies the callback in messages and checkpoints (default: the class's name, made unique). `on_error` says what
     a failure does: "raise" ends the run, "warn" logs it and gives up after three in a row, "disable" gives up at once.
     `ranks` says on which processes it runs. `after` and `before` name callbacks or classes, `reads` and `writes` metrics:
-    they refine the order of the list. `points` names methods that look like slips of the pen and are not. `outside` marks a
-    monitor that talks to the network: when it is too slow, the oldest records are dropped instead of waiting for it.
+    they refine the order of the list. `may_write` names metrics that it logs only now and then. `points` names methods that
+    look like slips of the pen and are not. `outside` marks a monitor that talks to the network: when it is too slow, the oldest
+    records are dropped instead of waiting for it.
     In a run of several processes, `collective` marks one whose handlers talk to the other processes, and `may_skip` one that
     asks for skips: `run.skip_batch()` and the like are agreed on with the others, which costs a word with them each time. A
     checkpoint keeps the chief's state of each callback, and that of every process where `per_rank_state` is set.
@@ -68,6 +69,8 @@ class Callback:
     before: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    may_write: tuple[str, ...] = ()
+    writes_anything: bool = False  # of hookpoint's own: it calls what may log any name
     points: tuple[str, ...] = ()
     outside: bool = False
     collective: bool = False

@@ -22,6 +22,8 @@ class CallbackFactory(Callback):
     <...CallbackFactory object at ...>
     """
 
+    writes_anything = True
+
     def __init__(
         self,
         setup_graph: Action | None = None,

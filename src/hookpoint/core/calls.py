@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from hookpoint.core.costs import Cost
 from hookpoint.core.dispatch import Call
 from hookpoint.core.entry import Entry
-from hookpoint.core.errors import MissingMetric, UnknownMetric
+from hookpoint.core.errors import MissingMetric
 from hookpoint.core.handlers import Handler
-from hookpoint.core.spelling import near_miss
 from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
@@ -85,7 +84,8 @@ def gates_of(entry: Entry, point: str) -> tuple[Armed, ...]:
 def check_reads(calls: list[Call]) -> None:
     """Make each reader check what it reads, once a writer that stands before it at this point has run.
 
-    Not where things begin: who only gets ready there has nothing to write yet.
+    Not where things begin: who only gets ready there has nothing to write yet. In the last epoch it is no error: a training
+    that is done returns, and a warning comes at its end.
     """
     for position, call in enumerate(calls):
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
@@ -102,18 +102,11 @@ def check_reads(calls: list[Call]) -> None:
 
 def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[Run], None]:
     def check(run: Run) -> None:
+        if run.max_epochs is None or run.epoch >= run.max_epochs:
+            return
         for writer, names in written.items():
             for name in names if writer.has_run else ():
                 if name not in run.metrics and run._loop.signals.received is None:  # which cuts writers off
                     raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} was to write and did not")
 
     return check
-
-
-def refuse_misspelt_metrics(entries: list[Entry]) -> None:
-    written = {name for entry in entries for name in entry.declared("writes")}
-    for entry in entries:
-        for name in entry.declared("reads"):
-            meant = None if name in written else near_miss(name, sorted(written))
-            if meant is not None:
-                raise UnknownMetric(entry.name, name, meant)

@@ -78,7 +78,7 @@ class Entry:
         return _stopping_all(function) if self.is_in_team else function
 
     def declared(self, option: str) -> tuple[str, ...]:
-        """Return what the callback declares as after, before, reads or writes."""
+        """Return what the callback declares as after, before, reads, writes or may_write."""
         value = getattr(self.subject, option, ())
         several = (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(one.__name__ if isinstance(one, type) else one for one in several)

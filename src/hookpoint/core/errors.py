@@ -11,7 +11,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     │   ├── NotACallback (TypeError)          a class, or an object without a handler, in a list of callbacks
     │   ├── NoTrigger                         .when(...) on a callback without on_trigger
     │   ├── OrderError                        a cycle, or a callback that would have to leave its pipeline
-    │   ├── UnknownMetric                     a metric that is read is nearly one that is written
+    │   ├── UnknownMetric                     a metric is read that nothing in the run logs
     │   └── BadOption                         on_error or ranks has a value nobody knows
     ├── BadSchedule (ValueError)              a schedule that can never be meant
     ├── BadGuard (TypeError)                  a guard around something it cannot see into
@@ -227,10 +227,13 @@ class OrderError(CompileError):
 
 
 class UnknownMetric(CompileError):
-    """A metric that is read is nearly one that is written."""
+    """A metric is read that nothing in the run logs."""
 
-    def __init__(self, owner: str, name: str, meant: str) -> None:
-        super().__init__(text(f"{owner} reads '{name}', which nobody writes; '{meant}' is written.", read=f"'{meant}'"))
+    def __init__(self, owner: str, name: str, known: Iterable[str], meant: str | None, *, validates: bool = True) -> None:
+        hint = "" if meant is None else f" Did you mean '{meant}'?"
+        cures = {} if validates else {"give": "validation data: fit(train, val, epochs=...)"}
+        cures["log"] = "it in a callback, with run.log, or in the model, with hookpoint.log"
+        super().__init__(text(f"{owner} reads '{name}', which nothing logs.{hint}", known=listed(known), **cures))
         self.owner, self.name, self.meant = owner, name, meant
 
 
@@ -264,15 +267,10 @@ class BadRetention(HookpointError, ValueError):
 class MissingMetric(HookpointError, KeyError):
     """A metric that was to be read is not there."""
 
-    def __init__(self, name: str, known: Iterable[str], *, reader: str = "", why: str = "") -> None:
+    def __init__(self, name: str, known: Iterable[str], *, reader: str = "", why: str = "", **cures: str) -> None:
         who = f"{reader} reads" if reader else "there is no metric"
-        super().__init__(
-            text(
-                f"{who} '{name}'{f', {why}' if why else ''}.",
-                known=listed(known),
-                log=f'run.log({{"{name}": value}}) before it is read',
-            )
-        )
+        cures = {"known": listed(known), "log": f'run.log({{"{name}": value}}) before it is read', **cures}
+        super().__init__(text(f"{who} '{name}'{f', {why}' if why else ''}.", **cures))
         self.name = name
 
 

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback import Callback
-from hookpoint.core.calls import calls_of, check_reads, gates_of, refuse_misspelt_metrics, schedule_key
+from hookpoint.core.calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.costs import Cost
 from hookpoint.core.current import current_run
 from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
 from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of, is_anything
-from hookpoint.core.errors import MissingMetric, OutsideRun, StopRun, text
+from hookpoint.core.errors import OutsideRun, StopRun, text
 from hookpoint.core.explain import explain
 from hookpoint.core.handlers import Handler, answering
 from hookpoint.core.order import Order
@@ -32,7 +32,7 @@ logger = logging.getLogger("hookpoint")
 class Hooks:
     """Callbacks made ready: validated, ordered, and resolved into one function per point.
 
-    Compiling finds every mistake it can: near misses of points and metrics, unknown arguments, cycles, a class where an
+    Compiling finds every mistake it can: near misses of points, unknown arguments, cycles, a class where an
     instance belongs. The list is copied, never edited. Callbacks whose `ranks` leave this rank out are left out here.
 
     >>> hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
@@ -41,11 +41,11 @@ class Hooks:
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
-        everywhere = entries_of(callbacks, is_in_team=is_in_team)
-        self.entries = [entry for entry in everywhere if entry.belongs_on(rank, local_rank)]
+        self.of_all_ranks = entries_of(callbacks, is_in_team=is_in_team)
+        self.entries = [entry for entry in self.of_all_ranks if entry.belongs_on(rank, local_rank)]
         # All ranks have to know what any of them reads: the mean over all of them is what it gets.
-        self.read_by_steps = frozenset(name for entry in everywhere if entry.reads_by_steps for name in entry.declared("reads"))
-        refuse_misspelt_metrics(self.entries)
+        by_steps = [entry for entry in self.of_all_ranks if entry.reads_by_steps]
+        self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first of them is to be around the others, and is asked last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
@@ -119,14 +119,6 @@ class Hooks:
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
-
-    def never_came(self, run: Run) -> MissingMetric | None:
-        """Return the error for the first metric that is read and was never logged, or None."""
-        for entry in self.entries:
-            for name in entry.declared("reads"):
-                if name not in run.metrics:
-                    return MissingMetric(name, run.metrics, reader=entry.name, why="which never came in the whole run")
-        return None
 
     # Points of one's own
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks import Hooks
     from hookpoint.core.leaving import Leaving
     from hookpoint.core.logbook import Logbook
+    from hookpoint.core.missing_metrics import MissingMetrics
     from hookpoint.core.passes import Pass
     from hookpoint.core.resuming import Resuming
     from hookpoint.core.run import Run
@@ -35,6 +36,7 @@ class Levels:
     hooks: Hooks
     leaving: Leaving
     logbook: Logbook
+    missing: MissingMetrics
     resuming: Resuming
     saving: Saving
     share: StepShare
@@ -77,6 +79,7 @@ class Levels:
 
     def open_epoch(self) -> None:
         run = self.running()
+        self.missing.check_before_epoch(run)
         self.resuming.enter_epoch()
         self.clocks.epoch = self.epochs_opened + 1
         self.passes_opened = 0

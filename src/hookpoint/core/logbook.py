@@ -20,6 +20,11 @@ PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
 ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
 
 
+def logged_name(name: str, mode: str) -> str:
+    """Return the name under which a value that is logged in a validation or prediction pass is known."""
+    return name if name.startswith(ALREADY_SAID[mode]) else PREFIX[mode] + name
+
+
 class Page:
     """What one pass has logged: a mean per name since the last log step, one of the whole pass, and what was put last."""
 
@@ -59,6 +64,7 @@ class Logbook:
         self._between: dict[str, Any] = {}
         self.shared: Shared | None = None  # in a team: how the means of all processes become one
         self.loss_check: LossCheck | None = None
+        self.has_validated = False  # a validation pass of the run itself is over
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
     def open_page(self, mode: str, *, aside: bool = False, is_shared: bool = False) -> None:
@@ -76,8 +82,8 @@ class Logbook:
             page.window[name].add(value, weight)  # the way of all values but the first since a log step
             self.metrics.refresh(name, value)
             return
-        if page is not None and page.mode != "train" and not as_given and not name.startswith(ALREADY_SAID[page.mode]):
-            name = PREFIX[page.mode] + name
+        if page is not None and page.mode != "train" and not as_given:
+            name = logged_name(name, page.mode)
         if page is None:
             self.metrics.observe(name, value, self._clocks.moment)
             self._between[name] = value
@@ -188,6 +194,7 @@ class Logbook:
         """Send the results of a finished pass; what was put was sent then."""
         page = self._pages.pop()
         if not page.aside:
+            self.has_validated |= page.mode == "val"
             self._send({name: value for name, value in page.whole.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:

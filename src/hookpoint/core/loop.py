@@ -33,7 +33,9 @@ from hookpoint.core.leaving import Leaving
 from hookpoint.core.levels import Levels
 from hookpoint.core.logbook import Logbook
 from hookpoint.core.loss_check import OnNonFinite, loss_check
+from hookpoint.core.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.metrics import Floats, floats_one_by_one
+from hookpoint.core.missing_metrics import MissingMetrics
 from hookpoint.core.monitors import Monitors
 from hookpoint.core.parts import own_parts
 from hookpoint.core.passes import MODES, Pass
@@ -50,7 +52,7 @@ from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
 from hookpoint.core.store import Resume, Store
 from hookpoint.core.talk import Talk
-from hookpoint.core.team import Solo, Team
+from hookpoint.core.team import Solo, Team, place_by_environment
 from hookpoint.core.team_clocks import TeamClocks
 from hookpoint.core.terminal import be_silent
 from hookpoint.core.verdicts import Verdicts
@@ -97,6 +99,7 @@ class Loop(Levels):
         prepare: Callable[[Any], Any] | None = None,
         begin: Callable[[Run], None] | None = None,
         run_points: bool = True,
+        names: MetricNames = UNKNOWN,
         team: Callable[[], Team] = Solo,
         on_nonfinite: OnNonFinite = "warn",
     ) -> None:
@@ -113,11 +116,7 @@ class Loop(Levels):
             "config": config_of(config),
         }
         self._make_team = team
-        self._place = {
-            "rank": _number("RANK", 0),
-            "local_rank": _number("LOCAL_RANK", 0),
-            "world_size": _number("WORLD_SIZE", 1),
-        }
+        self._place = place_by_environment()
         self._compile = partial(Hooks, _completed(callbacks))
         self.hooks = self._compiled()
         self.agreement: Agreement | None = None
@@ -138,6 +137,7 @@ class Loop(Levels):
         self.prepare = prepare
         self._begin = begin
         self._run_points = run_points
+        self._names = names
         self._run: Run | None = None
         self._was_entered = False
 
@@ -199,6 +199,9 @@ class Loop(Levels):
         if self._was_entered or self._compiled_for != self._here():
             self.hooks = self._compiled()  # with schedules that count from the start
         self._was_entered = True
+        self.missing = MissingMetrics(self.hooks.of_all_ranks, self.hooks.entries, self._names)
+        if self._run_points:
+            self.missing.check_names(is_chief=self._place["rank"] == 0)
         self.clocks = Clocks() if self.team.size == 1 else TeamClocks()
         self.logbook = Logbook(
             self.clocks,
@@ -339,8 +342,9 @@ class Loop(Levels):
             self.logbook.loss_check.look()
         problems += run.monitors.take_errors()
         problems += self.hooks.contain("on_run_end", run, monitors=True) if self._run_points else []
-        missing = self.hooks.never_came(run) if self._run_points and failure is None and not run._verdicts.stop else None
-        return problems if missing is None else [*problems, missing]
+        if self._run_points and failure is None and not run._verdicts.stop:
+            self.missing.say_at_end(run)
+        return problems
 
     def _clean_up(self) -> None:
         run = self.running()
@@ -390,10 +394,6 @@ class Loop(Levels):
             Verdicts.ask_stop_epoch(self.running()._verdicts)
         else:
             self.running()._verdicts.ask_stop_epoch()
-
-
-def _number(variable: str, default: int) -> int:
-    return int(os.environ.get(variable, default))
 
 
 def _completed(callbacks: Any) -> Any:

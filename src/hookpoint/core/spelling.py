@@ -27,10 +27,13 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that was most likely meant by name, or None; never name itself.
 
     A miss is one typing slip, the same words in another order (on_begin_epoch), or another word for begin and end
-    (on_epoch_start). Names that differ in a digit alone (top1, top5) are two names.
+    (on_epoch_start). Names with other digits (top1 and top5, kl_1_2 and kl_2_1) are two names.
     """
     words = sorted(SYNONYMS.get(word, word) for word in name.split("_"))
     for candidate in known:
+        numbers = [[c for c in text if c.isdigit()] for text in (name, candidate)]
+        if all(numbers) and numbers[0] != numbers[1]:
+            continue
         if candidate != name and (sorted(candidate.split("_")) == words or _typo(name, candidate)):
             return candidate
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -86,3 +87,9 @@ class Solo:
 
     def close(self) -> None:
         pass
+
+
+def place_by_environment() -> dict[str, int]:
+    """Return the rank, local rank and world size that a launcher has set; of a process on its own, those of one."""
+    variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
+    return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}

@@ -35,6 +35,7 @@ class Armed(ABC):
     """A schedule that counts. `moment` is "iter" or "epoch" for triggers, None where every tick may be asked."""
 
     ticks = 0
+    has_fired = False  # since it was armed
 
     @abstractmethod
     def ready(self, run: Run, moment: str | None) -> bool:
@@ -50,6 +51,8 @@ class Armed(ABC):
         """Say whether it is due now, and move on; a counter's tick that something else forbids is passed all the same."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
+        if due:
+            self.has_fired = True
         return due
 
     def quick_test(self, name: str, moment: str | None) -> str | None:

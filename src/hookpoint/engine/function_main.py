@@ -13,6 +13,8 @@ from hookpoint.core.run import Run
 class FunctionMain(MainCallback):
     """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`."""
 
+    writes_anything = True
+
     def __init__(self, function: Callable[[Run], Any]) -> None:
         if isinstance(function, type):
             raise NotACallback.a_class(function)

@@ -73,3 +73,9 @@ class HookedLoader(DataLoader[Any]):
 def as_it_is(batch: Any) -> Any:
     """Return a batch that is made already."""
     return batch
+
+
+def settings_of(train: Any, val: Any) -> dict[str, Any]:
+    """Return the settings of loaders that have any, for the checkpoint."""
+    loaders = {"fit/data": train, "fit/validation data": val}
+    return {name: one.settings for name, one in loaders.items() if isinstance(one, HookedLoader) and one.settings}

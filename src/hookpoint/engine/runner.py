@@ -27,8 +27,9 @@ from hookpoint.engine.checks import check_counts, check_schedule, overrides, ref
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device
 from hookpoint.engine.evaluated_weights import load_evaluated_weights
+from hookpoint.engine.fit_names import names_of_fit
 from hookpoint.engine.function_main import FunctionMain
-from hookpoint.engine.hooked_loader import HookedLoader
+from hookpoint.engine.hooked_loader import settings_of
 from hookpoint.engine.keeping import kept_in, unwrapped
 from hookpoint.engine.metric_set import MetricSet
 from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
@@ -109,6 +110,7 @@ class Runner:
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
+        self._metrics = dict(metrics or {})
         self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
@@ -190,9 +192,20 @@ class Runner:
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(run._clocks)
 
-        state = {**self._state, "fit/validation": schedule, **self._sharing.state, **_settings_of(train, val)}
+        state = {**self._state, "fit/validation": schedule, **self._sharing.state, **settings_of(train, val)}
+        passed = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "criterion": self.criterion,
+            "lr_scheduler": self.lr_scheduler,
+            "metrics": self._metrics,
+            "callbacks": self._callbacks,
+            "train": train,
+            "val": val,
+        }
+        names = names_of_fit(passed, self._step_options["lr_metric"], lr_each_step=self._steps_lr_with_optimizer)
         with (
-            self._running(inside, begin, state=state) as run,
+            self._running(inside, begin, state=state, names=names) as run,
             training(self.model),
             deterministic_algorithms(self._deterministic),
         ):
@@ -208,8 +221,6 @@ class Runner:
                         run.fire("on_lr_adjust")
                 if is_over:
                     run.stop(f"max_steps={max_steps} is reached", alike=True)
-            if not run._verdicts.stop:
-                self._stepper.check_metric_came(run)
         return run
 
     def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
@@ -377,12 +388,6 @@ class Runner:
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation
-
-
-def _settings_of(train: Any, val: Any) -> dict[str, Any]:
-    """Return the settings of loaders that have any, for the checkpoint."""
-    loaders = {"fit/data": train, "fit/validation data": val}
-    return {name: one.settings for name, one in loaders.items() if isinstance(one, HookedLoader) and one.settings}
 
 
 def _asks_in_epochs(schedule: When | None, val: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from hookpoint.core.dispatch import Dispatch
-from hookpoint.core.errors import BadLoop, MissingMetric, text
+from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Run, set_now
@@ -66,7 +66,6 @@ class TorchStepper:
         self._in_window = 0
         self._left_out = False
         self._values_read: dict[int, int] = {}
-        self._waits_for: str | None = None
 
     def count_steps(self, run: Run) -> None:
         """Count steps and fire their points here, where all of them are made, and not through the optimizer's hooks.
@@ -133,11 +132,6 @@ class TorchStepper:
             else:
                 self._step_on_plateau(run, scheduler)
 
-    def check_metric_came(self, run: Run) -> None:
-        """Refuse to end a run whose plateau scheduler never got its metric: it was misspelt, or nobody logged it."""
-        if self._waits_for is not None:
-            raise MissingMetric(self._waits_for, run.metrics, reader="the plateau scheduler", why="which never came")
-
     def finish(self, run: Run) -> None:
         """Step with what a last short window has gathered: for data whose end nobody knew.
 
@@ -169,11 +163,10 @@ class TorchStepper:
             "in_window": self._in_window,
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "values_read": [self._values_read.get(id(scheduler), 0) for scheduler in run.schedulers],
-            "waits_for": self._waits_for,
         }
 
     def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None:
-        self._in_window, self._waits_for = state["in_window"], state["waits_for"]
+        self._in_window = state["in_window"]
         if self._scaler is not None and state["scaler"] is not None:
             self._scaler.load_state_dict(state["scaler"])
         for scheduler, values in zip(run.schedulers, state["values_read"], strict=False):
@@ -228,7 +221,6 @@ class TorchStepper:
         if values > self._values_read.get(id(scheduler), 0):
             self._values_read[id(scheduler)] = values
             scheduler.step(run.metrics[name])
-        self._waits_for = None if values else name
 
     def _apply(self, run: Run) -> None:
         self._in_window = 0
