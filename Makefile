@@ -19,7 +19,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults test-parallel lint bench bench-parallel bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel lint bench bench-parallel bench-peers docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,14 +27,17 @@ help: ## list the targets
 demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
 	@$(VENV)/bin/hookpoint demo
 
-test: lint ## lint, then run every test
+test: lint ## lint, then run the tests (eight minutes on two cores)
 	@$(PY) -m pytest -n auto
 
+test-all: lint ## lint, then run every test, the slow ones too
+	@$(PY) -m pytest -n auto -m ''
+
 faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)
-	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto tests/faults
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto -m '' tests/faults
 
 test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
-	@HOOKPOINT_FAULTS=all $(PY) -m pytest tests/parallel tests/examples/test_parallel.py
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
 
 lint: $(VENV)/.stamp-dev ## check style, formatting and types
 	@$(PY) -m ruff check

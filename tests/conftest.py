@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
 
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
 # The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+MEMORY = Path("/dev/shm")  # a file system in memory, where there is one: tests write thousands of checkpoints, each synced to disk
+MEMORY_BYTES = 2 * 2**30
+
+
+def pytest_configure(config):
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.option.basetemp is None and os.access(MEMORY, os.W_OK):
+        if shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+            config.option.basetemp = mkdtemp(prefix="hookpoint-tests-", dir=MEMORY)
+            config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+def pytest_collection_finish(session):
+    gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
 
 
 def pytest_terminal_summary(terminalreporter):

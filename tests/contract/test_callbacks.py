@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy
@@ -178,6 +179,21 @@ def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="a
     return run
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return what a checkpoint keeps of a callback after a whole run; each class is trained once, whatever is compared with it."""
+    states = {}
+
+    def state_of(name):
+        if name not in states:
+            workdir, callback = tmp_path_factory.mktemp(name), make(name)
+            train(workdir, callback)
+            states[name] = kept(workdir, callback)
+        return copied(states[name])
+
+    return state_of
+
+
 def kept(workdir, callback):
     """Return what the newest checkpoint in this workdir has of a callback, after it has been through its files."""
     store = CheckpointStore(workdir)
@@ -223,10 +239,8 @@ def test_every_class_is_in_the_table():
 
 
 @every_class
-def test_its_state_is_plain_and_comes_back_as_it_was(name, tmp_path):
-    callback = make(name)
-    train(tmp_path, callback)
-    state = kept(tmp_path, callback)
+def test_its_state_is_plain_and_comes_back_as_it_was(name, whole):
+    state = whole(name)
     assert isinstance(state, Mapping)
     assert copied(state) == state
     fresh = make(name)
@@ -241,33 +255,23 @@ def test_it_can_say_its_state_before_a_run(name):
 
 
 @every_class
-@pytest.mark.parametrize("cut_at", [5, 8])
-def test_after_a_resume_it_is_where_it_would_have_been(name, cut_at, tmp_path):
-    whole, first, second = make(name), make(name), make(name)
-    train(tmp_path / "whole", whole)
-    with pytest.raises(Cut):
-        train(tmp_path / "cut", first, cut_at=cut_at)
-    train(tmp_path / "cut", second)
-    assert comparable(kept(tmp_path / "cut", second)) == comparable(kept(tmp_path / "whole", whole))
+def test_after_each_resume_it_is_where_it_would_have_been(name, whole, tmp_path):
+    for cut_at in (5, 8):  # after a checkpoint between epochs, and after one inside an epoch
+        with pytest.raises(Cut):
+            train(tmp_path, make(name), cut_at=cut_at)
+    last = make(name)
+    train(tmp_path, last)
+    assert comparable(kept(tmp_path, last)) == comparable(whole(name))
 
 
 @every_class
-def test_a_fresh_run_forgets_the_one_before(name, tmp_path):
-    used, new = make(name), make(name)
-    train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0))
+@pytest.mark.parametrize("cut_at", [None, 10], ids=["a finished run", "a run that failed"])
+def test_a_fresh_run_forgets_the_one_before(name, cut_at, whole, tmp_path):
+    used = make(name)
+    with nullcontext() if cut_at is None else pytest.raises(Cut):
+        train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0), cut_at=cut_at)
     train(tmp_path / "used", used)
-    train(tmp_path / "new", new)
-    assert comparable(kept(tmp_path / "used", used)) == comparable(kept(tmp_path / "new", new))
-
-
-@every_class
-def test_a_run_that_failed_leaves_it_as_good_as_new(name, tmp_path):
-    used, new = make(name), make(name)
-    with pytest.raises(Cut):
-        train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0), cut_at=10)
-    train(tmp_path / "used", used)
-    train(tmp_path / "new", new)
-    assert comparable(kept(tmp_path / "used", used)) == comparable(kept(tmp_path / "new", new))
+    assert comparable(kept(tmp_path / "used", used)) == comparable(whole(name))
 
 
 @every_class
