@@ -16,8 +16,8 @@ class CheckpointConfig:
 
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first; beside
     seconds, its default of one step does not count. Keeps the newest `keep_checkpoint_max`, that of the end among them, and for
-    ever the first of each `keep_checkpoint_per_n_minutes` of training; with neither, the newest one. `async_save` makes training
-    wait for the copy to host memory only. `exception_save` saves also when an exception ends the run.
+    ever the first of each `keep_checkpoint_per_n_minutes` of training; with neither, the newest one. `async_save` makes
+    training wait for the copy to host memory only. `exception_save` saves also when an exception ends the run.
 
     A checkpoint always has everything, whole and with checksums: `integrated_save`, `saved_network`, `append_info`, `enc_key`,
     `enc_mode`, `incremental` and `enable_redundance` are taken at their defaults only, `crc_check` is as you like.
