@@ -23,7 +23,7 @@ class StopAtThreshold(MetricWatcher):
     """Stop the run when a metric has come down to `threshold` or, with the mode "max", up to it.
 
     `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a metric that never comes is an
-    error. Within epochs, with a metric that is measured there: `.when(Every(steps=100))`.
+    error. Within epochs, `.when(Every(steps=100))` looks at the mean of what was logged since it last looked.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `monitor`, sends the event "stop".
     Keeps the value that was enough in the checkpoint; a run that it had stopped is stopped again when it is resumed, unless
