@@ -18,7 +18,9 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-MEMORY = Path("/dev/shm")  # a file system in memory, where there is one: tests write thousands of checkpoints, each synced to disk
+MEMORY = Path(
+    "/dev/shm"
+)  # a file system in memory, where there is one: tests write thousands of checkpoints, each synced to disk
 MEMORY_BYTES = 2 * 2**30
 
 

@@ -46,6 +46,9 @@ class EarlyStopping(MetricWatcher):
     stopped is stopped again when it is resumed, unless `patience` is higher now. Runs on all ranks. A step pays nothing, a new
     best with `restore_best_weights` for a copy of the weights.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> with Loop([EarlyStopping("score", patience=2, mode="max")]) as run:
     ...     for epoch in run.epochs(10):
     ...         run.log(score=[0.5, 0.75, 0.7, 0.75, 0.8][epoch - 1])

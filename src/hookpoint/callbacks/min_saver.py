@@ -26,6 +26,9 @@ class MinSaver(BestSaver):
     value, too. Keeps the best value and its moment in the checkpoint. Runs on all ranks. Costs one comparison per trigger, and
     a checkpoint for a new best.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag
     ('MinSaver(val-error-top1)', 'best-val-error-top1')

@@ -43,6 +43,9 @@ class ModelCheckpoint(Saver):
     Reads `monitor`, sends the event "best". Keeps the best value, its step and the steps it last saved at in the checkpoint.
     Runs on all ranks. A step pays for a comparison.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
     >>> ModelCheckpoint("resnet", config=config, monitor="val_loss").rules
     {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}

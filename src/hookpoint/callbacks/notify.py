@@ -45,6 +45,9 @@ class Notify(Callback):
     of each complete epoch, unless `.when(...)` says otherwise. Reads `best`. Keeps the best value in the checkpoint. Runs on
     the chief. A step pays nothing.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> Notify("ntfys://topic", best="val_loss").name
     'Notify(val_loss)'
     """

@@ -34,6 +34,9 @@ class ReduceLROnPlateau(MetricWatcher):
     nobody else has. Reads `monitor`, sends the event "setting". Keeps the best value and what it has counted in the checkpoint.
     Runs on all ranks. A step pays nothing.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
     >>> reduce_lr.name
     'ReduceLROnPlateau(val_loss)'

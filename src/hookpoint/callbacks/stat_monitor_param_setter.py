@@ -30,6 +30,9 @@ class StatMonitorParamSetter(MetricWatcher):
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `stat_name`, sends the event
     "setting". Keeps the last values in the checkpoint. Runs on all ranks. A step pays nothing.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> setter = StatMonitorParamSetter("learning_rate", "val_error", lambda old: old * 0.1, threshold=0.0, last_k=10)
     >>> setter.name
     'StatMonitorParamSetter(learning_rate, val_error)'

@@ -29,6 +29,9 @@ class TopKSaver(Saver):
     with metric, value and place. Keeps the ranking in the checkpoint. Runs on all ranks. Costs a few comparisons per trigger,
     and a checkpoint for a value among the best.
 
+    With a step schedule it looks at the mean of what was logged since it last looked; a
+    step that logs the metric pays for an addition then.
+
     >>> saver = TopKSaver("val_accuracy", k=5, mode="max")
     >>> saver.name, saver.tag
     ('TopKSaver(val_accuracy)', 'top-val_accuracy')

@@ -36,8 +36,8 @@ STDOUT = "-"
 def export(run: RunFolder, output: str, form: str | None) -> None:
     """Write what RUN logged as a wide table: one row per step, epoch and kind, one column per metric.
 
-    The column "at" tells means since the last log step ("step") from means of whole passes ("epoch") and from values that were
-    logged between passes ("value"). Where there is no value the field is empty, in JSON the key is left out. NaN and
+    The column "at" tells means since the last log step ("step") from means of whole passes ("epoch") and from single values
+    ("value"). Where there is no value the field is empty, in JSON the key is left out. NaN and
     infinities are nan, inf and -inf, in JSON as strings. A file that is there is replaced when all is written.
 
     \b

@@ -31,7 +31,7 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print what RUN logged last, then what it logs, and what happens, as it comes.
 
-    "mean" marks means of whole passes, "value" what was logged between passes. Ends with the run, or with Ctrl-C. Where a
+    "mean" marks means of whole passes, "value" single values. Ends with the run, or with Ctrl-C. Where a
     resumed run cuts its records back, it goes on with what is new.
 
     \b

@@ -18,7 +18,7 @@ class Record:
 
     `values` holds scalars by name, or one image, histogram, text, or an event's fields under its name. Scalars become
     floats in `scalars()`, which a monitor calls off the training thread. `at` says what they are: the mean since the last
-    record ("step"), the mean of a whole pass ("epoch"), or values logged between iterations ("value"). `mode` is that of the
+    record ("step"), the mean of a whole pass ("epoch"), or values that stand for themselves ("value"). `mode` is that of the
     pass a mean belongs to, and None for everything else. `iteration` counts the training batches done.
     """
 
