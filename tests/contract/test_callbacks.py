@@ -181,7 +181,7 @@ def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="a
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return what a checkpoint keeps of a callback after a whole run; each class is trained once, whatever is compared with it."""
+    """Return what a checkpoint keeps of a callback after a whole run; each class is trained once."""
     states = {}
 
     def state_of(name):

@@ -22,23 +22,18 @@ logger = logging.getLogger("hookpoint")
 class StopAtThreshold(MetricWatcher):
     """Stop the run when a metric has come down to `threshold` or, with the mode "max", up to it.
 
-    <<<<<<< HEAD
-        `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a missing metric is an
-        error. Within epochs, with a metric that is measured there: `.when(Every(steps=100))`.
-    =======
-        `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a metric that never comes is an
-        error. Within epochs, `.when(Every(steps=100))` looks at the mean of what was logged since it last looked.
-    >>>>>>> 3ad51afb8172ea7d58b033679279ac43c86d003b
+    `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a missing metric is an
+    error. Within epochs, `.when(Every(steps=100))` looks at the mean of what was logged since it last looked.
 
-        Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `monitor`, sends the event "stop".
-        Keeps the value that was enough in the checkpoint; a run that it had stopped is stopped again when it is resumed, unless
-        that value is no longer enough. Runs on all ranks. A step pays nothing.
+    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `monitor`, sends the event "stop".
+    Keeps the value that was enough in the checkpoint; a run that it had stopped is stopped again when it is resumed, unless
+    that value is no longer enough. Runs on all ranks. A step pays nothing.
 
-        >>> with Loop([StopAtThreshold("accuracy", 0.75)]) as run:
-        ...     for epoch in run.epochs(10):
-        ...         run.log(accuracy=epoch * 0.25)
-        >>> run.epoch
-        3
+    >>> with Loop([StopAtThreshold("accuracy", 0.75)]) as run:
+    ...     for epoch in run.epochs(10):
+    ...         run.log(accuracy=epoch * 0.25)
+    >>> run.epoch
+    3
     """
 
     def __init__(self, monitor: str, threshold: float, mode: str = "auto", **options: Unpack[Options]) -> None:
