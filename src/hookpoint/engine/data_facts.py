@@ -101,8 +101,8 @@ def _named(dataset: Any) -> str:
         return name
     digest = hashlib.sha256()
     for tensor in dataset.tensors:
-        if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized and tensor.numel():
-            some = torch.linspace(0, len(tensor) - 1, min(ROWS, len(tensor))).long()
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dim() and tensor.numel():
+            some = torch.linspace(0, len(tensor) - 1, min(ROWS, len(tensor)), device="cpu").long()
             rows = tensor.detach()[some].flatten(1)[:, :COLUMNS] if tensor.dim() > 1 else tensor.detach()[some]
             digest.update(rows.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     shapes = ", ".join(str(tuple(tensor.shape[1:])) for tensor in dataset.tensors)

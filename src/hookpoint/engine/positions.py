@@ -51,7 +51,7 @@ INEXACT = "from here on the run is not bitwise identical to the one that was sav
 
 
 class TorchPositions:
-    """Find back into the data of a run with torch. Remembering costs some 100 microseconds a pass."""
+    """Find back into the data of a run with torch. Remembering costs some 200 microseconds a pass."""
 
     def __init__(self, randomness: Randomness) -> None:
         self.remembers = False

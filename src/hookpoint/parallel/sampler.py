@@ -100,8 +100,8 @@ class TeamBatchSampler:
                 joint = (joint * self.size)[: self.size]
             many = len(joint)
             yield joint[self.rank * many // self.size : (self.rank + 1) * many // self.size]
-        if draws and self.generator is not None:
-            torch.randperm(self.length, generator=self.generator)  # a RandomSampler draws once more at its end
+        if draws and self.generator is not None:  # a RandomSampler draws once more at its end
+            _permuted(self.length, self.generator)
 
     def __len__(self) -> int:
         """Return how many batches the epoch has: those before `start`, and those that follow."""
@@ -113,19 +113,20 @@ class TeamBatchSampler:
             return self.order
         if not self.shuffle:
             return list(range(self.length))
-        generator = torch.Generator()
         if isinstance(self.drawn, str):
+            generator = torch.Generator("cpu" if self.generator is None else self.generator.device)
             generator.set_state(torch.frombuffer(bytearray.fromhex(self.drawn), dtype=torch.uint8))
         else:
-            generator.manual_seed((self.seed + self.epoch) % SEEDS if self.drawn is None else self.drawn)
-        return torch.randperm(self.length, generator=generator).tolist()
+            seed = (self.seed + self.epoch) % SEEDS if self.drawn is None else self.drawn
+            generator = torch.Generator().manual_seed(seed)
+        return _permuted(self.length, generator).tolist()
 
     def _draw(self) -> int | str:
         """Draw what a RandomSampler draws when a pass begins, and return what the order comes from."""
         if self.generator is None:
             return int(torch.empty((), dtype=torch.int64).random_())
         state = self.generator.get_state().numpy().tobytes().hex()
-        torch.randperm(self.length, generator=self.generator)
+        _permuted(self.length, self.generator)
         return state
 
     def seen(self, batches: int) -> int:
@@ -175,3 +176,7 @@ class TeamBatchSampler:
         begin = self.start + (number - self.first) * joint
         is_last = number + 1 == len(self) and not self.drop_last
         return begin, self.length if is_last else begin + joint
+
+
+def _permuted(length: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randperm(length, generator=generator, device=generator.device)
