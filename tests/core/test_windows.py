@@ -413,3 +413,31 @@ def test_values_that_are_put_take_the_same_way_and_count_once(value, seen):
             for number in run.batches([1.0, 2.0, 3.0, 4.0][: 4 // run.epoch]):
                 run.put_scalar("reward", value(number))
     assert watches.seen == seen
+
+
+# On a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_readers_of_a_gpu_s_losses_make_nothing_wait_between_log_steps():
+    from hookpoint import Runner
+
+    torch.manual_seed(0)
+    data = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(12)]
+    losses, watches, puts = [], Watches("loss").when(Every(steps=1)), Watches("put").when(Every(steps=1))
+
+    @on("on_train_iter_end")
+    def look(run):
+        losses.append(run.loss.detach().clone())
+        run.put_scalar("put", run.loss)
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runner = Runner(
+        model, optimizer, torch.nn.MSELoss(), callbacks=[look, watches, puts], device="cuda", strict_sync=True, log_every=4
+    )
+    runner.fit(data, epochs=1)
+    means = [sum(float(one) for one in losses[at : at + 4]) / 4 for at in (0, 4)]
+    assert [step for step, _ in watches.seen] == [8, 12]
+    assert [value for _, value in watches.seen] == pytest.approx(means)
+    assert puts.seen == watches.seen
