@@ -18,11 +18,11 @@ class Runner(engine.Runner):
     The step is a bare loop's, bit for bit: `main` or a MainCallback in the list changes forward, backward or the
     learning-rate step. `metrics` maps names to functions of (outputs, targets) or objects with update, compute and reset.
     `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
-    state dict. `resume` says what a fit resumes from, and which weights `validate` and `predict` load if there was no fit before:
-    "auto", "must", "never" or a path. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads
-    `lr_metric`, by default val_loss or else loss. `on_nonfinite` says what happens when all losses of two log steps in a row, or
-    of an epoch, are NaN or infinite: "raise" NonFiniteLoss, or "warn" and continue. `strict_sync` makes any wait for the GPU
-    between log steps an error. `samples` is a function of the batch that returns how many samples it has.
+    state dict. `resume` says what a fit resumes from, and which weights `validate` and `predict` load before any fit: "auto",
+    "must", "never" or a path. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads
+    `lr_metric`, by default val_loss or else loss. `on_nonfinite` says what happens when all losses of two log steps in a
+    row, or of an epoch, are NaN or infinite: "raise" NonFiniteLoss, or "warn" and continue. `strict_sync` makes any wait for
+    the GPU between log steps an error. `samples` is a function of the batch that returns how many samples it has.
     `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
     Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD().
 
