@@ -14,8 +14,8 @@ class Watches(MetricWatcher):
         super().__init__(monitor, **options)
         self.taken = []
 
-    def take(self, run, step, value):
-        self.taken.append((step, value))
+    def take(self, run, moment, value):
+        self.taken.append((moment.step, value))
 
 
 def test_each_value_is_taken_once(train):
