@@ -18,9 +18,9 @@ class Runner(engine.Runner):
     The step is a bare loop's, bit for bit: `main` or a MainCallback in the list changes forward, backward or the
     learning-rate step. `metrics` maps names to functions of (outputs, targets) or objects with update, compute and reset.
     `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
-    state dict. `resume` says what a fit resumes from, and which weights `validate` and `predict` load if there was no fit before:
-    "auto", "must", "never" or a path. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads
-    `lr_metric`, by default val_loss or else loss. `strict_sync` makes any wait for the GPU between log steps an error.
+    state dict. `resume` is "auto", "must", "never" or a path: what a fit resumes from, and whose weights `validate` and
+    `predict` load without a fit before. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler
+    reads `lr_metric`, by default val_loss or else loss. `strict_sync` makes any wait for the GPU between log steps an error.
     `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
     Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD().
 
