@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 from collections import Counter
@@ -30,10 +29,6 @@ def pytest_configure(config):
 
 def _has_room(folder):
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_BYTES
-
-
-def pytest_collection_finish(session):
-    gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
 
 
 def pytest_terminal_summary(terminalreporter):
