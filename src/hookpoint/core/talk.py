@@ -33,15 +33,16 @@ class Talk:
         self._run = run
         self._is_off = ""
 
-    def gather(self, value: Any, what: str = "run.team.gather()") -> list[Any]:
+    def gather(self, value: Any, what: str = "run.team.gather()", *, counts: bool = True) -> list[Any]:
+        """Return the value of every rank. Without `counts`, the iteration is none in which the team has talked."""
         about = f"{what} {self._where()}"
-        said = self._words(lambda: about, lambda: self._team.gather([about, value]))
+        said = self._words(lambda: about, lambda: self._team.gather([about, value]), counts=counts)
         if any(one[0] != about for one in said):
             raise apart([one[0] for one in said])
         return [one[1] for one in said]
 
-    def broadcast(self, value: Any, source: int = 0, what: str = "run.team.broadcast()") -> Any:
-        return self.gather(value if self.rank == source else None, what)[source]
+    def broadcast(self, value: Any, source: int = 0, what: str = "run.team.broadcast()", *, counts: bool = True) -> Any:
+        return self.gather(value if self.rank == source else None, what, counts=counts)[source]
 
     def sums(self, values: Sequence[float], what: str = "run.team.sums()") -> list[float]:
         said = self.gather([self.model_rank, *values], what)

@@ -12,7 +12,7 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.samples import length_of
-from hookpoint.core.talk import caller
+from hookpoint.core.talk import Talk, caller
 from hookpoint.engine.checks import overrides
 from hookpoint.engine.device import place_model
 from hookpoint.engine.forward import Forward
@@ -271,8 +271,8 @@ class Shared:
         return found
 
     def _from_chief(self, drawn: Any) -> Any:
-        assert self._team is not None
-        return self._team.broadcast(drawn)
+        assert isinstance(self._team, Talk)
+        return self._team.broadcast(drawn, what="the order of the data", counts=False)
 
 
 class AsLongAsAll:
