@@ -166,7 +166,7 @@ with Loop([bar]) as run:
     assert shown.lines[0] == "ready"
     assert shown.lines[1].startswith("epoch 1/3  ")
     assert shown.lines[2] == "Traceback (most recent call last):"
-    assert shown.lines[-2] == "KeyboardInterrupt"
+    assert "KeyboardInterrupt" in shown.lines[-4:]  # a note follows if the second one met a callback
 
 
 def test_a_short_run_leaves_nothing_in_a_file(capsys):

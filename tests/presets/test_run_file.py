@@ -37,7 +37,7 @@ def test_a_run_that_finishes(tmp_path):
     assert (said["status"], said["reason"]) == ("finished", "")
     assert (said["epochs"], said["epoch"], said["epochs_done"], said["step"], said["samples"]) == (2, 2, 2, 4, 4)
     assert said["metrics"]["loss"] == 1.0
-    assert said["best"] == {"loss": {"mode": "min", "value": 1.0, "step": 4}}
+    assert said["best"] == {"loss": {"mode": "min", "value": 1.0, "epoch": 2, "iteration": 4, "step": 4}}
     assert said["callbacks"] == ["MinSaver(loss)"]
     assert said["started"] <= said["ended"]
     assert said["pid"] == os.getpid()

@@ -8,8 +8,8 @@ from typing import Any
 
 def rates_of(optimizers: Iterable[Any], key: str = "lr") -> list[float]:
     """Return the learning rate of each parameter group of each optimizer that has any."""
-    groups = (group for one in optimizers for group in _groups_of(one))
-    return [float(group[key]) for group in groups if isinstance(group, Mapping) and key in group]
+    groups = (group for one in optimizers for group in _groups_of(one) if isinstance(group, Mapping))
+    return [float(group[key]) for group in groups if group.get(key) is not None]
 
 
 def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
