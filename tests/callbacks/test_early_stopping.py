@@ -287,3 +287,16 @@ def test_mistakes_are_refused(options, says):
 def test_a_metric_that_never_comes_is_an_error():
     with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
         train(EarlyStopping("score", mode="min"), [3.0, 2.0])
+
+
+def test_the_first_epochs_that_do_not_count_need_no_value():
+    def last_epoch(logs_from):
+        with Loop([EarlyStopping("acc", patience=9, start_from_epoch=4)]) as run:
+            for epoch in run.epochs(7):
+                if epoch >= logs_from:
+                    run.log(acc=1.0)
+        return run.epoch
+
+    assert last_epoch(logs_from=5) == 7
+    with pytest.raises(MissingMetric, match="by the end of epoch 5"):
+        last_epoch(logs_from=6)
