@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
 from hookpoint.core.errors import BadLoop, MissingMetric
@@ -300,3 +301,17 @@ def test_the_first_epochs_that_do_not_count_need_no_value():
     assert last_epoch(logs_from=5) == 7
     with pytest.raises(MissingMetric, match="by the end of epoch 5"):
         last_epoch(logs_from=6)
+
+
+def test_after_a_resume_without_a_new_best_no_more_checkpoints_are_kept(tmp_path):
+    model, values = torch.nn.Linear(1, 1), [0.5, 0.6, 0.7, 0.1, 0.1]
+
+    def kept(workdir, *several):
+        for epochs in several:
+            callbacks = [ModelSaver(max_to_keep=1), EarlyStopping("acc", patience=9)]
+            with hookpoint.Loop(callbacks, model=model, workdir=workdir, monitors=[], extra_callbacks=[]) as run:
+                for epoch in run.epochs(epochs):
+                    run.log(acc=values[epoch - 1])
+        return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+    assert kept(tmp_path / "resumed", 3, 5) == kept(tmp_path / "whole", 5)

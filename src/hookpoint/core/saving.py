@@ -54,8 +54,9 @@ class Saving:
         self._last: Any = None
         savers = [entry for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
-        rules = [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
-        self._rules = {tag: keep for tag, keep in rules if keep is not None}
+        rules = [rule for entry in loop.hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
+        rules += [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
+        self._rules = {tag: keep for tag, keep in dict(rules).items() if keep is not None}
         self._limits = frozenset(tag for entry in savers for tag in getattr(entry.subject, "limits", ()))
         self._marks: dict[str, tuple[Moment, Keep | None, Mapping[str, Any]]] = {}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
