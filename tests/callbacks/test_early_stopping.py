@@ -315,3 +315,20 @@ def test_after_a_resume_without_a_new_best_no_more_checkpoints_are_kept(tmp_path
         return sorted(path.name for path in (workdir / "checkpoints").iterdir())
 
     assert kept(tmp_path / "resumed", 3, 5) == kept(tmp_path / "whole", 5)
+
+
+@pytest.mark.parametrize("ends_by", ["stop", "break"])
+def test_the_last_checkpoint_has_the_last_weights_however_the_run_ends(tmp_path, ends_by):
+    model = torch.nn.Linear(1, 1, bias=False)
+    callbacks = [EarlyStopping("val_loss", patience=9, restore_best_weights=True), MinSaver("val_loss")]
+    with hookpoint.Loop(callbacks, model=model, workdir=tmp_path, monitors=[], extra_callbacks=[]) as run:
+        for epoch in run.epochs(9):
+            value = [3.0, 1.0, 2.0][epoch - 1]
+            model.weight.data.fill_(value)
+            run.log(val_loss=value)
+            if epoch == 3 and ends_by == "break":
+                break
+            if epoch == 3:
+                run.stop("enough")
+    assert model.weight.item() == 1.0
+    assert hookpoint.load_weights(tmp_path / "checkpoints" / "last")["weight"].item() == 2.0

@@ -135,6 +135,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_run_end(self, run: Run) -> None:
         if self._weights is not None and not self._has_failed and not self._is_best_of_now(run):
+            run._loop.saving.before_restoring()
             load_state(run.model, self._weights)
             logger.info("%s restored the weights of step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
