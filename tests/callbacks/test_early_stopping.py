@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
 from hookpoint.core.errors import BadLoop, MissingMetric
@@ -287,3 +288,47 @@ def test_mistakes_are_refused(options, says):
 def test_a_metric_that_never_comes_is_an_error():
     with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
         train(EarlyStopping("score", mode="min"), [3.0, 2.0])
+
+
+def test_the_first_epochs_that_do_not_count_need_no_value():
+    def last_epoch(logs_from):
+        with Loop([EarlyStopping("acc", patience=9, start_from_epoch=4)]) as run:
+            for epoch in run.epochs(7):
+                if epoch >= logs_from:
+                    run.log(acc=1.0)
+        return run.epoch
+
+    assert last_epoch(logs_from=5) == 7
+    with pytest.raises(MissingMetric, match="by the end of epoch 5"):
+        last_epoch(logs_from=6)
+
+
+def test_after_a_resume_without_a_new_best_no_more_checkpoints_are_kept(tmp_path):
+    model, values = torch.nn.Linear(1, 1), [0.5, 0.6, 0.7, 0.1, 0.1]
+
+    def kept(workdir, *several):
+        for epochs in several:
+            callbacks = [ModelSaver(max_to_keep=1), EarlyStopping("acc", patience=9)]
+            with hookpoint.Loop(callbacks, model=model, workdir=workdir, monitors=[], extra_callbacks=[]) as run:
+                for epoch in run.epochs(epochs):
+                    run.log(acc=values[epoch - 1])
+        return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+    assert kept(tmp_path / "resumed", 3, 5) == kept(tmp_path / "whole", 5)
+
+
+@pytest.mark.parametrize("ends_by", ["stop", "break"])
+def test_the_last_checkpoint_has_the_last_weights_however_the_run_ends(tmp_path, ends_by):
+    model = torch.nn.Linear(1, 1, bias=False)
+    callbacks = [EarlyStopping("val_loss", patience=9, restore_best_weights=True), MinSaver("val_loss")]
+    with hookpoint.Loop(callbacks, model=model, workdir=tmp_path, monitors=[], extra_callbacks=[]) as run:
+        for epoch in run.epochs(9):
+            value = [3.0, 1.0, 2.0][epoch - 1]
+            model.weight.data.fill_(value)
+            run.log(val_loss=value)
+            if epoch == 3 and ends_by == "break":
+                break
+            if epoch == 3:
+                run.stop("enough")
+    assert model.weight.item() == 1.0
+    assert hookpoint.load_weights(tmp_path / "checkpoints" / "last")["weight"].item() == 2.0

@@ -20,6 +20,12 @@ def test_the_loop_knows_savers_by_their_mark():
     assert all(getattr(callbacks, name).saves for name in SAVERS)
 
 
+def test_a_saver_for_the_chief_takes_part_on_all_ranks(train, disk):
+    train([saver := MinSaver("score", ranks="chief")], [{"score": 1.0}])
+    assert saver.ranks == "all"
+    assert disk.saved == [(3, ["best-score"])]
+
+
 def test_without_a_place_to_save_to_a_saver_is_refused_at_once():
     with pytest.raises(NothingToSaveTo, match=r"^MinSaver\(loss\) has nowhere to save to"), Loop([MinSaver("loss")]):
         pytest.fail("the run must not begin")

@@ -3,8 +3,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
-from hookpoint import Callback
+from hookpoint import Callback, Loop
 from hookpoint.callbacks import TopKSaver
 from hookpoint.core.errors import MissingMetric
 
@@ -42,6 +43,19 @@ def test_it_goes_on_after_a_resume_as_if_nothing_had_happened(train, disk):
     for epochs in range(1, len(VALUES) + 1):
         train([TopKSaver("acc", 2, "max")], scores(VALUES[:epochs]))
     assert disk.kept("top-acc") == whole.kept("top-acc") == [6, 21]
+
+
+def test_after_a_resume_without_a_new_best_no_more_than_k_are_kept(tmp_path):
+    model, values = torch.nn.Linear(1, 1), [0.5, 0.6, 0.9, 0.7, 0.8]
+
+    def kept(workdir, *several):
+        for epochs in several:
+            with Loop([TopKSaver("acc", 2, "max")], model=model, workdir=workdir, monitors=[], extra_callbacks=[]) as run:
+                for epoch in run.epochs(epochs):
+                    run.log(acc=values[epoch - 1])
+        return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+    assert kept(tmp_path / "resumed", 3, 5) == kept(tmp_path / "whole", 5)
 
 
 def test_the_name_after_top_may_be_another(train, disk):

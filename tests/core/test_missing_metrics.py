@@ -182,6 +182,21 @@ def test_a_loop_may_validate_without_a_pass():
     assert last_epoch([Validation()], each=measure("val_acv")) == (3, True)
 
 
+@pytest.mark.parametrize("prefix", ["eval_", "test/", "dev-", "valid_"])
+def test_other_evaluations_may_run_every_few_epochs_too(prefix):
+    def measure(name):
+        def each(run):
+            run.log(val_loss=1.0)
+            if run.epoch % 3 == 0:
+                run.log({prefix + name: 1.0})
+
+        return each
+
+    reader = type("Evaluation", (Callback,), {"reads": (f"{prefix}acc",)})
+    assert last_epoch([reader()], each=measure("acc")) == (9, False)
+    assert last_epoch([reader()], each=measure("acv")) == (3, True)
+
+
 def test_a_loop_that_never_validates_is_told_after_its_first_epoch(caplog):
     said = []
     assert last_epoch([Validation()], each=lambda run: said.append(len(caplog.messages))) == (9, False)

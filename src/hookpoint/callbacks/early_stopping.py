@@ -73,6 +73,7 @@ class EarlyStopping(MetricWatcher):
         self.start_from_epoch = whole("EarlyStopping", "start_from_epoch", start_from_epoch)
         self.restore_best_weights = restore_best_weights
         self.verbose = verbose
+        self.marks = {f"best-{monitor}": KeepNewest(1)}
         self._patience = Patience(
             mode_of(monitor, mode),
             whole("EarlyStopping", "patience", patience),
@@ -134,6 +135,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_run_end(self, run: Run) -> None:
         if self._weights is not None and not self._has_failed and not self._is_best_of_now(run):
+            run._loop.saving.before_restoring()
             load_state(run.model, self._weights)
             logger.info("%s restored the weights of step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
@@ -144,9 +146,9 @@ class EarlyStopping(MetricWatcher):
 
     def _mark_best(self, run: Run, moment: Moment, value: float) -> None:
         """Give the checkpoint of now, if a saver writes one, the tag of the best."""
-        tag, saving = f"best-{self.monitor}", run._loop.saving
+        (tag, keep), saving = next(iter(self.marks.items())), run._loop.saving
         if saving.savers and is_current(moment, run) and not is_claimed(run, tag, besides=self):
-            saving.mark(tag, KeepNewest(1), measured(self.monitor, self.best.mode, value, moment))
+            saving.mark(tag, keep, measured(self.monitor, self.best.mode, value, moment))
 
     def _keep_weights(self, run: Run, *, measured_at: Moment) -> None:
         self._weights = self._snapshots.take({"model": whole_state(state_of(run.model))}, outlives_the_call=True)["model"]

@@ -22,8 +22,8 @@ class Saver(Callback):
 
     `rules` has each tag, with the rule of which checkpoints stay, or None where all do; `limits` the tags among them whose rule
     counts the checkpoint of the run's end, too. Two savers with one tag would delete each other's checkpoints: that is refused
-    at on_setup. Keeps the moments it last asked at in the checkpoint. Runs on all ranks: whether one or all of them write is
-    for the store to know.
+    at on_setup. Keeps the moments it last asked at in the checkpoint. Runs on all ranks, whatever `ranks` says: whether one or
+    all of them write is for the store to know.
     """
 
     saves = True
@@ -31,6 +31,7 @@ class Saver(Callback):
 
     def __init__(self, rules: Mapping[str, Keep | None], **options: Unpack[Options]) -> None:
         super().__init__(**options)
+        self.ranks = "all"  # also where the chief is asked for: it writes what all of them have saved together
         self.rules = dict(rules)
         self._asked: dict[str, Moment] = {}
         self._awaited: dict[str, Moment] = {}

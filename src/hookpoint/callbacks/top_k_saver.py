@@ -49,6 +49,7 @@ class TopKSaver(Saver):
         self.reads = (monitor_stat,)
         self.name = self.name or f"TopKSaver({monitor_stat})"
         self.best_tag = f"best-{self.tag.removeprefix('top-')}"
+        self.marks = {self.best_tag: KeepNewest(1)}
         self._keeps_best = True
         self._before = self.top.state_dict()
         self._values = NewValues(monitor_stat)
@@ -91,7 +92,7 @@ class TopKSaver(Saver):
         self.ask(run, self.tag, measured=saved_for)
         if place == 1 and self._keeps_best:
             alike = self._asks_alike(run)
-            run.save(self.best_tag, keep=KeepNewest(1), alike=alike, measured=saved_for)
+            run.save(self.best_tag, keep=self.marks[self.best_tag], alike=alike, measured=saved_for)
 
     def reset(self) -> None:
         super().reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")
+
+OTHER_EVALUATION = re.compile(r"(valid|eval|evaluation|test|dev)[_\-/]")  # names that loops use for passes of their own
 
 
 class Read(NamedTuple):
@@ -100,14 +103,21 @@ class MissingMetrics:
         others_wait = any(_waits(entry, has_validated) for entry in self._here if could_log_anything(entry))
         for read in self._pending:
             writers = self._writers(read.metric)
-            reader_waits = read.entry in self._here and _waits(read.entry, True)
+            reader_waits = read.entry in self._here and (_waits(read.entry, True) or _starts_later(read.entry, run))
             writer_waits = any(_waits(writer, has_validated) for writer in writers) if writers else others_wait
             if reader_waits or writer_waits:
                 waits.add(read.metric)
-            elif not writers and not has_validated and _is_of_validation(read.metric):
+            elif not writers and self._is_not_measured_yet(run, read.metric, has_validated):
                 waits.add(read.metric)
                 self._say_no_validation(run, read)
         return waits
+
+    def _is_not_measured_yet(self, run: Run, metric: str, has_validated: bool) -> bool:
+        """Say whether a metric is one of an evaluation that has not run: many loops evaluate every few epochs."""
+        other = OTHER_EVALUATION.match(metric)
+        if other is not None:
+            return not any(name.startswith(other[0]) for name in run.metrics)
+        return not has_validated and _is_of_validation(metric)
 
     def _has_measured(self, run: Run) -> bool:
         """Say whether a loop of the user's own validates without a pass: the epoch has logged other metrics of validation."""
@@ -148,6 +158,11 @@ def is_ours(thing: Any) -> bool:
     """Say whether a class or function is defined in hookpoint."""
     function = getattr(thing, "func", thing)  # a partial has no module
     return str(getattr(function, "__module__", "")).partition(".")[0] == "hookpoint"
+
+
+def _starts_later(entry: Entry | None, run: Run) -> bool:
+    """Say whether a callback leaves out the first epochs, as EarlyStopping may, and this is one of them."""
+    return entry is not None and run.epoch <= getattr(entry.subject, "start_from_epoch", 0)
 
 
 def _is_of_validation(metric: str) -> bool:

@@ -54,8 +54,9 @@ class Saving:
         self._last: Any = None
         savers = [entry for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
-        rules = [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
-        self._rules = {tag: keep for tag, keep in rules if keep is not None}
+        rules = [rule for entry in loop.hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
+        rules += [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
+        self._rules = {tag: keep for tag, keep in dict(rules).items() if keep is not None}
         self._limits = frozenset(tag for entry in savers for tag in getattr(entry.subject, "limits", ()))
         self._marks: dict[str, tuple[Moment, Keep | None, Mapping[str, Any]]] = {}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
@@ -143,6 +144,20 @@ class Saving:
         if self.saves:
             self._place = self.place()
 
+    def before_restoring(self) -> None:
+        """Write the last checkpoint, if there is to be one, now: at on_run_end, the model is about to get other weights."""
+        self._collect(wait=True)
+        self._ask_for_last()
+        if self._request.tags:
+            self._request.in_background = False
+            self._is_last_chance = True
+            self._write()
+
+    def _ask_for_last(self) -> None:
+        if self.savers and self.store is not None and not self._has_stopped and not self._is_kept():
+            self.ask("end")
+            self._place = {"in_epoch": False, "is_end": True}
+
     def at_end(self, failure: BaseException | None) -> None:
         """Write the last checkpoint, or that of a failure where one was asked for, and wait for what is under way."""
         if failure is None:
@@ -153,9 +168,8 @@ class Saving:
             self._request.tags = {} if self._is_in_team else wanted
             if wanted and self._is_in_team:
                 logger.warning("rank %d does not save after an exception: the other processes are elsewhere", self._run.rank)
-        elif self.savers and self.store is not None and not self._has_stopped and not self._is_kept():
-            self.ask("end")
-            self._place = {"in_epoch": False, "is_end": True}
+        else:
+            self._ask_for_last()
         if self._request.tags:
             self._request.in_background = False
             self._write()
