@@ -123,7 +123,7 @@ def _drawn_by(
     put_generators()
     if record["had_iterator"]:  # workers that stay draw no seed for themselves
         return list(sampler)
-    # In batches: only then does the loader draw its seed first, also if the sampler draws as soon as it is asked for an iterator.
+    # In batches, so that the loader draws its seed before a sampler that draws as soon as it is asked for an iterator.
     return list(DataLoader(AsGiven(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_the_only_one))
 
 
