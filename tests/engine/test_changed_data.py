@@ -76,7 +76,7 @@ def test_every_sample_of_the_epoch_is_seen_once(before, after, stop, numbers, tm
     assert all(len(batch) == after for _, batch in in_epoch[:-1])
     assert sorted(samples(rest[len(numbers) :])) == list(range(64))
     assert run.iteration == run.step == stop + len(rest)
-    lines = [record.message for record in caplog.records]
+    lines = [line for line in caplog.messages if "of the step" not in line]  # that depends on how busy the machine is
     assert len(lines) == 1
     assert lines[0].startswith(LINE.format(after, before))
     assert lines[0].endswith(INEXACT)
