@@ -74,6 +74,17 @@ def test_a_mask_of_infinities_is_saved(tmp_path):
     assert newest_good(tmp_path).manifest.step == 10
 
 
+def test_a_mask_that_is_a_frozen_parameter_is_saved(tmp_path):
+    model = nn.Linear(4, 1)
+    model.mask = nn.Parameter(torch.full((4, 4), -math.inf).triu(1), requires_grad=False)
+    model.offset = nn.Parameter(torch.zeros(1), requires_grad=False)
+    fit(tmp_path, model, batches())
+    assert newest_good(tmp_path).manifest.step == 5
+    spoil = LambdaCallback(on_train_iter_end=lambda run: run.step == 7 and model.offset.fill_(math.nan))
+    with pytest.raises(NotFinite, match=r"^offset of the model holds"):
+        fit(tmp_path, model, batches(), spoil, epochs=2)
+
+
 def test_a_mask_that_a_forward_makes_is_saved(tmp_path):
     fit(tmp_path, Masked(late=True), batches())
     assert "mask" in newest_good(tmp_path).state["parts"]["model"]

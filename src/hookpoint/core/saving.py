@@ -97,12 +97,13 @@ class Saving:
             self.resumable.check({"callbacks": self._loop.hooks.state_dict()})
 
     def begin(self) -> None:
-        """Note which buffers are finite when the run begins: they must stay so. A mask of -inf, for example, is not."""
+        """Note which buffers and frozen parameters are finite when the run begins: they must stay so. A mask of -inf is not."""
         not_finite = getattr(self.resumable, "not_finite", None)
         if not_finite is not None:
             with self._loop.may_wait():
                 for part in WEIGHTS:
-                    buffers = dict(named_buffers(self.parts[part]))
+                    frozen = [(name, one) for name, one in named_parameters(self.parts[part]) if not _is_trained(one)]
+                    buffers = dict([*named_buffers(self.parts[part]), *frozen])
                     bad = set(not_finite(buffers.items()))
                     self.finite_buffers = {**self.finite_buffers, part: [name for name in buffers if name not in bad]}
 
@@ -210,7 +211,8 @@ class Saving:
         }
 
     def _must_be_finite(self, part: str) -> list[str]:
-        return [*(name for name, _ in named_parameters(self.parts[part])), *self.finite_buffers.get(part, ())]
+        trained = (name for name, one in named_parameters(self.parts[part]) if _is_trained(one))
+        return [*trained, *self.finite_buffers.get(part, ())]
 
     def place(self) -> dict[str, Any]:
         """Return where in the epoch the run is: between epochs, before its next pass, or so many batches into one."""
@@ -349,3 +351,7 @@ def _join(store: Any, run: Run) -> None:
 def _plain(one_pass: Mapping[str, Any]) -> dict[str, Any]:
     results = {name: float(value) for name, value in one_pass["results"].items()}
     return {**one_pass, "results": results}
+
+
+def _is_trained(parameter: Any) -> bool:
+    return bool(getattr(parameter, "requires_grad", True))

@@ -123,11 +123,12 @@ def _drawn_by(
     put_generators()
     if record["had_iterator"]:  # workers that stay draw no seed for themselves
         return list(sampler)
-    return list(DataLoader(AsGiven(), sampler=sampler, batch_size=None, generator=generator, collate_fn=_as_it_is))
+    # In batches, so that the loader draws its seed before a sampler that draws as soon as it is asked for an iterator.
+    return list(DataLoader(AsGiven(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_the_only_one))
 
 
-def _as_it_is(index: Any) -> Any:
-    return index
+def _the_only_one(batch: list[Any]) -> Any:
+    return batch[0]
 
 
 class AsGiven(Dataset[Any]):

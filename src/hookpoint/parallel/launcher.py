@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from argparse import ArgumentParser, Namespace
 
@@ -15,6 +16,9 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from hookpoint.parallel.loopback import ADDRESS, interface_settings
 from hookpoint.parallel.loopback_rendezvous import BACKEND, LoopbackRendezvous
+
+# What torchrun needs to find other machines.
+OF_SEVERAL_MACHINES = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
 
 
 @record
@@ -33,6 +37,10 @@ def main() -> None:
 
 def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
     """Let the processes meet on loopback, whatever else the options say about it; --master-port still chooses the port."""
+    unused = [name for name in OF_SEVERAL_MACHINES if getattr(options, name) != parser.get_default(name)]
+    if unused:
+        given = ", ".join("--" + name.replace("_", "-") for name in unused)
+        print(f"hookpoint launch: {given} not used, all processes run on this machine; add --nnodes for more", file=sys.stderr)
     port = 0 if options.master_port == parser.get_default("master_port") else options.master_port
 
     def rendezvous(parameters: RendezvousParameters) -> LoopbackRendezvous:
