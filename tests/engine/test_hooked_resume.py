@@ -163,6 +163,28 @@ def make_runner_with_new_workers(workdir):
     return make_runner(workdir, persistent_workers=False)
 
 
+@pytest.mark.parametrize("persistent", [True, False], ids=["workers that stay", "new workers"])
+def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, persistent):
+    def fit(name, gone_at=None):
+        runner, arguments = make_runner(tmp_path / name, persistent_workers=persistent)
+
+        @runner.on("on_train_iter_end")
+        def leave(run):
+            if run.step == gone_at:
+                raise Gone
+
+        run = runner.fit(**{**arguments, "epochs": 2})
+        weights = [one.tolist() for one in runner.model.parameters()]
+        return run.step, weights, dict(run.metrics), dict(arguments["train"].settings), torch.rand(1).item()
+
+    whole = fit("whole")
+    assert whole[0] == 40
+    with pytest.raises(Gone):
+        fit("cut", 33)
+    assert fit("cut") == whole
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # three processes one after the other, with two workers each
 @pytest.mark.parametrize("make", [make_runner, make_runner_with_new_workers], ids=["workers that stay", "new workers"])
 def test_the_example_is_exact_after_a_kill_in_the_middle_of_an_epoch(monkeypatch, make):

@@ -9,8 +9,15 @@ import hookpoint
 from hookpoint.core.errors import BadLoop, HookpointError
 
 # A loop of one's own, in a module, as processes that are started afresh need it.
+# A process needs seconds to import torch, and most of these trainings have no use for it: there it is not to be found.
 MODULE = """
+import multiprocessing
+import os
 import random
+import sys
+
+if multiprocessing.parent_process() is not None and "PROVE_WITH_TORCH" not in os.environ:
+    sys.modules["torch"] = None
 
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
@@ -87,7 +94,8 @@ def test_what_a_run_forgets_is_found(trainings):
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 
-def test_a_runner_is_made_and_fitted(trainings):
+def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
+    monkeypatch.setenv("PROVE_WITH_TORCH", "1")
     proof = hookpoint.prove(trainings.with_torch, kill_at=[3])
     assert proof.ok, str(proof)
     assert proof.steps == 10

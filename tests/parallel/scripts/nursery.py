@@ -52,6 +52,7 @@ def become(order: dict[str, Any], rank: int) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": order["ranks"], "LOCAL_WORLD_SIZE": order["ranks"]}
     os.environ.update({**order["env"], **{name: str(value) for name, value in place.items()}})
     sys.argv = order["words"]
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as the interpreter does for a script
 
 
 def statuses(pids: list[int]) -> list[int]:
