@@ -14,19 +14,41 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-
-from hookpoint.presets.loop import Loop
-from hookpoint.presets.runner import Runner
-
-IMPORTED = (DTensor, Loop, Runner, fully_shard)
+# What a training imports sooner or later, each time anew in each fork if it is not here.
+IMPORTED = (
+    "hookpoint.presets.loop",
+    "hookpoint.presets.runner",
+    "numpy.random",
+    "safetensors.torch",
+    "sklearn.datasets",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.utils.tensorboard",
+)
+PACKAGES = ("hookpoint.callbacks", "hookpoint.engine", "hookpoint.monitors", "hookpoint.parallel", "hookpoint.storage")
 PATIENCE_SECONDS = 30.0
 
 
+def prepare() -> None:
+    for name in IMPORTED:
+        with suppress(ImportError):  # an extra that is not installed
+            import_module(name)
+    for name in PACKAGES:
+        package = import_module(name)
+        for module in iter_modules(package.__path__, f"{name}."):
+            import_module(module.name)
+
+
 def main() -> None:
+    prepare()
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
     for line in sys.stdin:
         order = json.loads(line)
