@@ -7,6 +7,7 @@ exception that ended it, is in a file when the child ends; a child that was kill
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -121,6 +122,7 @@ def serve() -> None:
         for found in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
             importlib.import_module(found.name)
     sys.modules["torch"].set_num_threads(1)
+    gc.freeze()  # a collection would touch, and thus copy, all that was imported
     print(json.dumps("ready"), flush=True)
     living: set[int] = set()
     try:

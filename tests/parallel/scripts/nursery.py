@@ -6,6 +6,8 @@ ended. Where one fails the others are asked to end, as by torchrun.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
@@ -49,6 +51,7 @@ def prepare() -> None:
 
 def main() -> None:
     prepare()
+    gc.freeze()  # a collection would touch, and thus copy, all that was imported
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
     for line in sys.stdin:
         order = json.loads(line)
@@ -58,9 +61,19 @@ def main() -> None:
             if pids[-1] == 0:
                 become(order, rank)
                 runpy.run_path(order["words"][0], run_name="__main__")
-                return
+                leave()
         print(json.dumps(pids), flush=True)
         print(json.dumps(statuses(pids)), flush=True)
+
+
+def leave() -> None:
+    """End as an interpreter does, but for taking apart all that was imported, which takes a second."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def become(order: dict[str, Any], rank: int) -> None:
