@@ -38,7 +38,7 @@ def _has_room(folder):
 
 @pytest.fixture
 def spread(pytestconfig):
-    """Return `spread(cases, number)`: that many of the cases, evenly spread, with the first and the last; all of them in `make test-all`."""
+    """Return `spread(cases, number)`: so many of the cases, with the first and the last; all of them in `make test-all`."""
 
     def choose(cases, number):
         cases = list(cases)
