@@ -30,7 +30,7 @@ demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of 
 test: lint ## lint, then run the tests (eight minutes on two cores)
 	@$(PY) -m pytest -n auto
 
-test-all: lint ## lint, then run every test, the slow ones too
+test-all: lint ## lint, then run every test: the slow ones too, every kill point, more generated examples
 	@$(PY) -m pytest -n auto -m ''
 
 faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)

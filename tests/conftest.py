@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
 # The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search", derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.register_profile("quick", derandomize=True, max_examples=20)
+settings.register_profile("all", derandomize=True, max_examples=100)
+settings.register_profile("search", derandomize=False, max_examples=100)
+
+QUICK = "not slow"  # the -m of the default suite, in pyproject.toml
 
 MEMORY = Path("/dev/shm")  # tests write thousands of checkpoints, and syncing each to a disk takes half of their time
 MEMORY_BYTES = 2 * 2**30
 
 
 def pytest_configure(config):
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick" if config.option.markexpr == QUICK else "all"))
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room(MEMORY):
         config.option.basetemp = mkdtemp(prefix="hookpoint-tests-", dir=MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
@@ -29,6 +34,23 @@ def pytest_configure(config):
 
 def _has_room(folder):
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_BYTES
+
+
+@pytest.fixture
+def spread(pytestconfig):
+    """Return `spread(cases, number)`: so many of the cases, with the first and the last; all of them in `make test-all`."""
+
+    def choose(cases, number):
+        cases = list(cases)
+        if pytestconfig.option.markexpr != QUICK or number >= len(cases):
+            return cases
+        return [cases[round(place * (len(cases) - 1) / (number - 1))] for place in range(number)]
+
+    return choose
+
+
+def pytest_collection_finish(session):
+    gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -4,6 +4,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROMISED = {
@@ -14,6 +17,22 @@ PROMISED = {
 }
 
 
+def test_what_is_measured_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import memory
+
+    seen: Any = memory.grown(200, 2)
+    assert [iteration for iteration, _, _ in seen] == [100, 200]
+    assert all(memory.process_peak(kind, 16) > 0 for kind in memory.KINDS)
+    tensors = dict.fromkeys(memory.KINDS, memory.tensor_peak("quiet", 16))
+    processes = memory.Group("peaks")
+    processes.timings = {kind: memory.Timing([1.0]) for kind in memory.KINDS}
+    figures = {figure.name: figure for figure in memory.figures_of(seen, tensors, processes)}
+    for name, limit in PROMISED.items():
+        assert figures[name].cells()[3] == limit
+
+
+@pytest.mark.slow
 def test_prints_every_promise_with_its_limit_and_verdict_and_writes_nothing() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "memory.py"), "--quick", "--no-write"]

@@ -4,13 +4,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "saving.py"
+NAMES = ("hookpoint, in the background", "hookpoint, at once", "torch.save", "safetensors", "DCP async_save")
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_each_way_saves_and_has_its_figure(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.sync", lambda: None)
+    import saving
+
+    group = saving.measure(1000, 1)
+    assert [figure.name for figure in saving.figures_of(group)] == [f"{name} / copy" for name in NAMES]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_a_quick_run_compares_all_ways_with_a_copy(tmp_path):
     command = [sys.executable, str(BENCHMARK), "--quick", "--no-write"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    for name in ("hookpoint, in the background", "hookpoint, at once", "torch.save", "safetensors", "DCP async_save"):
+    for name in NAMES:
         assert f"  {name} / copy" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -35,6 +35,28 @@ PROMISED = {
 }
 
 
+def test_every_row_trains_and_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import step_overhead
+
+    job, workdir = step_overhead.job_of(3), str(tmp_path)
+    candidates = step_overhead.own(job, workdir) | {
+        step_overhead.LONG: lambda: job.under_runner(workdir=workdir),
+        step_overhead.TERMINAL: lambda: step_overhead.in_a_terminal(job, workdir),
+        step_overhead.LIST: lambda: step_overhead.with_list(job, workdir),
+        step_overhead.HANGING: lambda: step_overhead.with_hanging_notifiers(job, workdir),
+    }
+    with step_overhead.unseen():
+        cpu, wall = step_overhead.measure("steps", candidates, rounds=1, steps=3)
+    step_overhead.print_group("steps", cpu, wall)
+    said = capsys.readouterr().out
+    assert all(re.search(rf"^  {re.escape(row)} +\d", said, re.MULTILINE) for row in ROWS), said
+    figures = {figure.name: figure.limit for figure in step_overhead.figures_of(cpu, wall, step_overhead.LIMITS)}
+    for name, limit in PROMISED.items():
+        assert figures[f"CPU: {name}"] == figures[f"wall: {name}"] == float(limit)
+
+
+@pytest.mark.slow
 def test_prints_every_row_and_every_promise_with_its_verdict_and_writes_nothing() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), "--quick", "--no-write", "--no-peers"]

@@ -12,14 +12,24 @@ from hookpoint.callbacks import GarbageCollector, ModelSaver, garbage_collector
 
 
 @pytest.fixture(autouse=True)
-def as_it_was():
+def as_it_was(request):
     """Have the collector on when a test begins, and as it was when it ends."""
-    thresholds = gc.get_threshold()
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.enable()
     yield
     assert gc.isenabled()
     assert gc.get_threshold() == thresholds
+    if "unfrozen" not in request.fixturenames:
+        assert frozen // 2 <= gc.get_freeze_count() <= frozen  # objects that are freed leave it
+
+
+@pytest.fixture
+def unfrozen():
+    """Have nothing frozen when a test begins; when it ends, have the suite's objects frozen again."""
+    gc.unfreeze()
+    yield
     assert gc.get_freeze_count() == 0
+    gc.freeze()
 
 
 @pytest.fixture
@@ -85,7 +95,7 @@ def test_its_schedule_goes_on_after_a_resume(collected, tmp_path):
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_after_an_exception_all_is_as_it_was(freeze):
+def test_after_an_exception_all_is_as_it_was(freeze, unfrozen):
     def look(run):
         assert not gc.isenabled()
         assert (gc.get_freeze_count() > 0) is freeze
@@ -104,7 +114,7 @@ def test_what_was_off_stays_off():
     gc.enable()
 
 
-def test_what_someone_else_froze_stays_frozen():
+def test_what_someone_else_froze_stays_frozen(unfrozen):
     gc.freeze()
     frozen = gc.get_freeze_count()
     train(GarbageCollector(freeze=True))
@@ -113,7 +123,7 @@ def test_what_someone_else_froze_stays_frozen():
     gc.unfreeze()
 
 
-def test_two_of_them_and_a_run_inside_of_a_run():
+def test_two_of_them_and_a_run_inside_of_a_run(unfrozen):
     was = []
 
     def look(run):
@@ -137,7 +147,7 @@ def is_on(queue):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_process_collects_by_itself():
+def test_a_forked_process_collects_by_itself(unfrozen):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
 

@@ -322,7 +322,7 @@ def clear(path):
         path.unlink(missing_ok=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4))
 def test_whatever_is_there_nothing_invalid_is_applied_and_nothing_fails(puts):
     logger, said = logging.getLogger("hookpoint"), []

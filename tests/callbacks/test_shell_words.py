@@ -43,7 +43,7 @@ def test_a_line_is_split_as_a_shell_would(line, expected):
     assert words(line) == expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.text(alphabet="ab-=/:?\\'\" \t", max_size=12))
 def test_words_are_those_of_shlex(line):
     try:
@@ -55,7 +55,7 @@ def test_words_are_those_of_shlex(line):
         assert words(line) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(
     st.lists(
         st.sampled_from(["a", "b", "\\", "'", '"', " ", "\n", "\\\n", "$", "`", "|", ";", "&", ">", "(", "\\$", "~"]),
@@ -146,7 +146,7 @@ def test_a_field_is_an_argument_of_the_script(line, script):
     assert as_script(Template(line, known=["run", "loss"]).pieces, [RUN, Field("loss")]) == script
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(
     st.one_of(
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),

@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from hookpoint import Callback
+from hookpoint.core.loop import EVERYWHERE
 
 PROGRAM = [sys.executable, "-m", "hookpoint"]
 
@@ -24,6 +28,45 @@ def demo(*arguments):
     return subprocess.run([*PROGRAM, "demo", *arguments], capture_output=True, text=True, check=False, timeout=110)
 
 
+@pytest.fixture
+def here(command):
+    """Run the demo in this process."""
+    threads = torch.get_num_threads()
+    yield lambda *arguments, **expected: command("demo", *arguments, **expected)
+    torch.set_num_threads(threads)
+
+
+def test_a_first_a_second_a_longer_and_a_new_run(here):
+    first = here("--epochs", "1")
+    out = first.stdout.splitlines()
+    assert out[0].startswith("of 360 digits it has never seen, the best of 1 epochs reads ")
+    assert out[2].startswith("digits finished: 1 epochs, 38 steps, ")
+    assert "  curves       runs/digits/curves.png" in out
+    assert Path("runs/digits/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "digits was finished already, and nothing was trained: 1 epochs" in here("--epochs", "1").stdout
+    longer = here("--epochs", "2")
+    assert "digits finished: 2 epochs, 76 steps" in longer.stdout
+    assert "epoch 1/2" not in longer.stderr
+    assert "digits finished: 1 epochs, 38 steps" in here("--epochs", "1", "--anew").stdout
+    assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 2
+
+
+class Interrupts(Callback):
+    def on_train_iter_end(self, run):
+        if run.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_is_answered_with_what_to_type(here):
+    EVERYWHERE.append(Interrupts())
+    try:
+        said = here("--epochs", "5", "--workdir", "here", code=130).stderr
+    finally:
+        EVERYWHERE.pop()
+    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 goes on where it was")
+
+
+@pytest.mark.slow
 def test_the_first_time_and_the_second_and_anew():
     done = demo("--epochs", "2")
     assert done.returncode == 0, done.stderr
@@ -53,6 +96,7 @@ def test_the_first_time_and_the_second_and_anew():
     assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 3
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_how_to_go_on():
     with subprocess.Popen(
         [*PROGRAM, "demo", "--epochs", "5", "--workdir", "here"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -206,7 +206,7 @@ def step(stack: list[str], event: str, mode: str | None) -> None:
         raise AssertionError(f"{event} after {top}")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples, deadline=None)
 @given(plans)
 def test_points_fire_in_an_allowed_order(plan):
     recorder, error = drive(plan)
@@ -216,7 +216,7 @@ def test_points_fire_in_an_allowed_order(plan):
     check(recorder, error)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples, deadline=None)
 @given(plans)
 def test_a_stopped_run_starts_no_further_iteration(plan):
     recorder, _ = drive(plan)
@@ -226,7 +226,7 @@ def test_a_stopped_run_starts_no_further_iteration(plan):
         assert started == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(plans)
 def test_the_run_always_ends_and_leaves_nothing_behind(plan):
     recorder, error = drive(plan)

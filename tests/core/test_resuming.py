@@ -205,12 +205,12 @@ def count_points(shape, every):
 
 @pytest.mark.parametrize("shape", ["plain", "two passes", "validates first", "no epochs", "breaks", "drawn in the body"])
 @pytest.mark.parametrize("every", [Every(steps=2), None], ids=["each second step", "each epoch"])
-def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every):
+def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every, spread):
     whole = train(Disk(), shape=shape, every=every)
     assert len(whole[-1]) > 5
     points = count_points(shape, every)
     assert points > 50
-    for point in range(1, points + 1):
+    for point in spread(range(1, points + 1), 12):
         disk = Disk()
         with pytest.raises(Killed):
             train(disk, point, shape=shape, every=every)

@@ -469,7 +469,7 @@ def run_plan(trigger, plan, *, state=None):
             return {"clocks": run._clocks.state_dict(), "callbacks": run.hooks.state_dict()}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(schedules, plans)
 def test_a_schedule_fires_just_when_the_model_says(schedule, plan):
     trigger = Trigger().when(built(schedule))
@@ -477,7 +477,7 @@ def test_a_schedule_fires_just_when_the_model_says(schedule, plan):
     assert trigger.seen == list(Model(schedule).fires(moments_of(plan)))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=2 * settings.default.max_examples)
 @given(schedules, plans, st.data())
 def test_a_schedule_goes_on_counting_after_its_state_was_written_and_read(schedule, plan, data):
     first, second = Trigger().when(built(schedule)), Trigger().when(built(schedule))

@@ -1,4 +1,4 @@
-"""Every example runs as its user would run it, says what it should, and leaves its files where it says."""
+"""Every example runs, says what it should, and leaves its files where it says; the slow tests run it as its user would."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from hookpoint import Callback
+from hookpoint.core.loop import EVERYWHERE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -46,15 +51,42 @@ def aside(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
 
 
-@pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
-def test_every_example_runs(name):
-    arguments, line = SHORT[name]
-    done = subprocess.run(command(name, *arguments), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    said = [line for line in done.stderr.splitlines() if not DEFAULTS_SAY.search(line)]
+@pytest.fixture
+def here(monkeypatch):
+    """Run an example in this process."""
+    threads = torch.get_num_threads()
+    monkeypatch.syspath_prepend(ROOT / "examples")
+
+    def run(name, *arguments, as_main=True):
+        path = str(ROOT / "examples" / name)
+        monkeypatch.setattr(sys, "argv", [path, *arguments])
+        return runpy.run_path(path, run_name="__main__" if as_main else "example")
+
+    yield run
+    torch.set_num_threads(threads)
+    for path in EXAMPLES:
+        sys.modules.pop(path.stem, None)
+
+
+def check_output(name, out, err):
+    said = [line for line in err.splitlines() if not DEFAULTS_SAY.search(line)]
     assert [line for line in said if "finds no GPU" not in line] == []
-    assert max(map(len, done.stdout.splitlines())) <= 100 or name == "text.py"  # what that one writes is up to it
-    assert re.search(rf"^{line}", done.stdout, re.MULTILINE), done.stdout
+    assert max(map(len, out.splitlines())) <= 100 or name == "text.py"  # what that one writes is up to it
+    assert re.search(rf"^{SHORT[name][1]}", out, re.MULTILINE), out
+
+
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
+def test_every_example_runs(name, here, capsys):
+    here(name, *SHORT[name][0])
+    check_output(name, *capsys.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
+def test_every_example_runs_as_a_program(name):
+    done = subprocess.run(command(name, *SHORT[name][0]), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check_output(name, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -78,6 +110,32 @@ def weights(workdir):
     return digests, [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
 
 
+class Gone(BaseException):
+    """The process is no more."""
+
+
+class Leaves(Callback):
+    """Leave, without saving anything, in the middle of an epoch."""
+
+    def on_train_iter_end(self, run):
+        if run.step == 50:
+            raise Gone
+
+
+def test_digits_cut_off_ends_with_the_same_weights(here):
+    train = here("digits.py", as_main=False)["train"]
+    train("whole", epochs=2)
+    EVERYWHERE.append(Leaves())
+    try:
+        with pytest.raises(Gone):
+            train("cut", epochs=2)
+    finally:
+        EVERYWHERE.pop()
+    train("cut", epochs=2)
+    assert weights("cut") == weights("whole")
+
+
+@pytest.mark.slow
 def test_digits_interrupted_and_killed_ends_with_the_same_weights():
     arguments = ("--epochs", "3")
     subprocess.run(command("digits.py", *arguments, "--workdir", "whole"), capture_output=True, check=True)

@@ -1,4 +1,7 @@
-"""The example of several processes, under each strategy, and as two nodes: with the callbacks of digits.py, unchanged."""
+"""The example of several processes, under each strategy, and as two nodes: with the callbacks of digits.py, unchanged.
+
+tests/parallel/test_example.py is the quick version: processes that have torch imported when they start.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,7 @@ def accuracy(processes):
     return float(found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["pipeline", *(["data", "sharded", "tensor", "averaging", "async"] if FULL else [])])
 def test_two_processes_read_digits(tmp_path, strategy):
     assert accuracy([torchrun(tmp_path, strategy, "--standalone", "--nproc-per-node", "2")]) > 97
@@ -57,6 +61,7 @@ def test_four_processes_read_digits(tmp_path):
     assert accuracy([torchrun(tmp_path, "data-tensor", "--standalone", "--nproc-per-node", "4")]) > 97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["data", *(["sharded"] if FULL else [])])
 def test_two_nodes_read_digits(tmp_path, strategy):
     with socket.socket() as free:

@@ -7,9 +7,11 @@ exception that ended it, is in a file when the child ends; a child that was kill
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-IMPORTED_ONCE = ("subject", "safetensors.torch", "torch._dynamo")  # the last is what a first optimizer imports
+IMPORTED_ONCE = ("subject", "numpy.random", "safetensors.torch", "torch.utils.tensorboard")
+IMPORTED_ONCE += ("torch._dynamo",)  # which a first optimizer imports
+PACKAGES = ("hookpoint.callbacks", "hookpoint.engine", "hookpoint.monitors", "hookpoint.presets", "hookpoint.storage")
 SECONDS = 60.0  # that no child here should take, on a machine with other things to do
 
 
@@ -114,7 +118,11 @@ def serve() -> None:
     """Fork and wait as stdin says; when it ends, kill what is left."""
     for module in IMPORTED_ONCE:
         importlib.import_module(module)
+    for name in PACKAGES:
+        for found in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
+            importlib.import_module(found.name)
     sys.modules["torch"].set_num_threads(1)
+    gc.freeze()  # a collection would touch, and thus copy, all that was imported
     print(json.dumps("ready"), flush=True)
     living: set[int] = set()
     try:

@@ -156,8 +156,9 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp_path):
-    def killed(folder, kills):
+@pytest.mark.parametrize("restarts", ["by hand", pytest.param("by torchrun", marks=pytest.mark.slow)])
+def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp_path, restarts):
+    def killed(folder, kills, attempt=None):
         import os
         import signal
         from pathlib import Path
@@ -167,7 +168,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
         import hookpoint
         from hookpoint.storage.operations import intercepted
 
-        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) if attempt is None else attempt
         where = [*kills, (-1, "", "")][attempt]
 
         def kill(operation, proceed):
@@ -190,8 +191,14 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
 
     kills = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt")]  # of which rank, at what, with which file
     kills += [(1, "create", "__1_0.distcp"), (0, "rename", ".metadata.tmp"), (0, "rename", "")] if FULL else []
-    options = ("--max-restarts", str(len(kills)), "--monitor-interval", "0.1")
-    results = launch(killed, timeout=280, torchrun=options, folder=str(tmp_path), kills=kills).results
+    given = {"folder": str(tmp_path), "kills": kills}
+    if restarts == "by hand":
+        for attempt in range(len(kills)):
+            assert launch(killed, check=False, attempt=attempt, **given).status
+        results = launch(killed, attempt=len(kills), **given).results
+    else:
+        options = ("--max-restarts", str(len(kills)), "--monitor-interval", "0.1")
+        results = launch(killed, timeout=280, torchrun=options, **given).results
     assert len(list(tmp_path.glob("killed*"))) == len(kills)
     for result in results:
         assert result["result"] == result["whole"]

@@ -192,7 +192,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, tmp_
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(20 if FULL else 2))
+@pytest.mark.parametrize("number", range(20) if FULL else [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happened(launch, tmp_path, number, whole):
     kind = ("data", "sharded")[number % 2]
     pids, workdir = tmp_path / "pids", tmp_path / "run"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import pytest
@@ -9,8 +10,16 @@ import hookpoint
 from hookpoint.core.errors import BadLoop, HookpointError
 
 # A loop of one's own, in a module, as processes that are started afresh need it.
+# A process needs seconds to import torch, and most of these trainings have no use for it: there it is not to be found.
 MODULE = """
+import os
 import random
+
+if os.environ.get("HIDE_TORCH_BELOW", str(os.getpid())) != str(os.getpid()):
+    from importlib.machinery import PathFinder as Finder
+
+    find = Finder.find_spec
+    Finder.find_spec = lambda name, *where: None if name == "torch" else find(name, *where)
 
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
@@ -65,6 +74,7 @@ def with_torch(workdir):
 def trainings(tmp_path, monkeypatch):
     (tmp_path / "trainings_to_prove.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HIDE_TORCH_BELOW", str(os.getpid()))
     yield importlib.import_module("trainings_to_prove")
     sys.modules.pop("trainings_to_prove")
 
@@ -87,7 +97,8 @@ def test_what_a_run_forgets_is_found(trainings):
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 
-def test_a_runner_is_made_and_fitted(trainings):
+def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
+    monkeypatch.delenv("HIDE_TORCH_BELOW")
     proof = hookpoint.prove(trainings.with_torch, kill_at=[3])
     assert proof.ok, str(proof)
     assert proof.steps == 10

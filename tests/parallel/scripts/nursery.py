@@ -6,6 +6,8 @@ ended. Where one fails the others are asked to end, as by torchrun.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
@@ -14,19 +16,42 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+# What a training imports sooner or later, each time anew in each fork if it is not here.
+IMPORTED = (
+    "hookpoint.presets.loop",
+    "hookpoint.presets.runner",
+    "numpy.random",
+    "safetensors.torch",
+    "sklearn.datasets",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.utils.tensorboard",
+)
+PACKAGES = ("hookpoint.callbacks", "hookpoint.engine", "hookpoint.monitors", "hookpoint.parallel", "hookpoint.storage")
+PATIENCE_SECONDS = 60.0
 
-from hookpoint.presets.loop import Loop
-from hookpoint.presets.runner import Runner
 
-IMPORTED = (DTensor, Loop, Runner, fully_shard)
-PATIENCE_SECONDS = 60  # until a process that was told to end is killed: on a busy machine it takes long to say why it ends
+def prepare() -> None:
+    for name in IMPORTED:
+        with suppress(ImportError):  # an extra that is not installed
+            import_module(name)
+    for name in PACKAGES:
+        package = import_module(name)
+        for module in iter_modules(package.__path__, f"{name}."):
+            import_module(module.name)
 
 
 def main() -> None:
+    prepare()
+    gc.freeze()  # a collection would touch, and thus copy, all that was imported
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
     for line in sys.stdin:
         order = json.loads(line)
@@ -36,9 +61,19 @@ def main() -> None:
             if pids[-1] == 0:
                 become(order, rank)
                 runpy.run_path(order["words"][0], run_name="__main__")
-                return
+                leave()
         print(json.dumps(pids), flush=True)
         print(json.dumps(statuses(pids)), flush=True)
+
+
+def leave() -> None:
+    """End as an interpreter does, but for taking apart all that was imported, which takes a second."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def become(order: dict[str, Any], rank: int) -> None:
@@ -52,6 +87,7 @@ def become(order: dict[str, Any], rank: int) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": order["ranks"], "LOCAL_WORLD_SIZE": order["ranks"]}
     os.environ.update({**order["env"], **{name: str(value) for name, value in place.items()}})
     sys.argv = order["words"]
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as the interpreter does for a script
 
 
 def statuses(pids: list[int]) -> list[int]:
