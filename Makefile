@@ -28,13 +28,13 @@ demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of 
 	@$(VENV)/bin/hookpoint demo
 
 test: lint ## lint, then run the tests (eight minutes on two cores)
-	@$(PY) -m pytest -n auto
+	@$(PY) -m pytest -n auto --dist worksteal
 
 test-all: lint ## lint, then run every test: the slow ones too, every kill point, more generated examples
-	@$(PY) -m pytest -n auto -m ''
+	@$(PY) -m pytest -n auto --dist worksteal -m ''
 
 faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)
-	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto -m '' tests/faults
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto --dist worksteal -m '' tests/faults
 
 test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
