@@ -163,8 +163,8 @@ def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
             "DCP async_save": dcp_async_save(state),
         }
     finally:
+        at_once.close()  # the inner one first: each restores the signal handlers that it found
         background.close()
-        at_once.close()
 
 
 def measure(parameters: int, rounds: int) -> Group:
