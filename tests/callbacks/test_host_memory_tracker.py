@@ -96,5 +96,6 @@ def test_without_psutil_it_says_so_once_and_does_nothing(monkeypatch, caplog):
 
 
 def test_no_process_is_left_behind():
+    before = set(psutil.Process(os.getpid()).children())  # other tests share helpers that live as long as all tests
     train(HostMemoryTracker())
-    assert psutil.Process(os.getpid()).children() == []
+    assert set(psutil.Process(os.getpid()).children()) <= before
