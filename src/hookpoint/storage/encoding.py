@@ -11,11 +11,11 @@ import base64
 import math
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hookpoint.core.elsewhere import Elsewhere
-from hookpoint.storage.tree import MAPPINGS, SEQUENCES, is_array
+from hookpoint.storage.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
 MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
 MOST_TORCH_BITS = 1024  # what torch.load takes with weights_only=True ends before 2040
@@ -40,10 +40,9 @@ def for_json(value: Any) -> Any:
         return {key: for_json(one) for key, one in value.items()}
     if kind in MAPPINGS:
         return {f"${kind.__name__}": [[for_json(key), for_json(one)] for key, one in value.items()]}
-    if kind is list:
-        return [for_json(one) for one in value]
     if kind in SEQUENCES:
-        return {f"${kind.__name__}": [for_json(one) for one in value]}
+        inner = list(value) if _are_ints(value, MOST_JSON_BITS) else [for_json(one) for one in value]
+        return inner if kind is list else {f"${kind.__name__}": inner}
     return value
 
 
@@ -60,6 +59,8 @@ def for_torch(value: Any) -> Any:
         return {"$ndarray": [value.dtype.str, list(value.shape), _tensor(value)]}
     if kind in MAPPINGS:
         return _mapping_for_torch(value)
+    if kind in (list, tuple) and _are_ints(value, MOST_TORCH_BITS):
+        return kind(value)
     if kind is list:
         return [for_torch(one) for one in value]
     if kind in SEQUENCES:
@@ -83,8 +84,13 @@ def restored(value: Any) -> Any:
             copy._metadata = restored(value._metadata)
         return copy
     if kind in (list, tuple):
-        return kind(restored(one) for one in value)
+        return kind(value) if PLAIN.issuperset(map(type, value)) else kind(restored(one) for one in value)
     return value
+
+
+def _are_ints(values: Collection[Any], most_bits: int) -> bool:
+    """Say whether all are integers of at most so many bits; the state of a random generator has 625 of them."""
+    return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= most_bits
 
 
 def _looks_tagged(value: dict[Any, Any]) -> bool:

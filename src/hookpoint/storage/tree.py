@@ -54,7 +54,7 @@ def has_tensors(tree: Any) -> bool:
     if type(tree) in MAPPINGS:
         return any(map(has_tensors, tree.values()))
     if type(tree) in SEQUENCES:
-        return any(map(has_tensors, tree))
+        return not PLAIN.issuperset(map(type, tree)) and any(map(has_tensors, tree))
     return is_tensor(tree)
 
 
@@ -89,6 +89,8 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)
     if kind in SEQUENCES:
+        if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of each random generator
+            return kind(value)
         return kind(_copied(one, (*where, number), leaf) for number, one in enumerate(value))
     if kind is Elsewhere:
         return leaf(value, where)
