@@ -132,6 +132,7 @@ def test_the_revision_is_that_of_the_main_script_and_says_whether_it_was_changed
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     git("init", "-q")
+    assert revision(script) == {}  # nothing is committed
     git("add", ".")
     git("commit", "-q", "-m", "first")
     (tmp_path / "run.log").write_text("not tracked")

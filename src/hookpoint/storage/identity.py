@@ -15,8 +15,9 @@ from hookpoint.storage.manifest import FORMAT
 
 Verdict = Literal["fine", "warned", "refused"]
 
-
 GIT_SECONDS = 2.0
+GIT_HEAD = "# branch.oid "
+GIT_NO_COMMIT = "(initial)"
 
 
 class Meaning(NamedTuple):
@@ -118,11 +119,13 @@ def _revision() -> dict[str, Any]:
     """Return the git revision of the main script, and whether tracked files were changed since; nothing where there is none."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = os.path.dirname(os.path.abspath(script)) if script else None  # a notebook's is where it runs
-    revision = _git(folder, "rev-parse", "HEAD")
-    if revision is None:
-        return {}
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"git": revision} if changes is None else {"git": revision, "git_dirty": bool(changes)}
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+    if status is None:  # slow in a large repository
+        revision = _git(folder, "rev-parse", "HEAD")
+        return {"git": revision} if revision else {}
+    lines = status.splitlines()
+    revision = next((line.removeprefix(GIT_HEAD) for line in lines if line.startswith(GIT_HEAD)), GIT_NO_COMMIT)
+    return {} if revision == GIT_NO_COMMIT else {"git": revision, "git_dirty": any(not line.startswith("#") for line in lines)}
 
 
 def _git(folder: str | None, *command: str) -> str | None:
