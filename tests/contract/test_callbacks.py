@@ -181,17 +181,20 @@ def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="a
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return what a checkpoint keeps of a callback after a whole run; each class is trained once."""
-    states = {}
+    """Return a callback after a whole run, its state in the checkpoint, and the metrics; each class is trained once.
 
-    def state_of(name):
-        if name not in states:
-            workdir, callback = tmp_path_factory.mktemp(name), make(name)
-            train(workdir, callback)
-            states[name] = kept(workdir, callback)
-        return copied(states[name])
+    The callback has been pickled before, as one is that goes to another process.
+    """
+    trained = {}
 
-    return state_of
+    def run_of(name):
+        if name not in trained:
+            workdir, callback = tmp_path_factory.mktemp(name), pickle.loads(pickle.dumps(make(name)))
+            metrics = set(train(workdir, callback).metrics)
+            trained[name] = SimpleNamespace(callback=callback, state=kept(workdir, callback), metrics=metrics)
+        return trained[name]
+
+    return run_of
 
 
 def kept(workdir, callback):
@@ -224,10 +227,9 @@ def shape(value):
 
 
 @every_class
-def test_it_declares_the_metrics_that_it_logs(name, tmp_path):
+def test_it_declares_the_metrics_that_it_logs(name, whole):
     callback = make(name)
-    run = train(tmp_path, callback)
-    others = set(run.metrics) - {"loss", "score", "summary", *callback.writes, *callback.may_write}
+    others = whole(name).metrics - {"loss", "score", "summary", *callback.writes, *callback.may_write}
     assert callback.writes_anything or not others
 
 
@@ -240,7 +242,7 @@ def test_every_class_is_in_the_table():
 
 @every_class
 def test_its_state_is_plain_and_comes_back_as_it_was(name, whole):
-    state = whole(name)
+    state = whole(name).state
     assert isinstance(state, Mapping)
     assert copied(state) == state
     fresh = make(name)
@@ -261,17 +263,19 @@ def test_after_each_resume_it_is_where_it_would_have_been(name, whole, tmp_path)
             train(tmp_path, make(name), cut_at=cut_at)
     last = make(name)
     train(tmp_path, last)
-    assert comparable(kept(tmp_path, last)) == comparable(whole(name))
+    assert comparable(kept(tmp_path, last)) == comparable(whole(name).state)
 
 
 @every_class
-@pytest.mark.parametrize("cut_at", [None, 10], ids=["a finished run", "a run that failed"])
+@pytest.mark.parametrize(
+    "cut_at", [pytest.param(None, id="a finished run", marks=pytest.mark.slow), pytest.param(10, id="a run that failed")]
+)
 def test_a_fresh_run_forgets_the_one_before(name, cut_at, whole, tmp_path):
     used = make(name)
     with nullcontext() if cut_at is None else pytest.raises(Cut):
         train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0), cut_at=cut_at)
     train(tmp_path / "used", used)
-    assert comparable(kept(tmp_path / "used", used)) == comparable(whole(name))
+    assert comparable(kept(tmp_path / "used", used)) == comparable(whole(name).state)
 
 
 @every_class
@@ -313,9 +317,8 @@ def test_a_name_that_is_given_is_its_name(name):
 
 
 @every_class
-def test_it_can_be_pickled_before_and_after_a_run(name, tmp_path):
-    callback = pickle.loads(pickle.dumps(make(name)))
-    train(tmp_path, callback)
+def test_it_can_be_pickled_before_and_after_a_run(name, whole):
+    callback = whole(name).callback
     again = pickle.loads(pickle.dumps(callback))
     assert type(again) is CLASSES[name]
     assert comparable(again.state_dict()) == comparable(callback.state_dict())
