@@ -57,6 +57,18 @@ def fails(workdir):
     raise ValueError("no data")
 
 
+class Fitted:
+    def __init__(self, workdir):
+        self.workdir = workdir
+
+    def fit(self, *, keeps):
+        train(self.workdir, keeps=keeps)
+
+
+def made(workdir):
+    return Fitted(workdir), {"keeps": True}
+
+
 def with_torch(workdir):
     import torch
 
@@ -97,6 +109,13 @@ def test_what_a_run_forgets_is_found(trainings):
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 
+def test_what_is_made_is_fitted_with_its_arguments(trainings):
+    proof = hookpoint.prove(trainings.made, kill_at=[3])
+    assert proof.ok, str(proof)
+    assert proof.steps == 12
+
+
+@pytest.mark.slow
 def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
     monkeypatch.delenv("HIDE_TORCH_BELOW")
     proof = hookpoint.prove(trainings.with_torch, kill_at=[3])

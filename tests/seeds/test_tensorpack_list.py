@@ -302,6 +302,7 @@ def test_a_run_that_is_cut_off_in_each_epoch_is_the_same(at, whole, digits, tmp_
 # The shell
 
 
+@pytest.mark.slow
 def test_touch_a_file_to_pause_the_training_and_look_around(whole, tmp_path):
     """A person at a terminal, with the bar and the printed lines in it; afterwards the run is as if nobody had looked."""
     workdir, _, seen, _ = whole
