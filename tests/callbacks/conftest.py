@@ -193,12 +193,27 @@ def rates_of_steps(train, sgd):
 
 @pytest.fixture
 def rates_of_epochs(train, sgd):
-    """Run an epoch for each row, which it logs; return the learning rate after each of them."""
+    """Run an epoch for each value of the metric, None for none; return the learning rate after each of them."""
 
-    def go(callbacks, rows, *, optimizer=None, **given):
+    def go(callbacks, values, *, metric="val_loss", optimizer=None, **given):
         seen, optimizer = [], optimizer or sgd()
         epoch_end = lambda run: seen.append(run.hyper["lr"])  # noqa: E731
+        rows = [{} if value is None else {metric: value} for value in values]
         train(callbacks, rows, batches=None, epoch_end=epoch_end, optimizer=optimizer, **given)
         return [*seen[1:], optimizer.param_groups[0]["lr"]] if seen else []
+
+    return go
+
+
+@pytest.fixture
+def train_timed(train, clock):
+    """Train with steps that take so many seconds of the clock; 1000 seconds pass after the last one of each epoch."""
+
+    def go(callbacks, *, batches=4, seconds=0.5, **given):
+        def wait(seconds):
+            clock.now += seconds
+
+        options = {"step": lambda run, batch: wait(seconds), "epoch_end": lambda run: wait(1000), "log_every": 2}
+        return train(callbacks, batches=batches, **{**options, **given})
 
     return go
