@@ -144,9 +144,13 @@ class Disk:
     def close(self): ...
 
 
-def _train(loop, callbacks, rows=None, *, epochs=1, batches=3, step=None, epoch_end=None, cut_at=None, **options):
+def _train(
+    loop, callbacks, rows=None, *, epochs=1, batches=3, epoch_begin=None, step=None, epoch_end=None, cut_at=None, **options
+):
     with loop(callbacks, **options) as run:
         for epoch in run.epochs(epochs if rows is None else len(rows)):
+            if epoch_begin is not None:
+                epoch_begin(run)
             for batch in () if batches is None else run.batches(range(batches) if isinstance(batches, int) else batches):
                 if step is not None:
                     step(run, batch)
@@ -163,9 +167,9 @@ def _train(loop, callbacks, rows=None, *, epochs=1, batches=3, step=None, epoch_
 def train():
     """Return `train(callbacks, ...)`, which trains in the core's Loop with these options, and returns the run.
 
-    An epoch has so many `batches`, or those that are given, and calls `step(run, batch)` in each; with None it has no pass.
-    Then it logs its row, where there are `rows`, one for each epoch, and calls `epoch_end(run)`. The iteration `cut_at` ends
-    with `cut_off`.
+    An epoch calls `epoch_begin(run)`; it has so many `batches`, or those that are given, and calls `step(run, batch)` in each;
+    with None it has no pass. Then it logs its row, where there are `rows`, one for each epoch, and calls `epoch_end(run)`. In
+    the iteration `cut_at` the run is cut off.
     """
     return partial(_train, Loop)
 

@@ -211,14 +211,14 @@ def test_ipython_opens_sees_the_run_and_goes_on(typist, tmp_path):
 
 @pytest.fixture
 def train_with_file(train):
-    """Train in this workdir, where the first step makes the file."""
+    """Train in this workdir, where the first epoch begins with making the file."""
 
     def go(callback, workdir, *, epochs=2, make=lambda path: None):
-        def step(run, batch):
-            if run.current_iteration == 1:
+        def begin(run):
+            if run.epoch == 1:
                 make(workdir / "INJECT_SHELL.tmp")
 
-        return train([callback], epochs=epochs, step=step, workdir=workdir)
+        return train([callback], epochs=epochs, epoch_begin=begin, workdir=workdir)
 
     return go
 
