@@ -62,10 +62,10 @@ def test_a_resumed_run_takes_nothing_twice(train_on_disk):
     assert again.taken == [(9, 3.0)]
 
 
-def test_a_second_run_starts_anew(train_on_disk, disk):
+def test_a_second_run_starts_anew(train_on_disk, new_disk):
     watches = Watches()
     train_on_disk([watches], [{"score": 1.0}, {"score": 2.0}])
-    train_on_disk([watches], [{"score": 3.0}], store=type(disk)())
+    train_on_disk([watches], [{"score": 3.0}], store=new_disk())
     assert watches.taken == [(3, 1.0), (6, 2.0), (3, 3.0)]
 
 

@@ -171,13 +171,6 @@ def test_the_best_survives_a_resume(train_on_disk, disk):
     assert (again.best.value, again.best.step) == (0.5, 12)
 
 
-def test_a_fresh_run_forgets_the_best(train_on_disk, disk):
-    saver = MinSaver("score")
-    train_on_disk([saver], scores(1.0))
-    train_on_disk([saver], scores(2.0), store=type(disk)())
-    assert (saver.best.value, saver.best.step) == (2.0, 3)
-
-
 def test_an_epoch_that_was_cut_short_does_not_count(disk):
     saver = MinSaver("score")
     with Loop([saver], store=disk) as run:

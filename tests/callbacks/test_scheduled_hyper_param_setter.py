@@ -89,9 +89,9 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("case", SCHEDULES)
 @pytest.mark.parametrize("cut_at", [1, 2, 3, 4, 5, 8])
-def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rates_of_steps, disk, case, cut_at):
+def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rates_of_steps, disk, new_disk, case, cut_at):
     points, options = SCHEDULES[case]
-    whole = rates_of_steps([ScheduledHyperParamSetter("lr", points, **options)], epochs=5, batches=2, store=type(disk)())
+    whole = rates_of_steps([ScheduledHyperParamSetter("lr", points, **options)], epochs=5, batches=2, store=new_disk())
     saver = ModelSaver()
     first = rates_of_steps(
         [ScheduledHyperParamSetter("lr", points, **options), saver], epochs=5, stop_at=cut_at, batches=2, store=disk
@@ -138,9 +138,9 @@ def test_a_setting_that_is_not_the_optimizers_is_restored_too(disk):
     assert dropouts(2) + dropouts(5) == [0.5, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_a_fresh_run_starts_anew(rates_of_steps, disk):
+def test_a_fresh_run_starts_anew(rates_of_steps, disk, new_disk):
     setter = ScheduledHyperParamSetter("lr", [(0, 0.5), (1, 0.25)])
-    for store in (disk, type(disk)()):
+    for store in (disk, new_disk()):
         assert rates_of_steps([setter], epochs=2, store=store) == [0.5, 0.25]
 
 

@@ -45,9 +45,9 @@ def test_a_run_that_it_stopped_is_stopped_again_unless_the_value_is_no_longer_en
     assert train_on_disk([StopAtThreshold("score", 1.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 3
 
 
-def test_a_second_run_starts_anew(train_on_disk, disk):
+def test_a_second_run_starts_anew(train_on_disk, disk, new_disk):
     callback = StopAtThreshold("score", 2.0, "min")
-    for store in (disk, type(disk)()):
+    for store in (disk, new_disk()):
         assert train_on_disk([callback], scores(3.0, 2.0, 1.0), store=store).epoch == 2
 
 
