@@ -85,6 +85,13 @@ def test_a_metric_that_never_comes_is_an_error(train_on_disk):
         train_on_disk([TopKSaver("acc")], [{}, {}])
 
 
+def test_a_fresh_run_forgets_the_ranking(train_on_disk, new_disk):
+    saver = TopKSaver("acc", 1, "max")
+    train_on_disk([saver], scores([5.0]))
+    train_on_disk([saver], scores([1.0]), store=new_disk())
+    assert saver.top.ranking == [(1.0, 3)]
+
+
 @pytest.mark.parametrize(("given", "message"), [({"k": 0}, "k=0 is no number"), ({"mode": "best"}, "mode='best' does not say")])
 def test_what_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
