@@ -1,16 +1,22 @@
-"""What every test runs under, and what the fault tests counted, printed under the results."""
+"""What every test runs under, what tests of all folders share, and what the fault tests counted, printed under the results."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
+
+import hookpoint
+from hookpoint.core.loop import Loop
+from hookpoint.core.store import Checkpoint, Kept, Saved
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
@@ -47,6 +53,166 @@ def spread(pytestconfig):
         return [cases[round(place * (len(cases) - 1) / (number - 1))] for place in range(number)]
 
     return choose
+
+
+class Cut(Exception):
+    """The run is cut off."""
+
+
+class Cuts(hookpoint.Callback):
+    """Cut the run off as this step ends."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_iter_end(self, run):
+        if run.step == self.step:
+            raise Cut
+
+
+class Saves(hookpoint.Callback):
+    """Ask for a checkpoint after these steps, or after each. With a clock, making one takes so many seconds."""
+
+    saves = True
+
+    def __init__(self, *steps, clock=None, seconds=50.0, in_background=False):
+        self.steps, self.clock, self.seconds, self.in_background = steps, clock, seconds, in_background
+
+    def on_train_iter_end(self, run):
+        if not self.steps or run.step in self.steps:
+            run.save("mine", in_background=self.in_background)
+
+    def state_dict(self):
+        if self.clock is not None:
+            self.clock.now += self.seconds
+        return {}
+
+
+class Recorder(hookpoint.Callback):
+    """A monitor that keeps scalars: `rows` has (at, step, scalars) of each record."""
+
+    def __init__(self):
+        self.rows = []
+
+    def on_records(self, records):
+        self.rows += [(record.at, record.step, record.scalars()) for record in records if record.kind == "scalars"]
+
+    @property
+    def steps(self):
+        """(step, scalars) of each log step."""
+        return [(step, scalars) for at, step, scalars in self.rows if at == "step"]
+
+    def of(self, name):
+        """(step, value) of each log step that has this scalar."""
+        return [(step, scalars[name]) for step, scalars in self.steps if name in scalars]
+
+
+class Disk:
+    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept` the steps that are left of a tag."""
+
+    def __init__(self):
+        self.saved, self.background, self.states, self.fails = [], [], {}, []
+        self._kept = {}
+
+    @property
+    def newest(self):
+        """The state of the newest checkpoint."""
+        return self.states[self.saved[-1][0]]
+
+    def kept(self, tag):
+        return [one.step for one in self._kept.get(tag, ())]
+
+    def open(self, resume, identity):
+        return Checkpoint("disk/newest", copy.deepcopy(self.newest)) if self.saved else None
+
+    def write(self, state, *, step, elapsed, request):
+        if self.fails and self.fails.pop(0):
+            raise OSError("disk is full")
+        self.saved.append((step, list(request.tags)))
+        self.background.append(request.in_background)
+        self.states[step] = copy.deepcopy(state)
+        for tag, keep in request.tags.items():
+            all_of_tag = [*self._kept.get(tag, ()), Kept(f"step-{step}", step, elapsed)]
+            self._kept[tag] = list(keep(all_of_tag)) if keep is not None else all_of_tag
+        return Saved(f"disk/{step}", step, list(request.tags))
+
+    def check(self, state): ...
+
+    def collect(self, *, wait=False):
+        return []
+
+    def close(self): ...
+
+
+def _train(
+    loop, callbacks, rows=None, *, epochs=1, batches=3, epoch_begin=None, step=None, epoch_end=None, cut_at=None, **options
+):
+    with loop(callbacks, **options) as run:
+        for epoch in run.epochs(epochs if rows is None else len(rows)):
+            if epoch_begin is not None:
+                epoch_begin(run)
+            for batch in () if batches is None else run.batches(range(batches) if isinstance(batches, int) else batches):
+                if step is not None:
+                    step(run, batch)
+                if run.current_iteration == cut_at:
+                    raise Cut
+            if rows is not None:
+                run.log(rows[epoch - 1])
+            if epoch_end is not None:
+                epoch_end(run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def train():
+    """Return `train(callbacks, ...)`, which trains in the core's Loop with these options, and returns the run.
+
+    An epoch calls `epoch_begin(run)`; it has so many `batches`, or those that are given, and calls `step(run, batch)` in each;
+    with None it has no pass. Then it logs its row, where there are `rows`, one for each epoch, and calls `epoch_end(run)`. In
+    the iteration `cut_at` the run is cut off.
+    """
+    return partial(_train, Loop)
+
+
+@pytest.fixture(scope="session")
+def train_public():
+    """Return what is `train` with the public Loop, which keeps checkpoints in its workdir; its defaults are left out."""
+    return partial(_train, hookpoint.Loop, extra_callbacks=[], monitors=[])
+
+
+@pytest.fixture(scope="session")
+def cut_off():
+    """Return the exception of a run that `train` or `cuts` has cut off."""
+    return Cut
+
+
+@pytest.fixture(scope="session")
+def cuts():
+    """Return `cuts(step)`: a callback that cuts the run off as this step ends."""
+    return Cuts
+
+
+@pytest.fixture(scope="session")
+def saves():
+    """Return `saves(*steps)`: a callback that asks for a checkpoint after these steps, or after each."""
+    return Saves
+
+
+@pytest.fixture(scope="session")
+def recorder():
+    """Return `recorder()`: a monitor that keeps the scalars it gets."""
+    return Recorder
+
+
+@pytest.fixture(scope="session")
+def new_disk():
+    """Return `new_disk()`: a store in memory, which deletes checkpoints by the rules they came with."""
+    return Disk
+
+
+@pytest.fixture
+def disk(new_disk):
+    return new_disk()
 
 
 def pytest_collection_finish(session):

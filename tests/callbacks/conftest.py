@@ -1,11 +1,10 @@
 """A real terminal for tests: programs run in a pseudo-terminal, and what they write is read as a screen would show it.
 
-And a disk for savers: a store that keeps checkpoints in memory, and deletes them by the rules they came with.
+And a clock that moves when it is told to, and runs of which only losses or learning rates matter.
 """
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import os
 import pty
@@ -17,11 +16,10 @@ import sys
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
-
-from hookpoint.core.loop import Loop
-from hookpoint.core.store import Checkpoint, Kept, Saved
+import torch
 
 CONTROL = re.compile(r"\x1b\[(\??)(\d*(?:;\d+)*)([A-Za-z])")
 
@@ -131,53 +129,91 @@ def _read(terminal: int, process: subprocess.Popen[bytes], signals: int) -> str:
             process.send_signal(signal.SIGINT)
 
 
-class Disk:
-    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept` the steps that are left of a tag."""
+class Clock:
+    """A clock that only moves when something takes time."""
 
     def __init__(self):
-        self.saved, self.background, self.states, self.fails = [], [], {}, []
-        self._kept = {}
+        self.now = 100.0
 
-    def kept(self, tag):
-        return [one.step for one in self._kept.get(tag, ())]
-
-    def open(self, resume, identity):
-        return Checkpoint("disk/newest", copy.deepcopy(self.states[self.saved[-1][0]])) if self.saved else None
-
-    def write(self, state, *, step, elapsed, request):
-        if self.fails and self.fails.pop(0):
-            raise OSError("disk is full")
-        self.saved.append((step, list(request.tags)))
-        self.background.append(request.in_background)
-        self.states[step] = copy.deepcopy(state)
-        for tag, keep in request.tags.items():
-            all_of_tag = [*self._kept.get(tag, ()), Kept(f"step-{step}", step, elapsed)]
-            self._kept[tag] = list(keep(all_of_tag)) if keep is not None else all_of_tag
-        return Saved(f"disk/{step}", step, list(request.tags))
-
-    def check(self, state): ...
-
-    def collect(self, *, wait=False):
-        return []
-
-    def close(self): ...
+    def __call__(self):
+        return self.now
 
 
 @pytest.fixture
-def disk():
-    return Disk()
+def clock():
+    return Clock()
 
 
 @pytest.fixture
-def train(disk):
-    """Bring the run on the disk to as many epochs as there are rows: what each epoch logs. Each has three steps."""
+def train_on_disk(train, disk):
+    """Bring the run on the disk to as many epochs as there are rows: what each epoch logs."""
+    return partial(train, store=disk)
 
-    def go(callbacks, rows, **given):
-        with Loop(callbacks, **{"store": disk, **given}) as run:
-            for epoch in run.epochs(len(rows)):
-                for _ in run.batches(range(3)):
-                    pass
-                run.log(rows[epoch - 1])
-        return run
+
+@pytest.fixture
+def train_on_losses(train):
+    """Train with these losses in each epoch, which `run.loss` is set to; with `how="log"` they are logged."""
+    steps = {"set": lambda run, loss: setattr(run, "loss", loss), "log": lambda run, loss: run.log(loss=loss)}
+
+    def go(callbacks, losses, *, how="set", **given):
+        return train(callbacks, batches=losses, step=steps.get(how), **given)
+
+    return go
+
+
+@pytest.fixture
+def sgd():
+    """Make an optimizer with a group for each of the rates, 1.0 where none is given."""
+
+    def make(*rates, **options):
+        groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates or (1.0,)]
+        return torch.optim.SGD(groups, **options)
+
+    return make
+
+
+@pytest.fixture
+def rates_of_steps(train, sgd):
+    """Train, and return the learning rate of each step. With `stop_at`, the run is stopped at that step."""
+
+    def go(callbacks, *, batches=1, optimizer=None, stop_at=None, **given):
+        seen, optimizer = [], optimizer or sgd()
+
+        def step(run, batch):
+            seen.append(run.hyper["lr"])
+            optimizer.step()
+            if run.step == stop_at:
+                run.stop("cut")
+
+        train(callbacks, batches=batches, step=step, optimizer=optimizer, **given)
+        return seen
+
+    return go
+
+
+@pytest.fixture
+def rates_of_epochs(train, sgd):
+    """Run an epoch for each value of the metric, None for none; return the learning rate after each of them."""
+
+    def go(callbacks, values, *, metric="val_loss", optimizer=None, **given):
+        seen, optimizer = [], optimizer or sgd()
+        epoch_end = lambda run: seen.append(run.hyper["lr"])  # noqa: E731
+        rows = [{} if value is None else {metric: value} for value in values]
+        train(callbacks, rows, batches=None, epoch_end=epoch_end, optimizer=optimizer, **given)
+        return [*seen[1:], optimizer.param_groups[0]["lr"]] if seen else []
+
+    return go
+
+
+@pytest.fixture
+def train_timed(train, clock):
+    """Train with steps that take so many seconds of the clock; 1000 seconds pass after the last one of each epoch."""
+
+    def go(callbacks, *, batches=4, seconds=0.5, **given):
+        def wait(seconds):
+            clock.now += seconds
+
+        options = {"step": lambda run, batch: wait(seconds), "epoch_end": lambda run: wait(1000), "log_every": 2}
+        return train(callbacks, batches=batches, **{**options, **given})
 
     return go

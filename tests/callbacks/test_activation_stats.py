@@ -13,18 +13,14 @@ from hookpoint.core.errors import BadLoop
 from hookpoint.monitors import read_scalars
 
 
-class Monitor(Callback):
-    def __init__(self):
-        self.values = []
-
-    def on_records(self, records):
-        for record in records:
-            for name, value in record.values.items() if record.kind == "scalars" and record.at == "step" else ():
-                if name.startswith("activation/"):
-                    self.values.append((record.step, name, float(value)))
-
-    def of(self, name):
-        return [(step, value) for step, one, value in self.values if one == name]
+def activations(monitor):
+    """Return (step, name, value) of what a monitor got of activations."""
+    return [
+        (step, name, value)
+        for step, scalars in monitor.steps
+        for name, value in scalars.items()
+        if name.startswith("activation/")
+    ]
 
 
 class Net(nn.Module):
@@ -95,8 +91,8 @@ def expected(outputs):
 
 @pytest.mark.parametrize("name", ["body.0", "body.1", "head"])
 @pytest.mark.parametrize("kind", [Net, Twice, Checkpointed, Reentrant])
-def test_they_are_those_of_hooks_that_are_registered_by_hand(kind, name):
-    monitor, model = Monitor(), made(kind)
+def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, name):
+    monitor, model = recorder(), made(kind)
     make(model, ActivationStats(name), monitors=[monitor]).fit(data(), data(1), epochs=2)
     outputs = outputs_of(kind, name)
     calls = len(outputs) // 12
@@ -108,8 +104,8 @@ def test_they_are_those_of_hooks_that_are_registered_by_hand(kind, name):
     assert left(model) == []
 
 
-def test_with_every_they_are_the_means_of_each_nth_step():
-    monitor = Monitor()
+def test_with_every_they_are_the_means_of_each_nth_step(recorder):
+    monitor = recorder()
     run = make(made(), ActivationStats("head", every=2, stats=["mean"]), monitors=[monitor], log_every=4).fit(data(), epochs=2)
     outputs = [float(one.mean()) for one in outputs_of(Net, "head")]
     means = [(outputs[step - 3] + outputs[step - 1]) / 2 for step in (4, 8, 12)]
@@ -121,8 +117,8 @@ def test_with_every_they_are_the_means_of_each_nth_step():
     assert [name for name in run.metrics if name.startswith("activation")] == ["activation/head/mean"]
 
 
-def test_with_accumulation_all_batches_of_a_step_are_measured():
-    monitor = Monitor()
+def test_with_accumulation_all_batches_of_a_step_are_measured(recorder):
+    monitor = recorder()
     make(made(), ActivationStats("head", stats="mean"), monitors=[monitor], accumulate=2).fit(data(), epochs=2)
     outputs = [float(one.mean()) for one in outputs_of(Net, "head", accumulate=2)]
     assert monitor.of("activation/head/mean") == [
@@ -146,13 +142,13 @@ def test_hooks_are_there_in_measured_iterations_only():
     assert looks.found == [[], [], names, [], [], names]
 
 
-def test_passes_in_the_middle_of_an_iteration_are_not_measured():
+def test_passes_in_the_middle_of_an_iteration_are_not_measured(recorder):
     class Looks(Callback):
         def on_train_iter_begin(self, run):
             run.evaluate([(9 * torch.ones(4, 1, 6, 6), torch.zeros(4, dtype=torch.long))])
 
     for callbacks in ([ActivationStats("head", every=1), Looks()], [ActivationStats("head", every=1)]):
-        model, monitor = made(), Monitor()
+        model, monitor = made(), recorder()
         make(model, *callbacks, monitors=[monitor]).fit(data(), epochs=1)
         values = [value for _, value in monitor.of("activation/head/max")]
         if len(callbacks) == 2:
@@ -160,13 +156,13 @@ def test_passes_in_the_middle_of_an_iteration_are_not_measured():
     assert values == with_passes
 
 
-def test_a_batch_that_is_skipped_is_not_measured():
+def test_a_batch_that_is_skipped_is_not_measured(recorder):
     class Skips(Callback):
         def on_backward_begin(self, run):
             if run.batch_idx == 1:
                 run.skip_batch()
 
-    monitor, model = Monitor(), made()
+    monitor, model = recorder(), made()
     make(model, ActivationStats("head", every=2, stats="mean"), Skips(), monitors=[monitor]).fit(data(3), epochs=1)
     assert [step for step, _ in monitor.of("activation/head/mean")] == [2]
     assert left(model) == []
@@ -185,8 +181,8 @@ def test_nothing_is_left_after_an_exception():
     assert left(model) == []
 
 
-def test_in_a_loop_of_ones_own():
-    model, monitor = made(), Monitor()
+def test_in_a_loop_of_ones_own(recorder):
+    model, monitor = made(), recorder()
     with Loop([ActivationStats("head")], model=model, extra_callbacks=[], monitors=[monitor], log_every=2) as run:
         for x, _ in run.batches(data(3)):
             model(x)
@@ -195,27 +191,28 @@ def test_in_a_loop_of_ones_own():
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_a_compiled_model_is_measured_too(in_place):
+def test_a_compiled_model_is_measured_too(recorder, in_place):
     torch.compiler.reset()
-    plain, monitor, model = Monitor(), Monitor(), made()
+    plain, monitor, model = recorder(), recorder(), made()
     make(made(), ActivationStats(["body.1", "head"]), monitors=[plain]).fit(data(), epochs=1)
     compiled = model if in_place else torch.compile(model, backend="eager")
     if in_place:
         model.compile(backend="eager")
     compiled(data(1)[0][0])
     make(compiled, ActivationStats(["body.1", "head"]), monitors=[monitor]).fit(data(), epochs=1)
-    assert [one[:2] for one in monitor.values] == [one[:2] for one in plain.values]
-    assert [one[2] for one in monitor.values] == pytest.approx([one[2] for one in plain.values], rel=1e-4)
-    assert len(monitor.values) == 3 * 8
+    values, expected = activations(monitor), activations(plain)
+    assert [one[:2] for one in values] == [one[:2] for one in expected]
+    assert [one[2] for one in values] == pytest.approx([one[2] for one in expected], rel=1e-4)
+    assert len(values) == 3 * 8
     assert left(model) == []
     torch.compiler.reset()
 
 
-def test_a_resumed_run_logs_what_it_would_have_logged(tmp_path):
+def test_a_resumed_run_logs_what_it_would_have_logged(cut_off, tmp_path):
     class Cuts(Callback):
         def on_train_iter_begin(self, run):
             if run.iteration == 8:
-                raise InterruptedError("cut off")
+                raise cut_off
 
     def fit(workdir, *others):
         stats = [ActivationStats("*", every=2), GradientStats(every=3, updates=True)]
@@ -232,7 +229,7 @@ def test_a_resumed_run_logs_what_it_would_have_logged(tmp_path):
         ]
 
     fit(tmp_path / "whole")
-    with pytest.raises(InterruptedError):
+    with pytest.raises(cut_off):
         fit(tmp_path / "cut", Cuts())
     fit(tmp_path / "cut")
     assert len(logged(tmp_path / "whole")) > 50
@@ -256,7 +253,7 @@ def test_mistakes_are_refused():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_on_a_gpu_no_step_waits():
-    monitor = Monitor()
+def test_on_a_gpu_no_step_waits(recorder):
+    monitor = recorder()
     make(made(), ActivationStats("*", every=1), monitors=[monitor], device="cuda", strict_sync=True).fit(data(), epochs=2)
     assert [step for step, _ in monitor.of("activation/body.1/zeros")] == [2, 4, 6, 8, 10, 12]

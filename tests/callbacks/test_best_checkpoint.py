@@ -22,15 +22,18 @@ from hookpoint.callbacks import (
 SCORES = (3.0, 1.0, 2.0, 4.0)
 
 
-def train(workdir, callbacks, scores=SCORES, batches=5, **options):
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(callbacks, model=model, optimizer=optimizer, workdir=workdir, **options) as run:
-        for epoch in run.epochs(len(scores)):
-            for _ in run.batches(range(batches)):
-                optimizer.step()
-            run.log(score=scores[epoch - 1])
-    return run
+@pytest.fixture
+def train_scores(train_public):
+    """Train an epoch of five steps for each of the scores."""
+
+    def go(workdir, callbacks, scores=SCORES):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rows = [{"score": score} for score in scores]
+        options = {"model": model, "optimizer": optimizer, "workdir": workdir}
+        return train_public(callbacks, rows, batches=5, step=lambda run, batch: optimizer.step(), **options)
+
+    return go
 
 
 def steps(workdir):
@@ -62,8 +65,8 @@ def of(*steps):
         [TopKSaver("score"), TopKSaver("score", k=1, filename="score-1")],
     ],
 )
-def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(tmp_path, callbacks):
-    train(tmp_path, callbacks)
+def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(train_scores, tmp_path, callbacks):
+    train_scores(tmp_path, callbacks)
     found = manifest(tmp_path, "best-score")
     assert found == manifest(tmp_path, "step-00000010"), "no limit deletes it"
     assert "best-score" in found["tags"]
@@ -77,20 +80,20 @@ def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(tmp_p
     }
 
 
-def test_each_of_the_best_has_its_value(tmp_path):
-    train(tmp_path, [TopKSaver("score", k=2)])
+def test_each_of_the_best_has_its_value(train_scores, tmp_path):
+    train_scores(tmp_path, [TopKSaver("score", k=2)])
     values = {name: manifest(tmp_path, name)["measured"].get("top-score", {}).get("value") for name in steps(tmp_path)}
     assert values == {"step-00000010": 1.0, "step-00000015": 2.0, "step-00000020": None}
 
 
-def test_stopping_early_asks_for_no_checkpoint(tmp_path):
-    train(tmp_path, [EarlyStopping("score", patience=9, mode="min"), ModelSaver().when(Every(epochs=3))])
+def test_stopping_early_asks_for_no_checkpoint(train_scores, tmp_path):
+    train_scores(tmp_path, [EarlyStopping("score", patience=9, mode="min"), ModelSaver().when(Every(epochs=3))])
     assert steps(tmp_path) == of(15, 20)
     assert not (tmp_path / "checkpoints" / "best-score").exists()
 
 
-def test_stopping_early_works_without_a_workdir():
-    assert train(None, [EarlyStopping("score", mode="min", patience=1)]).epoch == 3
+def test_stopping_early_works_without_a_workdir(train_scores):
+    assert train_scores(None, [EarlyStopping("score", mode="min", patience=1)]).epoch == 3
 
 
 def test_the_value_that_was_measured_before_the_step_says_when(tmp_path):
@@ -141,26 +144,26 @@ def test_a_run_resumes_from_a_best_that_was_measured_in_an_iteration(tmp_path):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("schedule", [None, Every(steps=2), Every(steps=3)])
-def test_a_limit_counts_the_checkpoint_of_the_end(tmp_path, number, schedule):
+def test_a_limit_counts_the_checkpoint_of_the_end(train_scores, tmp_path, number, schedule):
     saver = ModelSaver(max_to_keep=number)
-    train(tmp_path, [saver if schedule is None else saver.when(schedule)])
+    train_scores(tmp_path, [saver if schedule is None else saver.when(schedule)])
     assert len(steps(tmp_path)) == number
     assert steps(tmp_path)[-1].startswith("step-00000020")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_keep_checkpoint_max_counts_the_checkpoint_of_the_end(tmp_path, number):
+def test_keep_checkpoint_max_counts_the_checkpoint_of_the_end(train_scores, tmp_path, number):
     config = CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=number)
-    train(tmp_path, [ModelCheckpoint(config=config)])
+    train_scores(tmp_path, [ModelCheckpoint(config=config)])
     assert len(steps(tmp_path)) == number
 
 
-def test_a_backup_is_one_checkpoint(tmp_path):
-    train(tmp_path, [BackupAndRestore(save_freq=3)])
+def test_a_backup_is_one_checkpoint(train_scores, tmp_path):
+    train_scores(tmp_path, [BackupAndRestore(save_freq=3)])
     assert steps(tmp_path) == of(20)
 
 
-def test_a_limit_counts_the_checkpoint_of_a_stop_and_the_run_resumes_from_it(tmp_path):
+def test_a_limit_counts_the_checkpoint_of_a_stop_and_the_run_resumes_from_it(train_scores, tmp_path):
     saver = ModelSaver(max_to_keep=2).when(Every(steps=2))
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -172,17 +175,17 @@ def test_a_limit_counts_the_checkpoint_of_a_stop_and_the_run_resumes_from_it(tmp
                     run.stop("enough")
     assert steps(tmp_path) == of(6, 7)
     saver = ModelSaver(max_to_keep=2).when(Every(steps=2))
-    assert train(tmp_path, [saver]).step == 20
+    assert train_scores(tmp_path, [saver]).step == 20
     assert len(steps(tmp_path)) == 2
 
 
-def test_a_limit_deletes_nothing_that_another_saver_keeps(tmp_path):
+def test_a_limit_deletes_nothing_that_another_saver_keeps(train_scores, tmp_path):
     savers = [
         ModelSaver(max_to_keep=1),
         ModelSaver(max_to_keep=2, tag="odd").when(Every(steps=7)),
         MinSaver("score"),
         MaxSaver("score", filename="most"),
     ]
-    train(tmp_path, savers, scores=(9.0, *SCORES))
+    train_scores(tmp_path, savers, scores=(9.0, *SCORES))
     assert steps(tmp_path) == of(5, 14, 15, 21, 25)  # the most, one of "odd", the least, another of "odd", and the end
     assert manifest(tmp_path, "best-score")["tags"]

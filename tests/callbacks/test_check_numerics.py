@@ -25,7 +25,7 @@ def spoil(model, step, bad=math.nan):
     return spoils
 
 
-def train(callback, model=None, *, epochs=3, batches=2, others=(), body=lambda run: None, **given):
+def train_checked(callback, model=None, *, epochs=3, batches=2, others=(), body=lambda run: None, **given):
     """Run so many epochs of steps; return the step it got to before the callback ended the run, and how that said so."""
     run = None
     try:
@@ -39,13 +39,13 @@ def train(callback, model=None, *, epochs=3, batches=2, others=(), body=lambda r
 
 
 def test_good_parameters_are_good():
-    assert train(CheckNumerics(run_step=True), net()) == (6, [])
+    assert train_checked(CheckNumerics(run_step=True), net()) == (6, [])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_parameters_are_checked_at_the_end_of_epochs(bad):
     model = net()
-    step, said = train(CheckNumerics(), model, others=[spoil(model, 3, bad)])
+    step, said = train_checked(CheckNumerics(), model, others=[spoil(model, 3, bad)])
     assert step == 4
     assert said[:2] == ["CheckNumerics: NaN or infinity in the parameters at step 4.", "  now       in 1.weight"]
 
@@ -54,24 +54,26 @@ def test_parameters_are_checked_before_training():
     model = net()
     with torch.no_grad():
         model[0].bias[1] = math.inf
-    assert train(CheckNumerics(), model)[0] == 0
+    assert train_checked(CheckNumerics(), model)[0] == 0
 
 
 def test_parameters_are_checked_with_every_step_if_wanted():
     model = net()
-    step, said = train(CheckNumerics(run_as_trigger=False, run_step=True), model, batches=9, others=[spoil(model, 4)])
+    step, said = train_checked(CheckNumerics(run_as_trigger=False, run_step=True), model, batches=9, others=[spoil(model, 4)])
     assert step == 4
     assert "in the parameters at step 4." in said[0]
 
 
 def test_at_another_rhythm():
     model = net()
-    assert train(CheckNumerics().when(Every(steps=4)), model, batches=9, others=[spoil(model, 1)])[0] == 4
+    assert train_checked(CheckNumerics().when(Every(steps=4)), model, batches=9, others=[spoil(model, 1)])[0] == 4
 
 
 def test_not_as_a_trigger():
     model = net()
-    step, _ = train(CheckNumerics(run_as_trigger=False, tensors={"one": lambda run: 1.0}), model, others=[spoil(model, 1)])
+    step, _ = train_checked(
+        CheckNumerics(run_as_trigger=False, tensors={"one": lambda run: 1.0}), model, others=[spoil(model, 1)]
+    )
     assert step == 6
 
 
@@ -79,13 +81,13 @@ def test_the_loss():
     def body(run):
         run.loss = torch.tensor(math.nan if run.current_iteration == 3 else 1.0)
 
-    step, said = train(CheckNumerics(parameters=False, loss=True), body=body)
+    step, said = train_checked(CheckNumerics(parameters=False, loss=True), body=body)
     assert step == 3
     assert said[0] == "CheckNumerics: NaN or infinity in loss at step 3."
 
 
 def test_a_loss_that_is_logged():
-    step, _ = train(CheckNumerics(parameters=False, loss=True), body=lambda run: run.log(loss=math.inf))
+    step, _ = train_checked(CheckNumerics(parameters=False, loss=True), body=lambda run: run.log(loss=math.inf))
     assert step == 1
 
 
@@ -96,7 +98,7 @@ def test_named_tensors(bad):
     def body(run):
         run.outputs = bad if run.current_iteration == 2 else torch.ones(3)
 
-    step, said = train(CheckNumerics(parameters=False, tensors={"logits": lambda run: run.outputs}), body=body)
+    step, said = train_checked(CheckNumerics(parameters=False, tensors={"logits": lambda run: run.outputs}), body=body)
     assert step == 2
     assert "in logits at step 2." in said[0]
 
@@ -114,7 +116,7 @@ def test_what_comes_late_is_told_with_its_step():
 
     callback = CheckNumerics(parameters=False, tensors={"x": lambda run: 0.0})
     callback.on_train_iter_end = lambda run: callback._late.add(("x", run.step), Distant(math.nan if run.step == 2 else 1.0))
-    step, said = train(callback, batches=5)
+    step, said = train_checked(callback, batches=5)
     assert step == 5
     assert said[0] == "CheckNumerics: NaN or infinity in x at step 2, seen at step 5."
 
@@ -129,7 +131,7 @@ def test_gradients():
         (model(torch.ones(1, 2)).sum() * factor).backward()
         optimizer.step()
 
-    step, said = train(CheckNumerics(run_as_trigger=False, gradients=True), model, optimizer=optimizer, body=body)
+    step, said = train_checked(CheckNumerics(run_as_trigger=False, gradients=True), model, optimizer=optimizer, body=body)
     assert step == 3
     assert said[0] == "CheckNumerics: NaN or infinity in the gradients at step 3."
     assert said[1].startswith("  now       in 0.weight, 0.bias, 1.weight and 1 more")
@@ -147,8 +149,8 @@ def test_gradients_in_a_runner():
 def test_a_second_run_starts_anew():
     callback = CheckNumerics(run_step=True)
     model = net()
-    assert train(callback, model, others=[spoil(model, 2)])[0] == 2
-    assert train(callback, net()) == (6, [])
+    assert train_checked(callback, model, others=[spoil(model, 2)])[0] == 2
+    assert train_checked(callback, net()) == (6, [])
 
 
 def test_mistakes_are_refused():
@@ -159,6 +161,6 @@ def test_mistakes_are_refused():
     with pytest.raises(TypeError, match="takes functions of the run"):
         CheckNumerics(tensors={"logits": "outputs"})
     with pytest.raises(BadLoop, match="CheckNumerics finds no parameters"):
-        train(CheckNumerics(), object())
+        train_checked(CheckNumerics(), object())
     with pytest.raises(BadLoop, match="sees no optimizer step"):
-        train(CheckNumerics(gradients=True), net())
+        train_checked(CheckNumerics(gradients=True), net())

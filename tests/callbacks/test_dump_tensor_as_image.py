@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hookpoint import Callback, Every, Loop, Runner
+from hookpoint import Every, Runner
 from hookpoint.callbacks import DumpTensorAsImage, ModelSaver, TFEventWriter
 from hookpoint.callbacks import extras as extras_of_callbacks
 from hookpoint.core.errors import BadLoop, BadValue
@@ -24,50 +24,45 @@ def pixels(workdir, name):
         return numpy.asarray(image)
 
 
-def train(workdir, *callbacks, epochs=2, batches=3, make=lambda epoch, batch: torch.full((1, 1, 2, 2), batch / 4), **given):
-    given = {"extra_callbacks": [], "monitors": [], **given}
-    with Loop(callbacks, workdir=workdir, **given) as run:
-        for epoch in run.epochs(epochs):
-            for batch in run.batches(range(1, batches + 1)):
-                run.outputs = make(epoch, batch)
-    return run
+@pytest.fixture
+def train_outputs(train_public):
+    """Train epochs of three batches, from which `make(epoch, batch)` makes the outputs."""
+
+    def go(workdir, callbacks, *, epochs=2, make=lambda epoch, batch: torch.full((1, 1, 2, 2), batch / 4), **given):
+        def step(run, batch):
+            run.outputs = make(run.epoch, batch)
+
+        return train_public(callbacks, epochs=epochs, batches=range(1, 4), step=step, workdir=workdir, **given)
+
+    return go
 
 
-class Cut(Callback):
-    def __init__(self, at):
-        self.at = at
-
-    def on_iter_end(self, run):
-        if run.step == self.at:
-            raise ZeroDivisionError
-
-
-def test_each_epoch_has_the_image_of_its_last_iteration(tmp_path):
-    train(tmp_path, DumpTensorAsImage("outputs"))
+def test_each_epoch_has_the_image_of_its_last_iteration(train_outputs, tmp_path):
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
     assert names(tmp_path) == ["outputs-ep001.png", "outputs-ep002.png"]
     assert pixels(tmp_path, "outputs-ep002.png").tolist() == [[191, 191], [191, 191]]
 
 
-def test_the_second_image_and_those_after_it_have_a_number(tmp_path):
+def test_the_second_image_and_those_after_it_have_a_number(train_outputs, tmp_path):
     make = lambda epoch, batch: torch.arange(12.0).reshape(3, 1, 2, 2)  # noqa: E731
-    train(tmp_path, DumpTensorAsImage("outputs", prefix="mine", scale=10), epochs=1, make=make)
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs", prefix="mine", scale=10)], epochs=1, make=make)
     assert names(tmp_path) == ["mine-ep001-1.png", "mine-ep001-2.png", "mine-ep001.png"]
     assert pixels(tmp_path, "mine-ep001-2.png").tolist() == [[80, 90], [100, 110]]
 
 
-def test_map_func_and_a_function_of_the_run(tmp_path):
+def test_map_func_and_a_function_of_the_run(train_outputs, tmp_path):
     def wide(array):
         assert isinstance(array, numpy.ndarray)
         return numpy.stack([array, array, 0 * array], axis=-1)
 
     make = lambda epoch, batch: torch.ones(2, 5, dtype=torch.bfloat16)  # noqa: E731
-    train(tmp_path, DumpTensorAsImage(lambda run: run.outputs * 0.5, "half", wide), epochs=1, make=make)
+    train_outputs(tmp_path, [DumpTensorAsImage(lambda run: run.outputs * 0.5, "half", wide)], epochs=1, make=make)
     assert pixels(tmp_path, "half-ep001.png").shape == (2, 5, 3)
     assert pixels(tmp_path, "half-ep001.png")[0, 0].tolist() == [127, 127, 0]
 
 
-def test_in_the_middle_of_an_epoch_the_step_is_in_the_name(tmp_path):
-    train(tmp_path, DumpTensorAsImage("outputs").when(Every(steps=2) | Every(epochs=2)))
+def test_in_the_middle_of_an_epoch_the_step_is_in_the_name(train_outputs, tmp_path):
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs").when(Every(steps=2) | Every(epochs=2))])
     assert names(tmp_path) == [
         "outputs-ep001-step2.png",
         "outputs-ep002-step4.png",
@@ -76,17 +71,17 @@ def test_in_the_middle_of_an_epoch_the_step_is_in_the_name(tmp_path):
     ]
 
 
-def test_a_name_that_is_no_file_name_becomes_one(tmp_path):
+def test_a_name_that_is_no_file_name_becomes_one(train_outputs, tmp_path):
     make = lambda epoch, batch: {"a": torch.ones(2, 2)}  # noqa: E731
-    train(tmp_path, DumpTensorAsImage("outputs/a"), epochs=1, make=make)
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs/a")], epochs=1, make=make)
     (name,) = names(tmp_path)
     assert name.startswith("outputs-a-")
     assert name.endswith("-ep001.png")
 
 
-def test_tensorboard_has_them_too(tmp_path):
+def test_tensorboard_has_them_too(train_outputs, tmp_path):
     make = lambda epoch, batch: torch.rand(4, 3, 8, 9)  # noqa: E731
-    train(tmp_path, DumpTensorAsImage("outputs"), monitors=[TFEventWriter()], make=make)
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs")], monitors=[TFEventWriter()], make=make)
     images = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0}).Reload().Images("outputs")
     assert [image.step for image in images] == [3, 6]
     assert images[0].width * images[0].height == 4 * 8 * 9
@@ -109,38 +104,38 @@ def test_in_a_runner_weights_and_inputs(tmp_path):
     assert pixels(tmp_path, "inputs-ep001-1.png").tolist() == (inputs[1, 0].double() * 255).byte().tolist()
 
 
-def test_a_resumed_run_has_the_images_it_would_have_had(tmp_path):
+def test_a_resumed_run_has_the_images_it_would_have_had(train_outputs, cuts, cut_off, tmp_path):
     def callbacks():
         dump = DumpTensorAsImage("outputs").when(Every(steps=1) | Every(epochs=1))
         return [dump, ModelSaver().when(Every(steps=4))]
 
     make = lambda epoch, batch: torch.full((2, 2), (epoch * 3 + batch) / 16)  # noqa: E731
-    train(tmp_path / "whole", *callbacks(), epochs=3, make=make)
-    with pytest.raises(ZeroDivisionError):
-        train(tmp_path / "cut", *callbacks(), Cut(7), epochs=3, make=make)
+    train_outputs(tmp_path / "whole", callbacks(), epochs=3, make=make)
+    with pytest.raises(cut_off):
+        train_outputs(tmp_path / "cut", [*callbacks(), cuts(7)], epochs=3, make=make)
     folder = tmp_path / "cut" / "tensor-dumps"
     for undone in ("outputs-ep009.png", "outputs-ep002-step99.png", "outputs-ep007-step99-3.png"):
         (folder / undone).touch()
-    train(tmp_path / "cut", *callbacks(), epochs=3, make=make)
+    train_outputs(tmp_path / "cut", callbacks(), epochs=3, make=make)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole" / "tensor-dumps").iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
     assert len(whole) == 12
 
 
-def test_what_is_no_image_ends_the_run(tmp_path):
+def test_what_is_no_image_ends_the_run(train_outputs, tmp_path):
     with pytest.raises(BadValue, match="is no image"):
-        train(tmp_path, DumpTensorAsImage("batch"))
+        train_outputs(tmp_path, [DumpTensorAsImage("batch")])
 
 
-def test_so_does_an_error_of_map_func(tmp_path):
+def test_so_does_an_error_of_map_func(train_outputs, tmp_path):
     with pytest.raises(ZeroDivisionError):
-        train(tmp_path, DumpTensorAsImage("outputs", map_func=lambda array: 1 / 0))
+        train_outputs(tmp_path, [DumpTensorAsImage("outputs", map_func=lambda array: 1 / 0)])
 
 
-def test_without_pillow_it_says_so_once_and_does_nothing(tmp_path, monkeypatch, caplog):
+def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(extras_of_callbacks, "_said", set())
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    train(tmp_path, DumpTensorAsImage("outputs"))
+    train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
     assert caplog.messages == ["DumpTensorAsImage does nothing without pillow: pip install 'hookpoint[tensorboard]'"]
     assert names(tmp_path) == []
 
@@ -160,6 +155,6 @@ def test_wrong_arguments_are_refused(given, kind, message):
         DumpTensorAsImage(**{"tensor_name": "outputs", **given})
 
 
-def test_it_needs_a_workdir():
+def test_it_needs_a_workdir(train_outputs):
     with pytest.raises(BadLoop, match="DumpTensorAsImage has nowhere to write to"):
-        train(None, DumpTensorAsImage("outputs"))
+        train_outputs(None, [DumpTensorAsImage("outputs")])

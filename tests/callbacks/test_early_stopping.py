@@ -35,43 +35,44 @@ class Stops(Callback):
         self.reasons += [record.values["stop"]["reason"] for record in records if "stop" in record.values]
 
 
-def train(callback, losses, others=(), *, model=None, epochs=None, **given):
+@pytest.fixture
+def train_until_stopped(train):
     """Run an epoch for each value of val_loss, None for none, until it is stopped; return the run."""
-    model = model or Model()
-    with Loop([callback, *others], model=model, **given) as run:
-        for epoch in run.epochs(epochs or len(losses)):
-            for _ in run.batches(range(2)):
-                model.weight = epoch
-            if losses[epoch - 1] is not None:
-                run.log(val_loss=losses[epoch - 1])
-    return run
+
+    def go(callback, losses, others=(), *, model=None, epochs=None, **given):
+        model = model or Model()
+        rows = [{} if loss is None else {"val_loss": loss} for loss in losses[:epochs]]
+        step = lambda run, batch: setattr(model, "weight", run.epoch)  # noqa: E731
+        return train([callback, *others], rows, batches=2, step=step, model=model, **given)
+
+    return go
 
 
-def test_it_stops_at_the_first_value_that_is_not_better_and_not_before():
-    assert train(EarlyStopping(), [3.0, 2.0, 1.0, 1.0, 0.5]).epoch == 4
-    assert train(EarlyStopping(), [3.0, 2.0, 1.0]).epoch == 3
+def test_it_stops_at_the_first_value_that_is_not_better_and_not_before(train_until_stopped):
+    assert train_until_stopped(EarlyStopping(), [3.0, 2.0, 1.0, 1.0, 0.5]).epoch == 4
+    assert train_until_stopped(EarlyStopping(), [3.0, 2.0, 1.0]).epoch == 3
 
 
-def test_patience():
-    assert train(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
+def test_patience(train_until_stopped):
+    assert train_until_stopped(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
-def test_an_infinite_value_is_a_first_best(mode, sign):
+def test_an_infinite_value_is_a_first_best(train_until_stopped, mode, sign):
     losses = [sign * value for value in (math.inf, math.inf, 5.0, 4.0)]
     callback = EarlyStopping(patience=2, mode=mode)
-    assert train(callback, losses).epoch == 4
+    assert train_until_stopped(callback, losses).epoch == 4
     assert not callback.stopped
-    assert train(EarlyStopping(patience=1, mode=mode), losses).epoch == 2
+    assert train_until_stopped(EarlyStopping(patience=1, mode=mode), losses).epoch == 2
 
 
-def test_only_new_values_count():
-    assert train(EarlyStopping(patience=2), [2.0, None, None, 2.0, None, 2.0, 2.0]).epoch == 6
+def test_only_new_values_count(train_until_stopped):
+    assert train_until_stopped(EarlyStopping(patience=2), [2.0, None, None, 2.0, None, 2.0, 2.0]).epoch == 6
 
 
-def test_the_first_epochs_may_be_left_out():
+def test_the_first_epochs_may_be_left_out(train_until_stopped):
     callback = EarlyStopping(start_from_epoch=2)
-    assert train(callback, [1.0, 5.0, 4.0, 3.0, 3.0, 2.0]).epoch == 5
+    assert train_until_stopped(callback, [1.0, 5.0, 4.0, 3.0, 3.0, 2.0]).epoch == 5
     assert callback.best.value == 3.0
 
 
@@ -82,15 +83,15 @@ def test_the_mode_goes_by_the_name():
     assert run.epoch == 4
 
 
-def test_baseline():
-    assert train(EarlyStopping(baseline=2.0, patience=2), [5.0, 4.0, 3.0]).epoch == 2
-    assert train(EarlyStopping(baseline=2.0, min_delta=0.5, patience=2), [1.75, 1.375, 1.0, 0.75]).epoch == 4
+def test_baseline(train_until_stopped):
+    assert train_until_stopped(EarlyStopping(baseline=2.0, patience=2), [5.0, 4.0, 3.0]).epoch == 2
+    assert train_until_stopped(EarlyStopping(baseline=2.0, min_delta=0.5, patience=2), [1.75, 1.375, 1.0, 0.75]).epoch == 4
 
 
 @pytest.mark.parametrize("epochs", [4, 6])
-def test_the_best_weights_come_back_whether_or_not_they_beat_the_baseline(epochs):
+def test_the_best_weights_come_back_whether_or_not_they_beat_the_baseline(train_until_stopped, epochs):
     model, callback = Model(), EarlyStopping(patience=5, baseline=0.5, restore_best_weights=True)
-    run = train(callback, [0.9, 0.8, 0.7, 0.71, 0.72, 0.73], model=model, epochs=epochs)
+    run = train_until_stopped(callback, [0.9, 0.8, 0.7, 0.71, 0.72, 0.73], model=model, epochs=epochs)
     assert run.epoch == min(epochs, 5)
     assert model.weight == 3
 
@@ -103,26 +104,26 @@ def test_within_an_epoch():
     assert run.step == 6
 
 
-def test_the_reason_says_what_has_stopped_it(capsys):
+def test_the_reason_says_what_has_stopped_it(train_until_stopped, capsys):
     stops = Stops()
     callback = EarlyStopping(patience=2, verbose=1)
-    train(callback, [3.0, 2.5, 2.5, 2.75], [stops])
+    train_until_stopped(callback, [3.0, 2.5, 2.5, 2.75], [stops])
     reason = "EarlyStopping(val_loss): nothing better than 2.5, of step 4, in 2 values"
     assert stops.reasons == [reason]
     assert callback.stopped
     assert capsys.readouterr().err == f"epoch 4: {reason}\n"
 
 
-def test_the_reason_where_there_never_was_a_number():
+def test_the_reason_where_there_never_was_a_number(train_until_stopped):
     stops = Stops()
-    train(EarlyStopping(), [NAN], [stops])
+    train_until_stopped(EarlyStopping(), [NAN], [stops])
     assert stops.reasons == ["EarlyStopping(val_loss): nothing better in 1 value"]
 
 
-def test_a_second_run_starts_anew():
+def test_a_second_run_starts_anew(train_until_stopped):
     callback = EarlyStopping(patience=1)
-    assert train(callback, [0.5, 0.5]).epoch == 2
-    assert train(callback, [3.0, 2.0, 1.0]).epoch == 3
+    assert train_until_stopped(callback, [0.5, 0.5]).epoch == 2
+    assert train_until_stopped(callback, [3.0, 2.0, 1.0]).epoch == 3
     assert callback.best.value == 1.0
 
 
@@ -133,29 +134,29 @@ LOSSES = [4.0, 3.0, 3.0, NAN, 2.0, 2.0, 2.5, 3.0, 1.0]
 
 @pytest.mark.parametrize("cut", range(1, 8))
 @pytest.mark.parametrize("restores", [False, True])
-def test_a_resumed_run_stops_where_an_uninterrupted_one_does(disk, cut, restores):
+def test_a_resumed_run_stops_where_an_uninterrupted_one_does(train_until_stopped, disk, cut, restores):
     def make():
         return EarlyStopping(patience=3, restore_best_weights=restores)
 
     models = Model(), Model()
-    assert train(make(), LOSSES, model=models[0]).epoch == 8
-    train(make(), LOSSES[:cut], [ModelSaver()], store=disk)
-    assert train(make(), LOSSES, [ModelSaver()], store=disk, model=models[1]).epoch == 8
+    assert train_until_stopped(make(), LOSSES, model=models[0]).epoch == 8
+    train_until_stopped(make(), LOSSES[:cut], [ModelSaver()], store=disk)
+    assert train_until_stopped(make(), LOSSES, [ModelSaver()], store=disk, model=models[1]).epoch == 8
     assert models[0].weight == models[1].weight == (5 if restores else 8)
 
 
-def test_a_run_that_it_stopped_is_stopped_again(disk, caplog):
-    train(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
+def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplog):
+    train_until_stopped(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
     model, again = Model(), EarlyStopping(patience=1)
-    run = train(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
+    run = train_until_stopped(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
     assert (run.epoch, run.step, model.weight) == (2, 4, 2)
     assert caplog.messages[-1].startswith("EarlyStopping(val_loss): nothing better than 2")
     assert caplog.messages[-1].endswith("; that had stopped this run, and a higher patience goes on with it")
 
 
-def test_more_patience_goes_on(disk):
-    train(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
-    assert train(EarlyStopping(patience=2), [2.0, 2.0, 1.0], [ModelSaver()], store=disk).epoch == 3
+def test_more_patience_goes_on(train_until_stopped, disk):
+    train_until_stopped(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
+    assert train_until_stopped(EarlyStopping(patience=2), [2.0, 2.0, 1.0], [ModelSaver()], store=disk).epoch == 3
 
 
 def test_a_run_that_it_stopped_in_the_middle_of_an_epoch_is_stopped_again(disk):
@@ -175,15 +176,15 @@ def test_a_run_that_it_stopped_in_the_middle_of_an_epoch_is_stopped_again(disk):
 
 
 @pytest.mark.parametrize("losses", [[3.0, 1.0, 2.0, 2.0, 2.0, 0.5], [3.0, 1.0, 2.0]])
-def test_the_best_weights_are_there_at_the_end_stopped_or_not(losses):
+def test_the_best_weights_are_there_at_the_end_stopped_or_not(train_until_stopped, losses):
     model = Model()
-    train(EarlyStopping(patience=3, restore_best_weights=True), losses, model=model)
+    train_until_stopped(EarlyStopping(patience=3, restore_best_weights=True), losses, model=model)
     assert model.weight == 2
 
 
-def test_without_a_best_the_weights_are_the_last():
+def test_without_a_best_the_weights_are_the_last(train_until_stopped):
     model = Model()
-    train(EarlyStopping(patience=3, restore_best_weights=True), [NAN, NAN], model=model)
+    train_until_stopped(EarlyStopping(patience=3, restore_best_weights=True), [NAN, NAN], model=model)
     assert model.weight == 2
 
 
@@ -198,10 +199,10 @@ def test_weights_are_not_restored_after_an_exception():
     assert model.weight == 3
 
 
-def test_a_longer_run_goes_on_with_the_last_weights(disk):
+def test_a_longer_run_goes_on_with_the_last_weights(train_until_stopped, disk):
     """MinSaver saves the best only: the last checkpoint is the one of the end, and comes before the best is restored."""
     model = Model()
-    train(
+    train_until_stopped(
         EarlyStopping(patience=9, restore_best_weights=True), [1.0, 2.0, 3.0], [MinSaver("val_loss")], store=disk, model=model
     )
     assert model.weight == 1
@@ -209,11 +210,13 @@ def test_a_longer_run_goes_on_with_the_last_weights(disk):
     assert disk.states[6]["parts"]["model"] == {"weight": 3}
 
 
-def test_a_finished_run_that_is_loaded_has_the_best_weights(disk):
+def test_a_finished_run_that_is_loaded_has_the_best_weights(train_until_stopped, disk):
     losses = [1.0, 2.0, 3.0]
     for _ in range(2):
         model = Model()
-        train(EarlyStopping(patience=9, restore_best_weights=True), losses, [ModelSaver()], store=disk, model=model)
+        train_until_stopped(
+            EarlyStopping(patience=9, restore_best_weights=True), losses, [ModelSaver()], store=disk, model=model
+        )
         assert model.weight == 1
 
 
@@ -231,9 +234,9 @@ def test_a_metric_of_other_weights_is_said(caplog):
     )
 
 
-def test_a_model_without_weights_is_refused():
+def test_a_model_without_weights_is_refused(train_until_stopped):
     with pytest.raises(BadLoop, match="the model has no state_dict and load_state_dict"):
-        train(EarlyStopping(restore_best_weights=True), [1.0], model=type("Bare", (), {"weight": 0})())
+        train_until_stopped(EarlyStopping(restore_best_weights=True), [1.0], model=type("Bare", (), {"weight": 0})())
 
 
 def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_path):
@@ -285,9 +288,9 @@ def test_mistakes_are_refused(options, says):
         EarlyStopping(**options)
 
 
-def test_a_metric_that_never_comes_is_an_error():
+def test_a_metric_that_never_comes_is_an_error(train_until_stopped):
     with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
-        train(EarlyStopping("score", mode="min"), [3.0, 2.0])
+        train_until_stopped(EarlyStopping("score", mode="min"), [3.0, 2.0])
 
 
 def test_the_first_epochs_that_do_not_count_need_no_value():

@@ -5,22 +5,9 @@ import sys
 import pytest
 import torch
 
-from hookpoint import Callback
 from hookpoint.callbacks import GPUMemoryTracker, extras
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import Loop
-
-
-class Cut(Exception):
-    """The run is cut off."""
-
-
-class Saves(Callback):
-    saves = True
-
-    def on_train_iter_end(self, run):
-        if run.step == 2:
-            run.save("mine")
 
 
 class Allocator:
@@ -63,25 +50,28 @@ def allocator(monkeypatch):
     return allocator
 
 
-def train(callbacks, allocator, *, peaks=(3e6, 9e6, 1e6), cut_at=None, **given):
-    with Loop(callbacks, **given) as run:
-        for epoch in run.epochs(2):
-            for peak in run.batches([peak / epoch for peak in peaks]):
-                allocator.use(0, int(peak))
-                allocator.use(1, int(peak) + 1000)
-                if run.current_iteration == cut_at:
-                    raise Cut
-    return run
+@pytest.fixture
+def train_to_peaks(train):
+    """Train two epochs whose steps use so much memory, the second one half of it."""
+
+    def go(callbacks, allocator, *, peaks=(3e6, 9e6, 1e6), **given):
+        def step(run, peak):
+            allocator.use(0, int(peak / run.epoch))
+            allocator.use(1, int(peak / run.epoch) + 1000)
+
+        return train(callbacks, epochs=2, batches=peaks, step=step, **given)
+
+    return go
 
 
-def test_the_peak_of_each_epoch(allocator):
-    run = train([GPUMemoryTracker(devices=[0, 1])], allocator)
+def test_the_peak_of_each_epoch(train_to_peaks, allocator):
+    run = train_to_peaks([GPUMemoryTracker(devices=[0, 1])], allocator)
     assert run.monitors.get_history("PeakMemory(MB)/gpu:0") == [(3, 9.0), (6, 4.5)]
     assert run.monitors.get_history("PeakMemory(MB)/gpu:1") == [(3, 9.001), (6, 4.501)]
 
 
-def test_the_first_device_unless_told_otherwise(allocator):
-    assert set(train([GPUMemoryTracker()], allocator).metrics) == {"PeakMemory(MB)/gpu:0"}
+def test_the_first_device_unless_told_otherwise(train_to_peaks, allocator):
+    assert set(train_to_peaks([GPUMemoryTracker()], allocator).metrics) == {"PeakMemory(MB)/gpu:0"}
 
 
 def test_validation_is_part_of_the_epoch(allocator):
@@ -94,36 +84,36 @@ def test_validation_is_part_of_the_epoch(allocator):
     assert run.metrics["PeakMemory(MB)/gpu:0"] == 7.0
 
 
-def test_a_gpu_that_is_not_in_use_yet_has_nothing_to_set_back(allocator):
+def test_a_gpu_that_is_not_in_use_yet_has_nothing_to_set_back(train_to_peaks, allocator):
     allocator.ready = False
-    assert train([GPUMemoryTracker()], allocator).metrics["PeakMemory(MB)/gpu:0"] == 9.0
+    assert train_to_peaks([GPUMemoryTracker()], allocator).metrics["PeakMemory(MB)/gpu:0"] == 9.0
 
 
 @pytest.mark.parametrize(("rest", "peak"), [(1e6, 9.0), (12e6, 12.0)])
-def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(allocator, disk, rest, peak):
-    with pytest.raises(Cut):
-        train([GPUMemoryTracker(), Saves()], allocator, cut_at=3, store=disk)
+def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(train_to_peaks, cut_off, saves, allocator, disk, rest, peak):
+    with pytest.raises(cut_off):
+        train_to_peaks([GPUMemoryTracker(), saves(2)], allocator, cut_at=3, store=disk)
     allocator.__init__()
-    run = train([GPUMemoryTracker(), Saves()], allocator, peaks=(0, 0, rest), store=disk)
+    run = train_to_peaks([GPUMemoryTracker(), saves(2)], allocator, peaks=(0, 0, rest), store=disk)
     assert run.monitors.get_history("PeakMemory(MB)/gpu:0")[0] == (3, peak)
 
 
-def test_a_gpu_that_is_not_there_is_refused(allocator):
+def test_a_gpu_that_is_not_there_is_refused(train_to_peaks, allocator):
     with pytest.raises(BadLoop, match=r"GPUMemoryTracker\(devices=\(7,\)\): PyTorch sees 2 GPUs.\n  give      numbers below 2"):
-        train([GPUMemoryTracker(devices=[7])], allocator)
+        train_to_peaks([GPUMemoryTracker(devices=[7])], allocator)
 
 
-def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for _ in range(2):
-        run = train([GPUMemoryTracker()], Allocator())
+        run = train_to_peaks([GPUMemoryTracker()], Allocator())
     assert dict(run.metrics) == {}
     assert caplog.messages == ["GPUMemoryTracker finds no GPU, and does nothing"]
 
 
-def test_without_torch_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "torch", None)
-    run = train([GPUMemoryTracker()], Allocator())
+    run = train_to_peaks([GPUMemoryTracker()], Allocator())
     assert dict(run.metrics) == {}
     assert caplog.messages == ["GPUMemoryTracker does nothing without torch: pip install 'hookpoint[torch]'"]
 

@@ -5,7 +5,6 @@ import threading
 import pytest
 import torch
 
-from hookpoint import Callback
 from hookpoint.callbacks import GPUUtilizationTracker, extras, gpu_utilization_tracker
 from hookpoint.core.loop import Loop
 
@@ -60,31 +59,19 @@ def gpus(monkeypatch):
     return gpus
 
 
-class Cut(Exception):
-    """The run is cut off."""
+@pytest.fixture
+def train_sampled(train):
+    """Train with these samples, one in each step, and one of zeros after the last."""
+
+    def go(callbacks, *, samples=((10, 50), (20, 50), (60, 50)), **given):
+        options = {"step": lambda run, sample: Sampler.sample(*sample), "epoch_end": lambda run: Sampler.sample(0, 0)}
+        return train(callbacks, batches=samples, **options, **given)
+
+    return go
 
 
-class Saves(Callback):
-    saves = True
-
-    def on_train_iter_end(self, run):
-        if run.step == 2:
-            run.save("mine")
-
-
-def train(callbacks, *, samples=((10, 50), (20, 50), (60, 50)), epochs=1, cut_at=None, **given):
-    with Loop(callbacks, **given) as run:
-        for _ in run.epochs(epochs):
-            for sample in run.batches(samples):
-                Sampler.sample(*sample)
-                if run.current_iteration == cut_at:
-                    raise Cut
-            Sampler.sample(0, 0)
-    return run
-
-
-def test_the_average_of_each_epoch(gpus):
-    run = train([GPUUtilizationTracker()], epochs=2)
+def test_the_average_of_each_epoch(train_sampled, gpus):
+    run = train_sampled([GPUUtilizationTracker()], epochs=2)
     assert run.monitors.get_history("GPUUtil/0") == [(3, 30.0), (6, 30.0)]
     assert run.metrics["GPUUtil/1"] == 50.0
     assert not gpus.is_open
@@ -106,14 +93,14 @@ def test_validation_does_not_count(gpus):
     assert run.metrics["GPUUtil/0"] == 70.0
 
 
-def test_an_epoch_without_a_sample_has_no_value(gpus):
-    run = train([GPUUtilizationTracker()], samples=[()] * 3)
+def test_an_epoch_without_a_sample_has_no_value(train_sampled, gpus):
+    run = train_sampled([GPUUtilizationTracker()], samples=[()] * 3)
     assert dict(run.metrics) == {}
 
 
-def test_a_resumed_epoch_has_the_average_of_the_whole(gpus, disk):
-    with pytest.raises(Cut):
-        train([GPUUtilizationTracker(), Saves()], cut_at=3, store=disk)
+def test_a_resumed_epoch_has_the_average_of_the_whole(train_sampled, cut_off, saves, gpus, disk):
+    with pytest.raises(cut_off):
+        train_sampled([GPUUtilizationTracker(), saves(2)], cut_at=3, store=disk)
     assert not gpus.is_open
 
     class ReadOver:
@@ -125,29 +112,29 @@ def test_a_resumed_epoch_has_the_average_of_the_whole(gpus, disk):
                     Sampler.sample(0, 0)
                 yield sample
 
-    run = train([GPUUtilizationTracker(), Saves()], samples=ReadOver(), store=disk)
+    run = train_sampled([GPUUtilizationTracker(), saves(2)], samples=ReadOver(), store=disk)
     assert run.metrics["GPUUtil/0"] == (10 + 20 + 90) / 3
 
 
-def test_after_an_exception_nothing_is_left_open(gpus):
-    with pytest.raises(Cut):
-        train([GPUUtilizationTracker()], cut_at=2)
+def test_after_an_exception_nothing_is_left_open(train_sampled, cut_off, gpus):
+    with pytest.raises(cut_off):
+        train_sampled([GPUUtilizationTracker()], cut_at=2)
     assert not gpus.is_open
     assert not Sampler.last.is_open
 
 
-def test_devices_are_passed_on(gpus):
-    train([GPUUtilizationTracker(devices=[1, 0, 1])])
+def test_devices_are_passed_on(train_sampled, gpus):
+    train_sampled([GPUUtilizationTracker(devices=[1, 0, 1])])
     assert gpus.devices == (1, 0)
-    train([GPUUtilizationTracker(devices=1)])
+    train_sampled([GPUUtilizationTracker(devices=1)])
     assert gpus.devices == (1,)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(train_sampled, monkeypatch, caplog):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
-        run = train([GPUUtilizationTracker()], samples=[(), ()])
+        run = train_sampled([GPUUtilizationTracker()], samples=[(), ()])
     assert dict(run.metrics) == {}
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("GPUUtilizationTracker finds no GPU")

@@ -6,24 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint import Callback, Loop, Runner, on
+from hookpoint import Loop, Runner, on
 from hookpoint.callbacks import GradientStats
 from hookpoint.core.errors import BadLoop
 
 QUIET = {"extra_callbacks": [], "monitors": []}
-
-
-class Monitor(Callback):
-    def __init__(self):
-        self.values = []
-
-    def on_records(self, records):
-        for record in records:
-            if record.kind == "scalars" and record.at == "step":
-                self.values += [(record.step, name, float(value)) for name, value in record.values.items()]
-
-    def of(self, name):
-        return [(step, value) for step, one, value in self.values if one == name]
 
 
 def net():
@@ -62,8 +49,8 @@ def by_hand(accumulate, clip):
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_they_are_those_of_a_bare_loop(accumulate, clip):
-    monitor = Monitor()
+def test_they_are_those_of_a_bare_loop(recorder, accumulate, clip):
+    monitor = recorder()
     stats = GradientStats(updates=True, every=1)
     make(net(), stats, monitors=[monitor], accumulate=accumulate, clip_grad_norm=clip).fit(data(), epochs=1)
     steps = by_hand(accumulate, clip)
@@ -77,8 +64,8 @@ def test_they_are_those_of_a_bare_loop(accumulate, clip):
         assert monitor.of(f"gradient/{name}") == [(step, pytest.approx(value)) for step, value in enumerate(values, 1)]
 
 
-def test_a_last_window_whose_end_nobody_knew_is_measured():
-    monitor = Monitor()
+def test_a_last_window_whose_end_nobody_knew_is_measured(recorder):
+    monitor = recorder()
     make(net(), GradientStats(every=1), monitors=[monitor], accumulate=2, log_every=1).fit(Unsized(), epochs=1)
     steps = by_hand(2, None)
     assert [value for _, value in monitor.of("gradient/norm")] == pytest.approx([float(one.norm()) for one, _, _ in steps[:2]])
@@ -101,8 +88,8 @@ def test_each_parameter_has_its_own():
     assert not any("0.weight" in name for name in run.metrics)
 
 
-def test_log_steps_are_measured_and_no_others():
-    monitor = Monitor()
+def test_log_steps_are_measured_and_no_others(recorder):
+    monitor = recorder()
     make(net(), GradientStats(), monitors=[monitor], log_every=2).fit(data(), epochs=1)
     steps = by_hand(1, None)
     expected = [(step, pytest.approx(float(steps[step - 1][0].norm()))) for step in (2, 4)]
@@ -129,9 +116,9 @@ def test_a_share_that_is_not_finite():
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("overflows", [False, True])
-def test_scaled_gradients_are_measured_as_they_are_without_the_scale(fused, overflows):
+def test_scaled_gradients_are_measured_as_they_are_without_the_scale(recorder, fused, overflows):
     """A fused optimizer divides by the scale in its step, and leaves a step out by itself; any other is not even called."""
-    model, monitor = net(), Monitor()
+    model, monitor = net(), recorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     stats = GradientStats(every=1)
@@ -200,8 +187,8 @@ def test_mistakes_are_refused():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["32", "fp16"])
-def test_on_a_gpu_no_step_waits(precision):
-    monitor, model = Monitor(), net()
+def test_on_a_gpu_no_step_waits(recorder, precision):
+    monitor, model = recorder(), net()
     stats = GradientStats(every=1, per_parameter=True, updates=True)
     optimizer = torch.optim.Adam(model.cuda().parameters(), lr=0.01, fused=True)
     options = {"device": "cuda", "precision": precision, "strict_sync": True, "log_every": 2}

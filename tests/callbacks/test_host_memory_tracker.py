@@ -9,7 +9,6 @@ import pytest
 
 from hookpoint.callbacks import HostMemoryTracker, extras
 from hookpoint.callbacks.host_memory_tracker import GB, taken_bytes
-from hookpoint.core.loop import Loop
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +16,8 @@ def nothing_was_said(monkeypatch):
     monkeypatch.setattr(extras, "_said", set())
 
 
-def train(*callbacks, epochs=1):
-    with Loop(callbacks) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(2)):
-                pass
-    return run
-
-
-def test_free_memory_and_our_own_are_logged_each_epoch():
-    run = train(HostMemoryTracker(), epochs=2)
+def test_free_memory_and_our_own_are_logged_each_epoch(train):
+    run = train([HostMemoryTracker()], epochs=2, batches=2)
     assert [step for step, _ in run.monitors.get_history("HostMemory (GB)")] == [2, 4]
     assert 0 < run.metrics["HostMemory (GB)"] < psutil.virtual_memory().total / GB
     assert 0 < run.metrics["HostFreeMemory (GB)"] <= psutil.virtual_memory().total / GB
@@ -88,14 +79,14 @@ def test_a_process_that_is_gone_or_hidden_takes_nothing(error):
     assert taken_bytes(Psutil) == 0
 
 
-def test_without_psutil_it_says_so_once_and_does_nothing(monkeypatch, caplog):
+def test_without_psutil_it_says_so_once_and_does_nothing(train, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "psutil", None)
-    run = train(HostMemoryTracker(), epochs=3)
+    run = train([HostMemoryTracker()], epochs=3, batches=2)
     assert dict(run.metrics) == {}
     assert caplog.messages == ["HostMemoryTracker does nothing without psutil: pip install 'hookpoint[system]'"]
 
 
-def test_no_process_is_left_behind():
+def test_no_process_is_left_behind(train):
     before = set(psutil.Process(os.getpid()).children())  # other tests share helpers that live as long as all tests
-    train(HostMemoryTracker())
+    train([HostMemoryTracker()], batches=2)
     assert set(psutil.Process(os.getpid()).children()) <= before

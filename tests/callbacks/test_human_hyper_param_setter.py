@@ -33,68 +33,68 @@ class Events(Callback):
             self.refusals += [record.values["setting_refused"]] if "setting_refused" in record.values else []
 
 
-def train(workdir, contents, *callbacks, optimizer=None, batches=1, **given):
+@pytest.fixture
+def train_with_edits(rates_of_steps):
     """Run an epoch for each content, which the file has when the epoch ends; return the rates the epochs were trained with."""
-    file, optimizer, seen = Path(workdir) / "hyper.txt", optimizer or sgd(), []
 
-    @on("on_train_epoch_end")
-    def edit(run):
-        content = contents[run.epoch - 1]
-        if content is None:
-            file.unlink(missing_ok=True)
-        else:
-            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    def go(workdir, contents, *callbacks, **given):
+        file = Path(workdir) / "hyper.txt"
 
-    setters = callbacks or [HumanHyperParamSetter("learning_rate")]
-    with Loop([edit, *setters], optimizer=optimizer, workdir=workdir, **given) as run:
-        for _ in run.epochs(len(contents)):
-            for _ in run.batches(range(batches)):
-                seen.append(run.hyper["lr"])
-                optimizer.step()
-    return seen
+        @on("on_train_epoch_end")
+        def edit(run):
+            content = contents[run.epoch - 1]
+            if content is None:
+                file.unlink(missing_ok=True)
+            else:
+                file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
+        setters = callbacks or [HumanHyperParamSetter("learning_rate")]
+        return rates_of_steps([edit, *setters], epochs=len(contents), workdir=workdir, **given)
 
-def test_a_line_is_what_the_setting_is(tmp_path):
-    assert train(tmp_path, ["learning_rate:0.5\n", "learning_rate: 0.25\n", ""]) == [1.0, 0.5, 0.25]
+    return go
 
 
-def test_without_an_end_of_line_it_is_a_line_too(tmp_path):
-    assert train(tmp_path, ["learning_rate:0.5", ""]) == [1.0, 0.5]
+def test_a_line_is_what_the_setting_is(train_with_edits, tmp_path):
+    assert train_with_edits(tmp_path, ["learning_rate:0.5\n", "learning_rate: 0.25\n", ""]) == [1.0, 0.5, 0.25]
 
 
-def test_what_stands_there_at_the_start_counts_from_the_start(tmp_path):
+def test_without_an_end_of_line_it_is_a_line_too(train_with_edits, tmp_path):
+    assert train_with_edits(tmp_path, ["learning_rate:0.5", ""]) == [1.0, 0.5]
+
+
+def test_what_stands_there_at_the_start_counts_from_the_start(train_with_edits, tmp_path):
     (tmp_path / "hyper.txt").write_text("lr:0.5\n")
-    assert train(tmp_path, ["lr:0.5\n", "lr:0.5\n"]) == [0.5, 0.5]
+    assert train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n"]) == [0.5, 0.5]
 
 
-def test_when_the_line_is_gone_the_value_stays(tmp_path):
-    assert train(tmp_path, ["lr:0.5\n", "", None, "# lr:0.25\n", ""]) == [1.0, 0.5, 0.5, 0.5, 0.5]
+def test_when_the_line_is_gone_the_value_stays(train_with_edits, tmp_path):
+    assert train_with_edits(tmp_path, ["lr:0.5\n", "", None, "# lr:0.25\n", ""]) == [1.0, 0.5, 0.5, 0.5, 0.5]
 
 
-def test_a_value_of_zero_counts(tmp_path):
-    assert train(tmp_path, ["lr:0\n", ""]) == [1.0, 0.0]
+def test_a_value_of_zero_counts(train_with_edits, tmp_path):
+    assert train_with_edits(tmp_path, ["lr:0\n", ""]) == [1.0, 0.0]
 
 
-def test_a_line_holds_against_others_wherever_they_stand(tmp_path, caplog):
+def test_a_line_holds_against_others_wherever_they_stand(train_with_edits, tmp_path, caplog):
     human = HumanHyperParamSetter("learning_rate")
     table = ScheduledHyperParamSetter("learning_rate", [(1, 0.1), (2, 0.2)])
     function = LearningRateScheduler(lambda epoch: 0.3)
-    assert train(tmp_path, ["lr:0.5\n", "lr:0.5\n", ""], human, table, function) == [0.3, 0.5, 0.5]
+    assert train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n", ""], human, table, function) == [0.3, 0.5, 0.5]
     assert len([one for one in caplog.messages if "whichever writes last wins" in one]) == 2  # each pair is named once
 
 
-def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(tmp_path, caplog):
+def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(train_with_edits, tmp_path, caplog):
     callbacks = [ScheduledHyperParamSetter("learning_rate", [(1, 0.5)]), HumanHyperParamSetter("learning_rate")]
-    train(tmp_path, [None, None], *callbacks)
+    train_with_edits(tmp_path, [None, None], *callbacks)
     assert caplog.messages == []
-    train(tmp_path, [None, None, "learning_rate:0.25\n"], *callbacks)
+    train_with_edits(tmp_path, [None, None, "learning_rate:0.25\n"], *callbacks)
     both = "ScheduledHyperParamSetter(learning_rate) and by HumanHyperParamSetter(learning_rate)"
     assert caplog.messages == [f"learning_rate is set by {both}: whichever writes last wins"]
 
 
-def test_each_change_is_said_once(tmp_path):
+def test_each_change_is_said_once(train_with_edits, tmp_path):
     events = Events()
-    train(tmp_path, ["lr:0.5\n", "lr:0.5\n", "lr:0.25\n"], HumanHyperParamSetter("learning_rate"), events)
+    train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n", "lr:0.25\n"], HumanHyperParamSetter("learning_rate"), events)
     by = "HumanHyperParamSetter(learning_rate)"
     assert events.changes == [
         {"param": "learning_rate", "value": 0.5, "previous": 1.0, "by": by},
@@ -102,33 +102,33 @@ def test_each_change_is_said_once(tmp_path):
     ]
 
 
-def test_it_may_look_more_often(tmp_path):
+def test_it_may_look_more_often(train_with_edits, tmp_path):
     @on("on_train_iter_end")
     def edit(run):
         (tmp_path / "hyper.txt").write_text(f"lr:{run.step}\n")
 
     human = HumanHyperParamSetter("lr").when(Every(steps=2))
-    assert train(tmp_path, [""], edit, human, batches=5) == [1.0, 1.0, 2.0, 2.0, 4.0]
+    assert train_with_edits(tmp_path, [""], edit, human, batches=5) == [1.0, 1.0, 2.0, 2.0, 4.0]
 
 
-def test_a_resumed_run_has_the_value(tmp_path, disk):
-    train(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
+def test_a_resumed_run_has_the_value(train_with_edits, tmp_path, disk):
+    train_with_edits(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
     (tmp_path / "hyper.txt").unlink()
-    assert train(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.5]
+    assert train_with_edits(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.5]
 
 
-def test_a_resumed_run_has_the_value_of_an_attribute_too(tmp_path, disk):
+def test_a_resumed_run_has_the_value_of_an_attribute_too(train_with_edits, tmp_path, disk):
     for epochs, expected in ((2, 0.25), (3, 0.25)):
         thing = SimpleNamespace(dropout=0.5)
         setter = HumanHyperParamSetter(ObjAttrParam(thing, "dropout"))
-        train(tmp_path, ["dropout:0.25\n", None, None][:epochs], setter, ModelSaver(), store=disk)
+        train_with_edits(tmp_path, ["dropout:0.25\n", None, None][:epochs], setter, ModelSaver(), store=disk)
         assert thing.dropout == expected
 
 
-def test_an_edit_between_two_runs_counts(tmp_path, disk):
-    train(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
+def test_an_edit_between_two_runs_counts(train_with_edits, tmp_path, disk):
+    train_with_edits(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
     (tmp_path / "hyper.txt").write_text("lr:0.125\n")
-    assert train(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.125]
+    assert train_with_edits(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.125]
 
 
 # Several settings
@@ -146,10 +146,10 @@ def test_a_line_may_be_for_one_optimizer_or_group(tmp_path, caplog):
     assert not [record.message for record in caplog.records if "hyper.txt" in record.message]
 
 
-def test_several_share_a_file(tmp_path, caplog):
+def test_several_share_a_file(train_with_edits, tmp_path, caplog):
     optimizer = sgd(momentum=0.9)
     setters = [HumanHyperParamSetter("learning_rate"), HumanHyperParamSetter("momentum")]
-    train(tmp_path, ["learning_rate:0.5\nmomentum:0.25\nbatch_size:3\nwhat\n"], *setters, optimizer=optimizer)
+    train_with_edits(tmp_path, ["learning_rate:0.5\nmomentum:0.25\nbatch_size:3\nwhat\n"], *setters, optimizer=optimizer)
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]) == (0.5, 0.25)
     assert caplog.messages == [
         "hyper.txt, line 4, has no colon: 'what'; write name:value",
@@ -157,56 +157,57 @@ def test_several_share_a_file(tmp_path, caplog):
     ]
 
 
-def test_files_of_their_own(tmp_path):
+def test_files_of_their_own(train_with_edits, tmp_path):
     optimizer = sgd(momentum=0.9)
     (tmp_path / "other.txt").write_text("momentum:0.25\n")
-    train(
+    train_with_edits(
         tmp_path, ["lr:0.5\n"], HumanHyperParamSetter("lr"), HumanHyperParamSetter("momentum", "other.txt"), optimizer=optimizer
     )
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]) == (0.5, 0.25)
 
 
-def test_an_integer_stays_an_integer(tmp_path):
+def test_an_integer_stays_an_integer(train_with_edits, tmp_path):
     thing = SimpleNamespace(size=8)
-    train(tmp_path, ["size:16\n"], HumanHyperParamSetter(ObjAttrParam(thing, "size")))
+    train_with_edits(tmp_path, ["size:16\n"], HumanHyperParamSetter(ObjAttrParam(thing, "size")))
     assert (type(thing.size), thing.size) == (int, 16)
 
 
 # Problems
 
 
-def test_a_bad_line_is_reported_once_and_the_others_count(tmp_path, caplog):
+def test_a_bad_line_is_reported_once_and_the_others_count(train_with_edits, tmp_path, caplog):
     events = Events()
     content = "what is this\nlr:0.5\n"
-    assert train(tmp_path, [content, content, content], HumanHyperParamSetter("learning_rate"), events) == [1.0, 0.5, 0.5]
+    rates = train_with_edits(tmp_path, [content, content, content], HumanHyperParamSetter("learning_rate"), events)
+    assert rates == [1.0, 0.5, 0.5]
     reason = "has no colon: 'what is this'; write name:value"
     assert caplog.messages == [f"hyper.txt, line 1, {reason}"]
     assert events.refusals == [{"file": "hyper.txt", "line": 1, "reason": reason}]
 
 
-def test_a_problem_that_comes_back_is_reported_again(tmp_path, caplog):
-    train(tmp_path, ["what\n", "", "what\n"])
+def test_a_problem_that_comes_back_is_reported_again(train_with_edits, tmp_path, caplog):
+    train_with_edits(tmp_path, ["what\n", "", "what\n"])
     assert len(caplog.messages) == 2
 
 
-def test_a_line_that_moves_is_the_same_problem(tmp_path, caplog):
-    train(tmp_path, ["what\n", "# first\nwhat\n"])
+def test_a_line_that_moves_is_the_same_problem(train_with_edits, tmp_path, caplog):
+    train_with_edits(tmp_path, ["what\n", "# first\nwhat\n"])
     assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("value", ["-0.1", "nan", "inf", "1e999"])
-def test_what_is_no_learning_rate_is_refused_and_the_last_good_value_stays(tmp_path, caplog, value):
-    assert train(tmp_path, ["lr:0.5\n", f"lr:{value}\n", f"lr:{value}\n"]) == [1.0, 0.5, 0.5]
+def test_what_is_no_learning_rate_is_refused_and_the_last_good_value_stays(train_with_edits, tmp_path, caplog, value):
+    assert train_with_edits(tmp_path, ["lr:0.5\n", f"lr:{value}\n", f"lr:{value}\n"]) == [1.0, 0.5, 0.5]
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("hyper.txt, line 1, ")
 
 
-def test_a_good_line_above_a_refused_one_counts(tmp_path, caplog):
-    assert train(tmp_path, ["lr:0.5\nlearning_rate:-1\n", ""]) == [1.0, 0.5]
+def test_a_good_line_above_a_refused_one_counts(train_with_edits, tmp_path, caplog):
+    assert train_with_edits(tmp_path, ["lr:0.5\nlearning_rate:-1\n", ""]) == [1.0, 0.5]
     assert caplog.messages == ["hyper.txt, line 2, is refused: learning_rate takes no negative number. It says -1.0"]
 
 
-def test_what_a_setting_of_ones_own_refuses_ends_no_run(tmp_path, caplog):
+def test_what_a_setting_of_ones_own_refuses_ends_no_run(train_with_edits, tmp_path, caplog):
     class Picky:
         name = "picky"
         value = 0.5
@@ -217,12 +218,12 @@ def test_what_a_setting_of_ones_own_refuses_ends_no_run(tmp_path, caplog):
         def set_value(self, value):
             raise RuntimeError("not today.")
 
-    train(tmp_path, ["picky:0.25\n", "picky:0.25\n"], HumanHyperParamSetter(Picky()))
+    train_with_edits(tmp_path, ["picky:0.25\n", "picky:0.25\n"], HumanHyperParamSetter(Picky()))
     assert caplog.messages == ["hyper.txt, line 1, is refused: not today. It says 0.25"]
 
 
-def test_of_many_bad_lines_the_first_are_named(tmp_path, caplog):
-    train(tmp_path, ["\n".join(f"bad {number}" for number in range(1000)) + "\n"])
+def test_of_many_bad_lines_the_first_are_named(train_with_edits, tmp_path, caplog):
+    train_with_edits(tmp_path, ["\n".join(f"bad {number}" for number in range(1000)) + "\n"])
     assert len(caplog.messages) == 6
     assert caplog.messages[-1] == "hyper.txt has 995 more lines that are skipped"
 

@@ -3,78 +3,67 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from hookpoint import Every, ObjAttrParam
 from hookpoint.callbacks import HyperParamSetterWithFunc, ModelSaver
 from hookpoint.core.errors import BadValue
-from hookpoint.core.loop import Loop
 
 
-def sgd(*rates):
-    return torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates or (1.0,)])
-
-
-def train(setter, *, epochs, batches=1, optimizer=None, others=(), **given):
-    seen, optimizer = [], optimizer or sgd()
-    with Loop([setter, *others], optimizer=optimizer, **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                seen.append(run.hyper["lr"])
-                optimizer.step()
-    return seen
-
-
-def test_it_is_asked_before_training_and_after_each_epoch():
+def test_it_is_asked_before_training_and_after_each_epoch(rates_of_steps):
     asked = []
     setter = HyperParamSetterWithFunc("lr", lambda done, old: asked.append((done, old)) or old / 2)
-    assert train(setter, epochs=3) == [0.5, 0.25, 0.125]
+    assert rates_of_steps([setter], epochs=3) == [0.5, 0.25, 0.125]
     assert asked == [(0, 1.0), (1, 0.5), (2, 0.25), (3, 0.125)]
 
 
-def test_none_changes_nothing():
-    assert train(HyperParamSetterWithFunc("lr", lambda done, old: 0.5 if done == 2 else None), epochs=4) == [1.0, 1.0, 0.5, 0.5]
+def test_none_changes_nothing(rates_of_steps):
+    assert rates_of_steps([HyperParamSetterWithFunc("lr", lambda done, old: 0.5 if done == 2 else None)], epochs=4) == [
+        1.0,
+        1.0,
+        0.5,
+        0.5,
+    ]
 
 
-def test_within_epochs_it_gets_the_epochs_that_are_done():
+def test_within_epochs_it_gets_the_epochs_that_are_done(rates_of_steps):
     asked = []
     setter = HyperParamSetterWithFunc("lr", lambda done, old: asked.append(done)).when(Every(steps=2))
-    train(setter, epochs=2, batches=4)
+    rates_of_steps([setter], epochs=2, batches=4)
     assert asked == [0, 0, 0, 1, 1]
 
 
-def test_each_group_has_its_own():
+def test_each_group_has_its_own(rates_of_steps, sgd):
     optimizer = sgd(1.0, 0.5)
-    train(HyperParamSetterWithFunc("lr", lambda done, old: old / 2), epochs=1, optimizer=optimizer)
+    rates_of_steps([HyperParamSetterWithFunc("lr", lambda done, old: old / 2)], epochs=1, optimizer=optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.125]
 
 
-def test_a_resumed_run_goes_on_with_the_restored_value(disk):
+def test_a_resumed_run_goes_on_with_the_restored_value(rates_of_steps, disk):
     def make():
         return HyperParamSetterWithFunc("lr", lambda done, old: old / 2)
 
-    whole = train(make(), epochs=4)
-    first = train(make(), epochs=2, store=disk, others=[ModelSaver()])
-    assert first + train(make(), epochs=4, store=disk, others=[ModelSaver()]) == whole
+    whole = rates_of_steps([make()], epochs=4)
+    first = rates_of_steps([make(), ModelSaver()], epochs=2, store=disk)
+    assert first + rates_of_steps([make(), ModelSaver()], epochs=4, store=disk) == whole
 
 
-def test_an_attribute_is_restored_too(disk):
+def test_an_attribute_is_restored_too(rates_of_steps, disk):
     values = []
     for epochs in (2, 4):
         thing = SimpleNamespace(dropout=1.0)
         setter = HyperParamSetterWithFunc(ObjAttrParam(thing, "dropout"), lambda done, old: old / 2)
-        train(setter, epochs=epochs, store=disk, others=[ModelSaver()])
+        rates_of_steps([setter, ModelSaver()], epochs=epochs, store=disk)
         values.append(thing.dropout)
     assert values == [0.125, 0.03125]
 
 
-def test_a_second_run_starts_anew():
+def test_a_second_run_starts_anew(rates_of_steps):
     setter = HyperParamSetterWithFunc("lr", lambda done, old: 1.0 / (done + 1))
-    assert train(setter, epochs=2) == train(setter, epochs=2) == [1.0, 0.5]
+    assert rates_of_steps([setter], epochs=2) == rates_of_steps([setter], epochs=2) == [1.0, 0.5]
 
 
-def test_mistakes_are_refused():
+def test_mistakes_are_refused(rates_of_steps):
     with pytest.raises(TypeError, match=r"takes a function, not 0\.1"):
         HyperParamSetterWithFunc("lr", 0.1)
     with pytest.raises(BadValue, match="takes a finite number"):
-        train(HyperParamSetterWithFunc("lr", lambda done, old: float("nan")), epochs=1)
+        rates_of_steps([HyperParamSetterWithFunc("lr", lambda done, old: float("nan"))], epochs=1)

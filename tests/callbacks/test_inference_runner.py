@@ -803,10 +803,8 @@ def test_with_a_saver_a_signal_lets_it_come_to_its_end_and_the_run_goes_on_as_if
 
 
 @pytest.mark.parametrize("cut_at", [2, 5, 7, 10])
-def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_path, cut_at):
+def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_path, cut_at, cut_off):
     """The validation of fit has an order of its own, which goes on; that of an InferenceRunner is the same each time."""
-
-    class Cut(Exception): ...
 
     class Cuts(Callback):
         saves = True
@@ -816,7 +814,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_pa
 
         def on_train_iter_end(self, run):
             if run.step == self.at:
-                raise Cut
+                raise cut_off
             run.save("each")
 
     def shuffled(part, seed):
@@ -830,7 +828,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_pa
         return fit(often, rarely, Cuts(at), val=shuffled(VAL, 2), epochs=3, workdir=tmp_path / workdir)
 
     whole = train("whole")
-    with pytest.raises(Cut):
+    with pytest.raises(cut_off):
         train("cut", cut_at)
     resumed = train("cut")
     assert equal(weights(resumed), weights(whole))

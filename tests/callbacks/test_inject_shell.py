@@ -209,18 +209,22 @@ def test_ipython_opens_sees_the_run_and_goes_on(typist, tmp_path):
 # Without a terminal
 
 
-def train(callback, workdir, *, epochs=2, make=None):
-    with Loop([callback], workdir=workdir) as run:
-        for epoch in run.epochs(epochs):
-            if make is not None and epoch == 1:
+@pytest.fixture
+def train_with_file(train):
+    """Train in this workdir, where the first epoch begins with making the file."""
+
+    def go(callback, workdir, *, epochs=2, make=lambda path: None):
+        def begin(run):
+            if run.epoch == 1:
                 make(workdir / "INJECT_SHELL.tmp")
-            for _ in run.batches(range(3)):
-                pass
-    return run
+
+        return train([callback], epochs=epochs, epoch_begin=begin, workdir=workdir)
+
+    return go
 
 
-def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(tmp_path, caplog):
-    run = train(InjectShell(), tmp_path, epochs=4, make=lambda path: path.touch())
+def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(train_with_file, tmp_path, caplog):
+    run = train_with_file(InjectShell(), tmp_path, epochs=4, make=lambda path: path.touch())
     assert run.step == 12
     path = tmp_path / "INJECT_SHELL.tmp"
     assert caplog.messages == [f"{path} asks for a shell, and there is no terminal to type into; the run goes on"]
@@ -249,9 +253,9 @@ def opened(monkeypatch):
     return calls
 
 
-def test_it_opens_once_for_each_file(tmp_path, monkeypatch):
+def test_it_opens_once_for_each_file(train_with_file, tmp_path, monkeypatch):
     calls = opened(monkeypatch)
-    train(InjectShell(shell="python"), tmp_path, epochs=3, make=lambda path: path.touch())
+    train_with_file(InjectShell(shell="python"), tmp_path, epochs=3, make=lambda path: path.touch())
     assert calls == [3]
 
 
@@ -259,29 +263,29 @@ def test_it_opens_once_for_each_file(tmp_path, monkeypatch):
     ("make", "says"),
     [(lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (lambda path: path.mkdir(), "is no regular file")],
 )
-def test_what_is_no_file_of_ones_own_opens_nothing(tmp_path, monkeypatch, caplog, make, says):
+def test_what_is_no_file_of_ones_own_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog, make, says):
     calls = opened(monkeypatch)
-    train(InjectShell(shell="python"), tmp_path, make=make)
+    train_with_file(InjectShell(shell="python"), tmp_path, make=make)
     assert calls == []
     assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says}, and does not count"]
 
 
-def test_a_file_of_another_user_opens_nothing(tmp_path, monkeypatch, caplog):
+def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog):
     calls = opened(monkeypatch)
     monkeypatch.setattr("hookpoint.callbacks.trigger_file.os.geteuid", lambda: 12345)
-    train(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
+    train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
     assert calls == []
     assert "belongs to user" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-def test_a_shell_that_fails_does_not_end_the_run(tmp_path, monkeypatch, caplog, error):
+def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monkeypatch, caplog, error):
     def fails(run):
         raise error
 
     opened(monkeypatch)
     monkeypatch.setitem(shells.SHELLS, "python", fails)
-    assert train(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch()).step == 6
+    assert train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch()).step == 6
     assert caplog.messages == [f"the shell ended with {type(error).__name__}: {error}; the run goes on"]
 
 
@@ -298,9 +302,9 @@ def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
     assert seen == [signal.default_int_handler]
 
 
-def test_it_needs_a_workdir():
+def test_it_needs_a_workdir(train_with_file):
     with pytest.raises(BadLoop, match=r"^InjectShell looks for INJECT_SHELL.tmp in the workdir, and there is none"):
-        train(InjectShell(), None)
+        train_with_file(InjectShell(), None)
 
 
 @pytest.mark.parametrize("file", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a\0b", None])

@@ -6,25 +6,13 @@ import pickle
 import pytest
 import torch
 
-from hookpoint import Callback, Runner
+from hookpoint import Runner, on
 from hookpoint.callbacks import LossMonitor, ModelSaver
 from hookpoint.core.errors import MissingMetric, NonFiniteLoss
-from hookpoint.core.loop import Loop
 
 
-def train(callback, losses, *, epochs=1, how="set", others=(), **given):
-    with Loop([callback, *others], **given) as run:
-        for _ in run.epochs(epochs):
-            for loss in run.batches(losses):
-                if how == "set":
-                    run.loss = loss
-                elif how == "log":
-                    run.log(loss=loss)
-    return run
-
-
-def test_it_prints_in_mindspores_words(capsys):
-    train(LossMonitor(), [0.5, 0.25], epochs=2)
+def test_it_prints_in_mindspores_words(train_on_losses, capsys):
+    train_on_losses([LossMonitor()], [0.5, 0.25], epochs=2)
     assert capsys.readouterr().err.splitlines() == [
         "epoch: 1 step: 1, loss is 0.5",
         "epoch: 1 step: 2, loss is 0.25",
@@ -33,13 +21,13 @@ def test_it_prints_in_mindspores_words(capsys):
     ]
 
 
-def test_every_so_many_steps(capsys):
-    train(LossMonitor(3), [1.0, 2.0, 3.0, 4.0], epochs=2)
+def test_every_so_many_steps(train_on_losses, capsys):
+    train_on_losses([LossMonitor(3)], [1.0, 2.0, 3.0, 4.0], epochs=2)
     assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 3, loss is 3", "epoch: 2 step: 2, loss is 2"]
 
 
-def test_not_at_all(capsys):
-    train(LossMonitor(0), [1.0])
+def test_not_at_all(train_on_losses, capsys):
+    train_on_losses([LossMonitor(0)], [1.0])
     assert capsys.readouterr().err == ""
 
 
@@ -54,22 +42,22 @@ def test_not_at_all(capsys):
         [0.5],
     ],
 )
-def test_losses_of_all_kinds(capsys, loss):
-    train(LossMonitor(), [loss])
+def test_losses_of_all_kinds(train_on_losses, capsys, loss):
+    train_on_losses([LossMonitor()], [loss])
     assert capsys.readouterr().err == "epoch: 1 step: 1, loss is 0.5\n"
 
 
-def test_what_is_logged_is_a_loss_too(capsys):
-    train(LossMonitor(), [0.5, 0.25], how="log")
+def test_what_is_logged_is_a_loss_too(train_on_losses, capsys):
+    train_on_losses([LossMonitor()], [0.5, 0.25], how="log")
     assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 1, loss is 0.5", "epoch: 1 step: 2, loss is 0.25"]
 
 
 @pytest.mark.parametrize("per_print_times", [0, 1, 7])
 @pytest.mark.parametrize("how", ["set", "log"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
-def test_a_loss_that_is_no_number_ends_the_run_at_its_step(bad, how, per_print_times):
+def test_a_loss_that_is_no_number_ends_the_run_at_its_step(train_on_losses, bad, how, per_print_times):
     with pytest.raises(NonFiniteLoss) as caught:
-        train(LossMonitor(per_print_times), [0.5, 0.25, bad, 0.125], epochs=2, how=how)
+        train_on_losses([LossMonitor(per_print_times)], [0.5, 0.25, bad, 0.125], epochs=2, how=how)
     error = caught.value
     assert (error.step, error.epoch) == (3, 1)
     assert str(error.value) == str(float(bad))
@@ -82,17 +70,17 @@ def test_a_loss_that_is_no_number_ends_the_run_at_its_step(bad, how, per_print_t
 @pytest.mark.parametrize(
     "loss", [(0.5, math.nan), [torch.tensor(0.5), (1.0, torch.tensor(math.inf))], {"a": 1.0, "b": math.nan}]
 )
-def test_every_part_of_a_loss_is_checked(loss):
+def test_every_part_of_a_loss_is_checked(train_on_losses, loss):
     with pytest.raises(NonFiniteLoss):
-        train(LossMonitor(), [loss])
+        train_on_losses([LossMonitor()], [loss])
 
 
-def test_one_element_that_is_no_number_is_enough():
+def test_one_element_that_is_no_number_is_enough(train_on_losses):
     with pytest.raises(NonFiniteLoss):
-        train(LossMonitor(0), [torch.tensor([0.5, math.nan, 0.25])])
+        train_on_losses([LossMonitor(0)], [torch.tensor([0.5, math.nan, 0.25])])
 
 
-def test_a_loss_that_comes_late_is_told_with_its_step():
+def test_a_loss_that_comes_late_is_told_with_its_step(train_on_losses):
     class Distant:
         def __init__(self, value):
             self.value = value
@@ -101,40 +89,31 @@ def test_a_loss_that_comes_late_is_told_with_its_step():
             return self.value
 
     with pytest.raises(NonFiniteLoss) as caught:
-        train(LossMonitor(0), [Distant(1.0), Distant(math.nan), Distant(1.0), Distant(1.0)])
+        train_on_losses([LossMonitor(0)], [Distant(1.0), Distant(math.nan), Distant(1.0), Distant(1.0)])
     assert caught.value.step == 2
     assert "Seen at step 4: values are read late" in str(caught.value)
 
 
-def test_without_any_loss_it_says_so():
+def test_without_any_loss_it_says_so(train_on_losses):
     with pytest.raises(MissingMetric, match=r"^LossMonitor reads 'loss', and run.loss was not set either"):
-        train(LossMonitor(), [1.0], how="neither")
+        train_on_losses([LossMonitor()], [1.0], how="neither")
 
 
-def test_a_second_run_starts_anew(capsys):
+def test_a_second_run_starts_anew(train_on_losses, capsys):
     callback = LossMonitor(2)
     for _ in range(2):
-        train(callback, [1.0, 2.0, 3.0])
+        train_on_losses([callback], [1.0, 2.0, 3.0])
     assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 2, loss is 2"] * 2
 
 
-def test_a_run_that_is_resumed_at_the_end_of_a_pass_misses_no_loss(disk):
-    class Cut(Exception):
-        pass
+def test_a_run_that_is_resumed_at_the_end_of_a_pass_misses_no_loss(train_on_losses, cut_off, saves, disk):
+    @on("on_train_epoch_end")
+    def cuts(run):
+        raise cut_off
 
-    class Cuts(Callback):
-        def on_train_epoch_end(self, run):
-            raise Cut
-
-    class Saves(Callback):
-        saves = True
-
-        def on_train_iter_end(self, run):
-            run.save("step")
-
-    with pytest.raises(Cut):
-        train(LossMonitor(0), [1.0, 2.0], others=[Saves(), Cuts()], store=disk)
-    assert train(LossMonitor(0), [1.0, 2.0], others=[Saves()], store=disk).step == 2
+    with pytest.raises(cut_off):
+        train_on_losses([LossMonitor(0), saves(), cuts], [1.0, 2.0], store=disk)
+    assert train_on_losses([LossMonitor(0), saves()], [1.0, 2.0], store=disk).step == 2
 
 
 def test_the_last_good_checkpoint_stays_the_newest(tmp_path):

@@ -3,8 +3,10 @@ from __future__ import annotations
 from hookpoint.callbacks import MaxSaver, MinSaver
 
 
-def test_it_is_min_saver_the_other_way_round(train, disk):
-    train([MaxSaver("score"), MinSaver("score", filename="least")], [{"score": value} for value in (1.0, 2.0, 0.5, 2.0)])
+def test_it_is_min_saver_the_other_way_round(train_on_disk, disk):
+    train_on_disk(
+        [MaxSaver("score"), MinSaver("score", filename="least")], [{"score": value} for value in (1.0, 2.0, 0.5, 2.0)]
+    )
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
     assert [step for step, tags in disk.saved if "best-least" in tags] == [3, 9]
 

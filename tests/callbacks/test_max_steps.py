@@ -8,23 +8,15 @@ from hookpoint.callbacks import MaxSteps, ModelSaver
 from hookpoint.core.loop import Loop
 
 
-def train(n, disk=None, *, epochs=5, batches=3, others=()):
-    with Loop([MaxSteps(n), *others], store=disk) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                pass
-    return run
-
-
 @pytest.mark.parametrize(("n", "steps", "epoch"), [(0, 0, 0), (1, 1, 1), (3, 3, 1), (4, 4, 2), (15, 15, 5), (99, 15, 5)])
-def test_it_stops_after_so_many_steps(n, steps, epoch):
-    run = train(n)
+def test_it_stops_after_so_many_steps(train, n, steps, epoch):
+    run = train([MaxSteps(n)], epochs=5)
     assert (run.step, run.epoch) == (steps, epoch)
 
 
 @pytest.mark.parametrize(("n", "complete"), [(3, True), (4, False), (6, True)])
-def test_an_epoch_whose_last_step_it_is_is_complete(n, complete):
-    assert train(n).epoch_complete is complete
+def test_an_epoch_whose_last_step_it_is_is_complete(train, n, complete):
+    assert train([MaxSteps(n)], epochs=5).epoch_complete is complete
 
 
 def test_where_nobody_knows_how_many_batches_there_are():
@@ -35,16 +27,16 @@ def test_where_nobody_knows_how_many_batches_there_are():
     assert run.step == 4
 
 
-def test_more_steps_go_on(disk):
-    assert train(4, disk, others=[ModelSaver()]).step == 4
-    assert train(4, disk, others=[ModelSaver()]).step == 4
-    assert train(7, disk, others=[ModelSaver()]).step == 7
+def test_more_steps_go_on(train, disk):
+    assert train([MaxSteps(4), ModelSaver()], epochs=5, store=disk).step == 4
+    assert train([MaxSteps(4), ModelSaver()], epochs=5, store=disk).step == 4
+    assert train([MaxSteps(7), ModelSaver()], epochs=5, store=disk).step == 7
 
 
-def test_a_resumed_run_that_has_had_its_steps_says_so(disk, caplog):
-    train(4, disk, others=[ModelSaver()])
+def test_a_resumed_run_that_has_had_its_steps_says_so(train, disk, caplog):
+    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
     assert not caplog.records
-    train(4, disk, others=[ModelSaver()])
+    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
     assert caplog.messages == ["MaxSteps: 4 steps are done, and nothing is trained; a higher n goes on"]
 
 

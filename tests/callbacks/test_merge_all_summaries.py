@@ -3,41 +3,39 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookpoint import Callback, Every
+from hookpoint import Every
 from hookpoint.callbacks import MergeAllSummaries
 from hookpoint.core.errors import BadValue
 from hookpoint.core.loop import Loop
 
 
-class Monitor(Callback):
-    def __init__(self):
-        self.rows = []
+@pytest.fixture
+def train_with(recorder):
+    """Train with these summaries; return the run, and the rows that a monitor got."""
 
-    def on_records(self, records):
-        self.rows += [(record.at, record.step, record.scalars()) for record in records if record.kind == "scalars"]
+    def go(callback, *, epochs=2, batches=4, **summaries):
+        monitor = recorder()
+        with Loop([callback, monitor], log_every=2) as run:
+            for name, function in summaries.items():
+                run.summary(name, function)
+            for _ in run.epochs(epochs):
+                for _ in run.batches(range(batches)):
+                    pass
+        return run, monitor.rows
 
-
-def train(callback, *, epochs=2, batches=4, **summaries):
-    monitor = Monitor()
-    with Loop([callback, monitor], log_every=2) as run:
-        for name, function in summaries.items():
-            run.summary(name, function)
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                pass
-    return run, monitor.rows
+    return go
 
 
-def test_each_function_is_called_at_the_end_of_each_epoch():
+def test_each_function_is_called_at_the_end_of_each_epoch(train_with):
     numbers = iter(range(100))
-    run, rows = train(MergeAllSummaries(), count=lambda: next(numbers), fixed=lambda: 0.5)
+    run, rows = train_with(MergeAllSummaries(), count=lambda: next(numbers), fixed=lambda: 0.5)
     assert rows == [("value", 4, {"count": 0.0, "fixed": 0.5}), ("value", 8, {"count": 1.0, "fixed": 0.5})]
     assert run.monitors.get_history("count") == [(4, 0.0), (8, 1.0)]
 
 
-def test_a_period_adds_steps():
+def test_a_period_adds_steps(train_with):
     called = []
-    _, rows = train(MergeAllSummaries(period=3), epochs=1, batches=7, count=lambda: called.append(1) or len(called))
+    _, rows = train_with(MergeAllSummaries(period=3), epochs=1, batches=7, count=lambda: called.append(1) or len(called))
     assert len(called) == 3
     assert rows == [
         ("value", 3, {"count": 1.0}),
@@ -46,9 +44,9 @@ def test_a_period_adds_steps():
     ]
 
 
-def test_a_schedule_replaces_both():
+def test_a_schedule_replaces_both(train_with):
     called = []
-    train(MergeAllSummaries(period=3).when(Every(epochs=2)), epochs=4, count=lambda: called.append(1) or 1)
+    train_with(MergeAllSummaries(period=3).when(Every(epochs=2)), epochs=4, count=lambda: called.append(1) or 1)
     assert len(called) == 2
 
 
@@ -61,24 +59,24 @@ def test_an_epoch_cut_short_has_no_summaries():
     assert "x" not in run.metrics
 
 
-def test_a_value_may_be_a_tensor():
-    run, _ = train(MergeAllSummaries(), norm=lambda: torch.ones(4).norm())
+def test_a_value_may_be_a_tensor(train_with):
+    run, _ = train_with(MergeAllSummaries(), norm=lambda: torch.ones(4).norm())
     assert run.metrics["norm"] == 2.0
 
 
-def test_a_function_may_send_something_else_instead():
-    run, rows = train(MergeAllSummaries(), weights=lambda: None)
+def test_a_function_may_send_something_else_instead(train_with):
+    run, rows = train_with(MergeAllSummaries(), weights=lambda: None)
     assert rows == []
     assert "weights" not in run.metrics
 
 
-def test_a_value_that_is_no_scalar_is_refused_by_its_name():
+def test_a_value_that_is_no_scalar_is_refused_by_its_name(train_with):
     with pytest.raises(BadValue, match=r"'weights' has shape \(3,\)"):
-        train(MergeAllSummaries(), weights=lambda: torch.ones(3))
+        train_with(MergeAllSummaries(), weights=lambda: torch.ones(3))
 
 
-def test_without_functions_nothing_is_logged():
-    assert train(MergeAllSummaries(period=1))[1] == []
+def test_without_functions_nothing_is_logged(train_with):
+    assert train_with(MergeAllSummaries(period=1))[1] == []
 
 
 def test_a_function_may_register_another():

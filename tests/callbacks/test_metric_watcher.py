@@ -18,9 +18,9 @@ class Watches(MetricWatcher):
         self.taken.append((moment.step, value))
 
 
-def test_each_value_is_taken_once(train):
+def test_each_value_is_taken_once(train_on_disk):
     watches = Watches()
-    train([watches], [{"score": 1.0}, {}, {"score": 1.0}, {"other": 2.0}])
+    train_on_disk([watches], [{"score": 1.0}, {}, {"score": 1.0}, {"other": 2.0}])
     assert watches.taken == [(3, 1.0), (9, 1.0)]
 
 
@@ -55,23 +55,23 @@ def test_values_within_an_epoch():
     assert watches.taken == [(1, 1.0), (3, 3.0), (5, 5.0)]
 
 
-def test_a_resumed_run_takes_nothing_twice(train):
-    train([Watches(), ModelSaver()], [{"score": 1.0}])
+def test_a_resumed_run_takes_nothing_twice(train_on_disk):
+    train_on_disk([Watches(), ModelSaver()], [{"score": 1.0}])
     again = Watches()
-    train([again, ModelSaver()], [{"score": 1.0}, {}, {"score": 3.0}])
+    train_on_disk([again, ModelSaver()], [{"score": 1.0}, {}, {"score": 3.0}])
     assert again.taken == [(9, 3.0)]
 
 
-def test_a_second_run_starts_anew(train, disk):
+def test_a_second_run_starts_anew(train_on_disk, new_disk):
     watches = Watches()
-    train([watches], [{"score": 1.0}, {"score": 2.0}])
-    train([watches], [{"score": 3.0}], store=type(disk)())
+    train_on_disk([watches], [{"score": 1.0}, {"score": 2.0}])
+    train_on_disk([watches], [{"score": 3.0}], store=new_disk())
     assert watches.taken == [(3, 1.0), (6, 2.0), (3, 3.0)]
 
 
-def test_a_metric_that_never_comes_is_an_error(train):
+def test_a_metric_that_never_comes_is_an_error(train_on_disk):
     with pytest.raises(MissingMetric, match=r"^Watches\(score\) reads 'score', which nothing has logged"):
-        train([Watches()], [{}, {}])
+        train_on_disk([Watches()], [{}, {}])
 
 
 @pytest.mark.parametrize("metric", ["", None, 3])

@@ -39,16 +39,16 @@ def bests(disk):
         (MaxSaver("score"), [math.nan, -math.inf, -math.inf, 1.0], [6, 12]),
     ],
 )
-def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train, disk, saver, values, saved):
-    train([saver], scores(*values))
+def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train_on_disk, disk, saver, values, saved):
+    train_on_disk([saver], scores(*values))
     assert bests(disk) == saved
     assert disk.kept("best-score") == saved[-1:]
 
 
-def test_a_new_best_is_an_event_and_a_line_in_the_log(train, caplog):
+def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog):
     events = Events()
     caplog.set_level("INFO")
-    train([MinSaver("score"), events], scores(0.5, 0.75, 0.25))
+    train_on_disk([MinSaver("score"), events], scores(0.5, 0.75, 0.25))
     assert events.best == [
         {"metric": "score", "value": 0.5, "previous": None},
         {"metric": "score", "value": 0.25, "previous": 0.5},
@@ -59,14 +59,14 @@ def test_a_new_best_is_an_event_and_a_line_in_the_log(train, caplog):
     ]
 
 
-def test_best_tells_value_and_step(train):
+def test_best_tells_value_and_step(train_on_disk):
     saver = MaxSaver("score")
-    train([saver], scores(1.0, 3.0, 2.0))
+    train_on_disk([saver], scores(1.0, 3.0, 2.0))
     assert (saver.best.value, saver.best.step) == (3.0, 6)
 
 
-def test_the_name_after_best_may_be_another(train, disk):
-    train([MinSaver("score", filename="model")], scores(1.0))
+def test_the_name_after_best_may_be_another(train_on_disk, disk):
+    train_on_disk([MinSaver("score", filename="model")], scores(1.0))
     assert disk.saved[0] == (3, ["best-model"])
 
 
@@ -76,20 +76,20 @@ def test_names_say_what_is_watched():
     assert MinSaver("acc", name="mine").name == "mine"
 
 
-def test_an_epoch_without_a_new_value_saves_nothing(train, disk):
-    train([MinSaver("score")], [{"score": 2.0}, {}, {"score": 1.0}, {}])
+def test_an_epoch_without_a_new_value_saves_nothing(train_on_disk, disk):
+    train_on_disk([MinSaver("score")], [{"score": 2.0}, {}, {"score": 1.0}, {}])
     assert bests(disk) == [3, 9]
 
 
-def test_a_metric_that_never_comes_is_an_error(train, disk):
+def test_a_metric_that_never_comes_is_an_error(train_on_disk, disk):
     with pytest.raises(
         MissingMetric, match=r"^MinSaver\(score\) reads 'score', which nothing has logged by the end of epoch 1"
     ):
-        train([MinSaver("score")], [{"other": 1.0}, {"other": 2.0}])
+        train_on_disk([MinSaver("score")], [{"other": 1.0}, {"other": 2.0}])
     assert bests(disk) == []
 
 
-def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train):
+def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train_on_disk):
     class Writes(Callback):
         writes = ("score",)
 
@@ -97,7 +97,7 @@ def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train):
             pass
 
     with pytest.raises(MissingMetric, match="which Writes was to write and did not"):
-        train([MinSaver("score"), Writes()], [{}, {}])
+        train_on_disk([MinSaver("score"), Writes()], [{}, {}])
 
 
 def test_a_slip_of_the_pen_is_a_warning_before_anything_runs(disk, caplog):
@@ -108,14 +108,14 @@ def test_a_slip_of_the_pen_is_a_warning_before_anything_runs(disk, caplog):
         assert "did you mean 'val-error-top1'?" in caplog.text
 
 
-def test_it_runs_after_who_writes_its_metric(train, disk):
+def test_it_runs_after_who_writes_its_metric(train_on_disk, disk):
     class Measures(Callback):
         writes = ("score",)
 
         def on_epoch_end(self, run):
             run.log(score=-run.epoch)
 
-    train([MinSaver("score"), Measures()], [{}, {}])
+    train_on_disk([MinSaver("score"), Measures()], [{}, {}])
     assert bests(disk) == [3, 6]
 
 
@@ -163,19 +163,12 @@ def test_it_may_be_triggered_where_validation_runs(disk):
     assert [step for step, tags in disk.saved if "best-val_score" in tags] == [2, 4]
 
 
-def test_the_best_survives_a_resume(train, disk):
-    train([MinSaver("score")], scores(2.0, 1.0))
+def test_the_best_survives_a_resume(train_on_disk, disk):
+    train_on_disk([MinSaver("score")], scores(2.0, 1.0))
     again = MinSaver("score")
-    train([again], scores(2.0, 1.0, 1.5, 0.5))
+    train_on_disk([again], scores(2.0, 1.0, 1.5, 0.5))
     assert bests(disk) == [3, 6, 12]
     assert (again.best.value, again.best.step) == (0.5, 12)
-
-
-def test_a_fresh_run_forgets_the_best(train, disk):
-    saver = MinSaver("score")
-    train([saver], scores(1.0))
-    train([saver], scores(2.0), store=type(disk)())
-    assert (saver.best.value, saver.best.step) == (2.0, 3)
 
 
 def test_an_epoch_that_was_cut_short_does_not_count(disk):
@@ -188,17 +181,17 @@ def test_an_epoch_that_was_cut_short_does_not_count(disk):
     assert saver.best.value is None
 
 
-def test_what_could_not_be_saved_is_not_the_best(train, disk):
+def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk):
     disk.fails = [False, True]
     saver = MinSaver("score")
-    train([saver], scores(3.0, 1.0, 2.0, 2.5))
+    train_on_disk([saver], scores(3.0, 1.0, 2.0, 2.5))
     assert bests(disk) == [3, 9]
     assert (saver.best.value, saver.best.step) == (2.0, 9)
 
 
-def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train, disk):
+def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train_on_disk, disk):
     disk.fails = [True]
-    train([MinSaver("score"), ModelSaver().when(Every(steps=5))], scores(1.0, 2.0))
+    train_on_disk([MinSaver("score"), ModelSaver().when(Every(steps=5))], scores(1.0, 2.0))
     assert bests(disk) == [6]
 
 

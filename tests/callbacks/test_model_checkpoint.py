@@ -13,48 +13,48 @@ def scores(*values):
     return [{"score": value} for value in values]
 
 
-def test_without_a_config_it_saves_each_epoch_and_keeps_five(train, disk):
-    train([ModelCheckpoint()], [{}] * 6)
+def test_without_a_config_it_saves_each_epoch_and_keeps_five(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint()], [{}] * 6)
     assert disk.saved == [(3 * epoch, ["CKP"]) for epoch in range(1, 7)]
     assert disk.kept("CKP") == [6, 9, 12, 15, 18]
 
 
-def test_a_config_says_how_often_and_what_is_kept(train, disk):
+def test_a_config_says_how_often_and_what_is_kept(train_on_disk, disk):
     config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=2)
-    train([ModelCheckpoint("resnet", config=config)], [{}, {}])
+    train_on_disk([ModelCheckpoint("resnet", config=config)], [{}, {}])
     assert [step for step, tags in disk.saved if "resnet" in tags] == [2, 4, 6]
     assert disk.kept("resnet") == [4, 6]
     assert disk.background[0] is False
 
 
-def test_a_config_that_saves_each_step_saves_each_once(train, disk):
-    train([ModelCheckpoint(config=CheckpointConfig())], [{}, {}])
+def test_a_config_that_saves_each_step_saves_each_once(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(config=CheckpointConfig())], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
     ("save_freq", "steps"), [("epoch", [3, 6]), (2, [2, 4, 6]), (None, [1, 2, 3, 4, 5, 6])], ids=["epoch", "steps", "config"]
 )
-def test_keras_frequency_replaces_the_configs_schedule(train, disk, save_freq, steps):
-    train([ModelCheckpoint(save_freq=save_freq, config=CheckpointConfig())], [{}, {}])
+def test_keras_frequency_replaces_the_configs_schedule(train_on_disk, disk, save_freq, steps):
+    train_on_disk([ModelCheckpoint(save_freq=save_freq, config=CheckpointConfig())], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == steps
 
 
-def test_a_schedule_replaces_both(train, disk):
-    train([ModelCheckpoint(save_freq=1, config=CheckpointConfig()).when(Every(epochs=2))], [{}, {}])
+def test_a_schedule_replaces_both(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(save_freq=1, config=CheckpointConfig()).when(Every(epochs=2))], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == [6]
 
 
-def test_async_save_writes_in_the_background(train, disk):
-    train([ModelCheckpoint(config=CheckpointConfig(async_save=True), monitor="score")], scores(1.0))
+def test_async_save_writes_in_the_background(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(config=CheckpointConfig(async_save=True), monitor="score")], scores(1.0))
     assert disk.background[:3] == [True, True, True]
 
 
 # The best
 
 
-def test_the_best_is_kept_beside_the_others(train, disk):
-    train([ModelCheckpoint(monitor="score")], scores(2.0, 3.0, 1.0))
+def test_the_best_is_kept_beside_the_others(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(monitor="score")], scores(2.0, 3.0, 1.0))
     assert [(step, sorted(tags)) for step, tags in disk.saved] == [
         (3, ["CKP", "best-score"]),
         (6, ["CKP"]),
@@ -62,16 +62,16 @@ def test_the_best_is_kept_beside_the_others(train, disk):
     ]
 
 
-def test_the_best_alone_may_be_kept(train, disk):
-    train([ModelCheckpoint(monitor="score", mode="max", save_best_only=True)], scores(2.0, 1.0, 3.0))
+def test_the_best_alone_may_be_kept(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(monitor="score", mode="max", save_best_only=True)], scores(2.0, 1.0, 3.0))
     assert [step for step, tags in disk.saved if tags == ["best-score"]] == [3, 9]
     assert not any("CKP" in tags for _, tags in disk.saved)
     assert disk.kept("best-score") == [9]
 
 
-def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train, disk, caplog):
+def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train_on_disk, disk, caplog):
     config = CheckpointConfig(save_checkpoint_steps=2)
-    train([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
+    train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
     assert caplog.messages == []
 
@@ -82,20 +82,20 @@ def test_auto_goes_by_the_name_of_the_metric():
     assert ModelCheckpoint().best is None
 
 
-def test_a_first_value_has_to_beat_the_threshold(train, disk):
-    train([ModelCheckpoint(monitor="score", save_best_only=True, initial_value_threshold=1.5)], scores(2.0, 1.0))
+def test_a_first_value_has_to_beat_the_threshold(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(monitor="score", save_best_only=True, initial_value_threshold=1.5)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [6]
 
 
-def test_the_best_survives_a_resume(train, disk):
-    train([ModelCheckpoint(monitor="score")], scores(1.0))
-    train([ModelCheckpoint(monitor="score")], scores(1.0, 2.0, 0.5))
+def test_the_best_survives_a_resume(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0))
+    train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0, 0.5))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 9]
 
 
-def test_a_monitor_that_is_added_to_a_run_starts_afresh(train, disk):
-    train([ModelCheckpoint()], scores(1.0))
-    train([ModelCheckpoint(monitor="score")], scores(1.0, 2.0))
+def test_a_monitor_that_is_added_to_a_run_starts_afresh(train_on_disk, disk):
+    train_on_disk([ModelCheckpoint()], scores(1.0))
+    train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0))
     assert disk.kept("best-score") == [6]
 
 
@@ -118,7 +118,7 @@ def test_an_exception_is_not_saved_otherwise(disk):
     assert disk.saved == []
 
 
-def test_the_newest_checkpoint_is_known_by_name(train):
+def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
     seen = []
 
     class Looks(Callback):
@@ -126,11 +126,11 @@ def test_the_newest_checkpoint_is_known_by_name(train):
             seen.append(saver.latest_ckpt_file_name)
 
     saver = ModelCheckpoint()
-    train([saver, Looks()], [{}, {}])
+    train_on_disk([saver, Looks()], [{}, {}])
     assert seen == [None, "disk/3"]
     assert saver.latest_ckpt_file_name == "disk/6"
     again = ModelCheckpoint()
-    train([again], [{}, {}])
+    train_on_disk([again], [{}, {}])
     assert again.latest_ckpt_file_name == "disk/newest"
 
 

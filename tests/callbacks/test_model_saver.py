@@ -15,19 +15,19 @@ def kept(saver, *minutes):
     return [one.step for one in (there if keep is None else keep(there))]
 
 
-def test_it_saves_at_the_end_of_each_epoch(train, disk):
-    train([ModelSaver()], [{}, {}])
+def test_it_saves_at_the_end_of_each_epoch(train_on_disk, disk):
+    train_on_disk([ModelSaver()], [{}, {}])
     assert disk.saved == [(3, ["model"]), (6, ["model"])]
     assert disk.background == [False, False]
 
 
-def test_a_schedule_moves_it(train, disk):
-    train([ModelSaver().when(Every(steps=2))], [{}, {}])
+def test_a_schedule_moves_it(train_on_disk, disk):
+    train_on_disk([ModelSaver().when(Every(steps=2))], [{}, {}])
     assert [step for step, tags in disk.saved if tags == ["model"]] == [2, 4, 6]
 
 
-def test_the_newest_are_kept(train, disk):
-    train([ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None)], [{}] * 4)
+def test_the_newest_are_kept(train_on_disk, disk):
+    train_on_disk([ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None)], [{}] * 4)
     assert disk.kept("model") == [9, 12]
 
 
@@ -49,8 +49,8 @@ def test_all_are_kept_where_no_number_is_given():
     assert kept(ModelSaver(max_to_keep=None), 1, 2, 3) == [1, 2, 3]
 
 
-def test_a_background_may_write(train, disk):
-    train([ModelSaver(async_save=True)], [{}])
+def test_a_background_may_write(train_on_disk, disk):
+    train_on_disk([ModelSaver(async_save=True)], [{}])
     assert disk.background[0] is True
 
 

@@ -7,20 +7,9 @@ import threading
 import pytest
 import torch
 
-from hookpoint import Callback
 from hookpoint.callbacks import MovingAverageSummary
 from hookpoint.callbacks.moving_average_summary import Average
 from hookpoint.core.loop import Loop
-
-
-class Monitor(Callback):
-    def __init__(self):
-        self.rows = []
-        self.threads = set()
-
-    def on_records(self, records):
-        self.threads.add(threading.get_ident())
-        self.rows += [(record.step, record.scalars()) for record in records if record.at == "step"]
 
 
 class Slow:
@@ -35,11 +24,14 @@ class Slow:
         return self.value
 
 
-def train(callbacks, values, log_every=1, **given):
-    with Loop(callbacks, log_every=log_every, **given) as run:
-        for value in run.batches(values):
-            run.log(loss=value, other=1.0)
-    return run
+@pytest.fixture
+def train_on_values(train):
+    """Log these values, and another that is always the same."""
+
+    def go(callbacks, values, *, log_every=1):
+        return train(callbacks, batches=values, step=lambda run, value: run.log(loss=value, other=1.0), log_every=log_every)
+
+    return go
 
 
 def expected(values, decay):
@@ -49,67 +41,72 @@ def expected(values, decay):
     return total / weight
 
 
-def test_the_average_of_each_scalar_comes_with_each_log_step():
-    monitor = Monitor()
-    train([MovingAverageSummary(decay=0.5), monitor], [4.0, 2.0, 8.0])
-    assert monitor.rows == [
+def test_the_average_of_each_scalar_comes_with_each_log_step(train_on_values, recorder):
+    monitor = recorder()
+    train_on_values([MovingAverageSummary(decay=0.5), monitor], [4.0, 2.0, 8.0])
+    assert monitor.steps == [
         (1, {"loss": 4.0, "other": 1.0, "loss/ema": 4.0, "other/ema": 1.0}),
         (2, {"loss": 2.0, "other": 1.0, "loss/ema": pytest.approx(expected([4, 2], 0.5)), "other/ema": 1.0}),
         (3, {"loss": 8.0, "other": 1.0, "loss/ema": pytest.approx(expected([4, 2, 8], 0.5)), "other/ema": 1.0}),
     ]
 
 
-def test_what_is_averaged_are_the_means_of_log_steps():
-    monitor = Monitor()
-    train([MovingAverageSummary(decay=0.75), monitor], [1.0, 3.0, 6.0, 8.0, 100.0], log_every=2)
-    assert [row["loss/ema"] for _, row in monitor.rows] == [2.0, pytest.approx(expected([2, 7], 0.75))]
+def test_what_is_averaged_are_the_means_of_log_steps(train_on_values, recorder):
+    monitor = recorder()
+    train_on_values([MovingAverageSummary(decay=0.75), monitor], [1.0, 3.0, 6.0, 8.0, 100.0], log_every=2)
+    assert [row["loss/ema"] for _, row in monitor.steps] == [2.0, pytest.approx(expected([2, 7], 0.75))]
 
 
-def test_names_limit_it():
-    monitor = Monitor()
-    train([MovingAverageSummary(["loss", "absent"]), monitor], [1.0])
-    assert set(monitor.rows[0][1]) == {"loss", "other", "loss/ema"}
+def test_names_limit_it(train_on_values, recorder):
+    monitor = recorder()
+    train_on_values([MovingAverageSummary(["loss", "absent"]), monitor], [1.0])
+    assert set(monitor.steps[0][1]) == {"loss", "other", "loss/ema"}
 
 
 def test_one_name_may_be_given_as_it_is():
     assert MovingAverageSummary("loss").names == {"loss"}
 
 
-def test_validation_is_not_averaged():
-    monitor = Monitor()
+def test_validation_is_not_averaged(recorder):
+    monitor = recorder()
     with Loop([MovingAverageSummary(), monitor], log_every=1) as run:
         for _ in run.batches([1, 2], mode="val"):
             run.log(loss=1.0)
-    assert monitor.rows == []
+    assert monitor.steps == []
 
 
-def test_a_mean_that_is_not_finite_is_left_out():
-    monitor = Monitor()
-    train([MovingAverageSummary(decay=0.5), monitor], [math.nan, 4.0, math.inf, 2.0])
-    averages = [row["loss/ema"] for _, row in monitor.rows]
+def test_a_mean_that_is_not_finite_is_left_out(train_on_values, recorder):
+    monitor = recorder()
+    train_on_values([MovingAverageSummary(decay=0.5), monitor], [math.nan, 4.0, math.inf, 2.0])
+    averages = [row["loss/ema"] for _, row in monitor.steps]
     assert math.isnan(averages[0])
     assert averages[1:] == [4.0, 4.0, pytest.approx(expected([4, 2], 0.5))]
 
 
-def test_the_training_thread_waits_for_no_value():
-    monitor, values = Monitor(), [Slow(float(number)) for number in range(6)]
-    train([MovingAverageSummary(), monitor], values, log_every=2)
-    assert monitor.threads == {reader for value in values for reader in value.readers}
-    assert threading.get_ident() not in monitor.threads
+def test_the_training_thread_waits_for_no_value(train_on_values, recorder):
+    class Watch(recorder):
+        def on_records(self, records):
+            threads.add(threading.get_ident())
+            super().on_records(records)
+
+    threads, monitor, values = set(), Watch(), [Slow(float(number)) for number in range(6)]
+    train_on_values([MovingAverageSummary(), monitor], values, log_every=2)
+    assert threads == {reader for value in values for reader in value.readers}
+    assert threading.get_ident() not in threads
 
 
-def test_values_on_a_device_and_floats_give_the_same_averages():
+def test_values_on_a_device_and_floats_give_the_same_averages(train_on_values, recorder):
     numbers = torch.rand(50, dtype=torch.float64)
-    as_tensors, as_floats = Monitor(), Monitor()
-    train([MovingAverageSummary(), as_tensors], list(numbers), log_every=5)
-    train([MovingAverageSummary(), as_floats], numbers.tolist(), log_every=5)
-    assert as_tensors.rows == as_floats.rows
+    as_tensors, as_floats = recorder(), recorder()
+    train_on_values([MovingAverageSummary(), as_tensors], list(numbers), log_every=5)
+    train_on_values([MovingAverageSummary(), as_floats], numbers.tolist(), log_every=5)
+    assert as_tensors.steps == as_floats.steps
 
 
-def test_nothing_waits_and_nothing_grows_where_nobody_reads():
+def test_nothing_waits_and_nothing_grows_where_nobody_reads(train_on_values):
     values = [Slow(1.0) for _ in range(3000)]
     callback = MovingAverageSummary(["loss"])
-    run = train([callback], values)
+    run = train_on_values([callback], values)
     run.monitors.drain()
     assert threading.get_ident() not in {reader for value in values for reader in value.readers}
     assert callback._averages["loss"]._previous is None
@@ -143,32 +140,32 @@ def test_several_threads_may_read_one_average():
     assert results == [1.0] * 8
 
 
-def test_its_state_continues_the_average():
+def test_its_state_continues_the_average(train_on_values, recorder):
     values = [5.0, 1.0, 7.0, 3.0, 9.0]
-    whole = Monitor()
-    train([MovingAverageSummary(), whole], values)
+    whole = recorder()
+    train_on_values([MovingAverageSummary(), whole], values)
     first, second = MovingAverageSummary(), MovingAverageSummary()
-    train([first], values[:2])
+    train_on_values([first], values[:2])
     state = pickle.loads(pickle.dumps(first.state_dict()))
-    rest = Monitor()
+    rest = recorder()
     with Loop([second, rest], log_every=1) as run:
         second.load_state_dict(state)
         for value in run.batches(values[2:]):
             run.log(loss=value, other=1.0)
-    assert [row for _, row in rest.rows] == [row for _, row in whole.rows[2:]]
+    assert [row for _, row in rest.steps] == [row for _, row in whole.steps[2:]]
 
 
-def test_its_state_is_plain_floats():
+def test_its_state_is_plain_floats(train_on_values):
     callback = MovingAverageSummary(decay=0.5)
-    train([callback], [torch.tensor(4.0), torch.tensor(2.0)])
+    train_on_values([callback], [torch.tensor(4.0), torch.tensor(2.0)])
     assert callback.state_dict() == {"sums": {"loss": [2.0, 0.75], "other": [0.75, 0.75]}}
 
 
-def test_a_second_run_starts_afresh():
-    callback, monitor = MovingAverageSummary(), Monitor()
-    train([callback], [100.0])
-    train([callback, monitor], [1.0])
-    assert monitor.rows[0][1]["loss/ema"] == 1.0
+def test_a_second_run_starts_afresh(train_on_values, recorder):
+    callback, monitor = MovingAverageSummary(), recorder()
+    train_on_values([callback], [100.0])
+    train_on_values([callback, monitor], [1.0])
+    assert monitor.steps[0][1]["loss/ema"] == 1.0
 
 
 def test_a_step_does_not_call_it():

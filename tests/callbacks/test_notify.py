@@ -65,8 +65,8 @@ class Fails(Callback):
 # What is told
 
 
-def test_the_start_the_best_and_the_end(train, server, tmp_path, caplog):
-    train([Notify(server.url, best="score", mode="max", minutes_between=0)], ROWS, name="my; run", workdir=tmp_path)
+def test_the_start_the_best_and_the_end(train_on_disk, server, tmp_path, caplog):
+    train_on_disk([Notify(server.url, best="score", mode="max", minutes_between=0)], ROWS, name="my; run", workdir=tmp_path)
     assert titles(server) == [
         "my; run: started",
         "my; run: score is 0.5, the best so far",
@@ -81,16 +81,16 @@ def test_the_start_the_best_and_the_end(train, server, tmp_path, caplog):
     assert [message for message in caplog.messages if "Notify" in message] == []
 
 
-def test_no_two_bests_within_the_minutes_between(train, server):
-    train([Notify(server.url, on="best", best="score", mode="min")], [{"score": 1 / n} for n in range(1, 6)])
+def test_no_two_bests_within_the_minutes_between(train_on_disk, server):
+    train_on_disk([Notify(server.url, on="best", best="score", mode="min")], [{"score": 1 / n} for n in range(1, 6)])
     assert titles(server) == ["run: score is 1, the best so far"]
 
 
-def test_the_next_message_counts_the_bests_in_between(train, server, monkeypatch):
+def test_the_next_message_counts_the_bests_in_between(train_on_disk, server, monkeypatch):
     times = iter([0.0, 10.0, 20.0, 61.0])
     monkeypatch.setattr(notify, "monotonic", lambda: next(times))
     callback = Notify(server.url, on="best", best="score", mode="min", minutes_between=1)
-    train([callback], [{"score": 1 / n} for n in range(1, 5)])
+    train_on_disk([callback], [{"score": 1 / n} for n in range(1, 5)])
     assert titles(server) == [
         "run: score is 1, the best so far",
         "run: score is 0.25, the best so far, after 0.33333",
@@ -98,15 +98,15 @@ def test_the_next_message_counts_the_bests_in_between(train, server, monkeypatch
     assert server.got[1]["message"].startswith("the best 3 times since the last message\n\nepoch 4/4")
 
 
-def test_a_metric_of_nan_is_no_best_and_zero_is_one(train, server):
+def test_a_metric_of_nan_is_no_best_and_zero_is_one(train_on_disk, server):
     rows = [{"score": float("nan")}, {"score": 0.5}, {"score": 0.0}]
-    train([Notify(server.url, on="best", best="score", mode="min", minutes_between=0)], rows)
+    train_on_disk([Notify(server.url, on="best", best="score", mode="min", minutes_between=0)], rows)
     assert titles(server) == ["run: score is 0.5, the best so far", "run: score is 0, the best so far, after 0.5"]
 
 
-def test_a_failure_says_what_where_and_how_to_go_on(train, server):
+def test_a_failure_says_what_where_and_how_to_go_on(train_on_disk, server):
     with pytest.raises(ValueError, match="luck"):
-        train([Notify(server.url), ModelSaver(), Fails()], ROWS)
+        train_on_disk([Notify(server.url), ModelSaver(), Fails()], ROWS)
     assert titles(server) == ["run: started", "run: failed: ValueError"]
     assert server.got[1]["type"] == "failure"
     lines = server.got[1]["message"].splitlines()
@@ -118,48 +118,48 @@ def test_a_failure_says_what_where_and_how_to_go_on(train, server):
     assert "abc" not in server.got[1]["message"]
 
 
-def test_a_failure_before_the_first_checkpoint_starts_anew(train, server):
+def test_a_failure_before_the_first_checkpoint_starts_anew(train_on_disk, server):
     with pytest.raises(ValueError, match="luck"):
-        train([Notify(server.url), Fails()], ROWS)
+        train_on_disk([Notify(server.url), Fails()], ROWS)
     assert "\nstarts anew with: cd " in server.got[1]["message"]
 
 
-def test_a_stop_says_who_and_why(train, server):
-    train([Notify(server.url), MaxSteps(4)], ROWS)
+def test_a_stop_says_who_and_why(train_on_disk, server):
+    train_on_disk([Notify(server.url), MaxSteps(4)], ROWS)
     assert titles(server) == ["run: started", "run: stopped"]
     assert server.got[1]["message"].startswith("MaxSteps: 4 steps are done\n")
     assert server.got[1]["type"] == "warning"
 
 
-def test_a_reason_is_tidied_too(train, server):
+def test_a_reason_is_tidied_too(train_on_disk, server):
     class Stops(Callback):
         def on_train_iter_end(self, run):
             run.stop("\x1b[31m see https://me:pw@host")
 
-    train([Notify(server.url, on="stop"), Stops()], ROWS)
+    train_on_disk([Notify(server.url, on="stop"), Stops()], ROWS)
     assert server.got[0]["message"].startswith("?[31m see https://***@host\n")
 
 
 @pytest.mark.parametrize("on", [("stop",), ("end",)])
-def test_a_signal_is_a_stop(train, server, on):
+def test_a_signal_is_a_stop(train_on_disk, server, on):
     class Sends(Callback):
         def on_train_iter_end(self, run):
             if run.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(SystemExit):
-        train([Notify(server.url, on=on), Sends()], ROWS)
+        train_on_disk([Notify(server.url, on=on), Sends()], ROWS)
     assert titles(server) == ["run: stopped"]
     assert server.got[0]["message"].startswith("SIGTERM was received\n")
 
 
-def test_an_interrupt_that_gets_through_is_a_stop(train, server):
+def test_an_interrupt_that_gets_through_is_a_stop(train_on_disk, server):
     class Interrupts(Callback):
         def on_train_iter_end(self, run):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train([Notify(server.url, on="end"), Interrupts()], ROWS)
+        train_on_disk([Notify(server.url, on="end"), Interrupts()], ROWS)
     assert titles(server) == ["run: stopped by KeyboardInterrupt"]
 
 
@@ -172,14 +172,14 @@ def test_an_interrupt_that_gets_through_is_a_stop(train, server):
         (("best", "end"), ["run: finished"]),
     ],
 )
-def test_only_what_was_asked_for_is_told(train, server, on, expected):
-    train([Notify(server.url, on=on)], ROWS)
+def test_only_what_was_asked_for_is_told(train_on_disk, server, on, expected):
+    train_on_disk([Notify(server.url, on=on)], ROWS)
     assert titles(server) == expected
 
 
-def test_a_resumed_run_goes_on_and_knows_its_best(train, server):
+def test_a_resumed_run_goes_on_and_knows_its_best(train_on_disk, server):
     def once(rows):
-        train([Notify(server.url, best="score", mode="min", minutes_between=0), ModelSaver()], rows)
+        train_on_disk([Notify(server.url, best="score", mode="min", minutes_between=0), ModelSaver()], rows)
 
     once(ROWS[:2])
     server.got.clear()
@@ -187,42 +187,42 @@ def test_a_resumed_run_goes_on_and_knows_its_best(train, server):
     assert titles(server) == ["run: goes on", "run: score is 0.125, the best so far, after 0.25", "run: finished"]
 
 
-def test_an_instance_that_is_used_again_starts_afresh(train, server, disk):
+def test_an_instance_that_is_used_again_starts_afresh(train_on_disk, server, disk):
     callback = pickle.loads(pickle.dumps(Notify(server.url, on="best", best="score", mode="min", minutes_between=0)))
-    train([callback], ROWS, store=None)
-    train([callback], [{"score": 9.0}], store=None)
+    train_on_disk([callback], ROWS, store=None)
+    train_on_disk([callback], [{"score": 9.0}], store=None)
     assert titles(server)[-1] == "run: score is 9, the best so far"
 
 
-def test_metrics_are_a_table_of_those_that_were_asked_for(train, server):
+def test_metrics_are_a_table_of_those_that_were_asked_for(train_on_disk, server):
     row = {"loss": 1 / 3, "a longer name": 2.0, "bad\n\x1b[31m": 1.0}
-    train([Notify(server.url, on="end", names=["a longer name", "loss", "missing"])], [row])
+    train_on_disk([Notify(server.url, on="end", names=["a longer name", "loss", "missing"])], [row])
     assert server.got[0]["message"].endswith("\n\na longer name  2\nloss           0.33333")
-    train([Notify(server.url, on="end")], [row, row])
+    train_on_disk([Notify(server.url, on="end")], [row, row])
     assert server.got[1]["message"].endswith("bad??[31m      1")
 
 
-def test_many_metrics_are_cut_off(train, server):
-    train([Notify(server.url, on="end")], [{f"m{number}": 0.0 for number in range(25)}])
+def test_many_metrics_are_cut_off(train_on_disk, server):
+    train_on_disk([Notify(server.url, on="end")], [{f"m{number}": 0.0 for number in range(25)}])
     assert server.got[0]["message"].endswith("m19  0\nand 5 more")
 
 
 # What does not work
 
 
-def test_a_server_that_fails_is_named_once_and_ends_no_run(train, server, caplog):
+def test_a_server_that_fails_is_named_once_and_ends_no_run(train_on_disk, server, caplog):
     server.code = 500
-    assert train([Notify(server.url)], ROWS).step == 9
+    assert train_on_disk([Notify(server.url)], ROWS).step == 9
     assert [message for message in caplog.messages if "Notify" in message] == [
         "Notify: Apprise did not deliver a message: FAILURE; the run goes on, and this is not said again",
         "Notify: of its messages 2 failed",
     ]
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_run(train, monkeypatch, caplog):
+def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch, caplog):
     monkeypatch.setattr(notify, "WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
-        assert train([Notify(f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], ROWS).step == 9
+        assert train_on_disk([Notify(f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], ROWS).step == 9
     assert "Notify: of its messages 2 not sent at the end" in caplog.messages
 
 

@@ -12,7 +12,6 @@ import pytest
 from hookpoint import on
 from hookpoint.callbacks import OnRequestExit, on_request_exit
 from hookpoint.core.errors import NothingToSaveTo
-from hookpoint.core.loop import Loop
 
 
 @pytest.fixture(autouse=True)
@@ -21,111 +20,108 @@ def watchful(monkeypatch):
     monkeypatch.setattr(on_request_exit, "LOOK_EVERY_SECONDS", 0.0)
 
 
-def train(callback, *, at=None, do=None, epochs=2, batches=3, others=(), **given):
-    with Loop([callback, *others], **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                if run.current_iteration == at:
-                    do()
-    return run
+def at(iteration, do):
+    return lambda run, batch: do() if run.current_iteration == iteration else None
 
 
 def kill(number):
     return lambda: os.kill(os.getpid(), number)
 
 
-def test_a_signal_stops_the_run_after_the_step(disk):
+def test_a_signal_stops_the_run_after_the_step(train, disk):
     before = signal.getsignal(signal.SIGUSR2)
-    run = train(OnRequestExit(sig=signal.SIGUSR2), at=2, do=kill(signal.SIGUSR2), store=disk)
+    run = train([OnRequestExit(sig=signal.SIGUSR2)], epochs=2, step=at(2, kill(signal.SIGUSR2)), store=disk)
     assert run.step == 2
     assert run._verdicts.reason == "OnRequestExit: SIGUSR2 was received"
     assert signal.getsignal(signal.SIGUSR2) is before
     assert disk.saved == [(2, ["stop"])]
 
 
-def test_the_run_goes_on_from_there(disk):
-    train(OnRequestExit(sig=signal.SIGUSR2), at=2, do=kill(signal.SIGUSR2), store=disk)
-    assert train(OnRequestExit(sig=signal.SIGUSR2), store=disk).step == 6
+def test_the_run_goes_on_from_there(train, disk):
+    train([OnRequestExit(sig=signal.SIGUSR2)], epochs=2, step=at(2, kill(signal.SIGUSR2)), store=disk)
+    assert train([OnRequestExit(sig=signal.SIGUSR2)], epochs=2, store=disk).step == 6
 
 
-def test_a_signal_between_iterations_counts_at_the_end_of_the_epoch():
+def test_a_signal_between_iterations_counts_at_the_end_of_the_epoch(train):
     sends = on("on_train_epoch_end")(lambda run: os.kill(os.getpid(), signal.SIGUSR2))
-    assert train(OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2), others=[sends]).step == 3
+    assert train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2), sends], epochs=2).step == 3
 
 
-def test_a_run_that_failed_puts_the_old_handler_back():
+def test_a_run_that_failed_puts_the_old_handler_back(train):
     before = signal.getsignal(signal.SIGUSR2)
     with pytest.raises(ZeroDivisionError):
-        train(OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2), at=2, do=lambda: 1 / 0)
+        train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2, step=at(2, lambda: 1 / 0))
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
-def test_a_second_run_hears_it_again():
+def test_a_second_run_hears_it_again(train):
     callback = OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)
     for _ in range(2):
-        assert train(callback, at=2, do=kill(signal.SIGUSR2)).step == 2
-    assert train(callback).step == 6
+        assert train([callback], epochs=2, step=at(2, kill(signal.SIGUSR2))).step == 2
+    assert train([callback], epochs=2).step == 6
 
 
-def test_the_loops_own_signals_are_left_to_the_loop_which_saves_now(disk):
+def test_the_loops_own_signals_are_left_to_the_loop_which_saves_now(train, disk):
     with pytest.raises(SystemExit) as caught:
-        train(OnRequestExit(), at=2, do=kill(signal.SIGTERM), store=disk)
+        train([OnRequestExit()], epochs=2, step=at(2, kill(signal.SIGTERM)), store=disk)
     assert caught.value.code == 143
     assert disk.saved == [(2, ["signal"])]
 
 
-def test_without_saving(disk):
-    run = train(OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2), at=2, do=kill(signal.SIGUSR2), store=disk)
+def test_without_saving(train, disk):
+    run = train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2, step=at(2, kill(signal.SIGUSR2)), store=disk)
     assert run.step == 2
     assert disk.saved == []
 
 
-def test_a_file_stops_the_run_and_is_deleted(tmp_path):
+def test_a_file_stops_the_run_and_is_deleted(train, tmp_path):
     file = tmp_path / "REQUEST_EXIT.tmp"
-    run = train(OnRequestExit(save_ckpt=False), at=4, do=file.touch, workdir=tmp_path)
+    run = train([OnRequestExit(save_ckpt=False)], epochs=2, step=at(4, file.touch), workdir=tmp_path)
     assert run.step == 4
     assert run._verdicts.reason == "OnRequestExit: REQUEST_EXIT.tmp was there"
     assert not file.exists()
 
 
-def test_a_file_of_another_name(tmp_path):
+def test_a_file_of_another_name(train, tmp_path):
     file = tmp_path / "stop"
-    assert train(OnRequestExit(save_ckpt=False, file="stop"), at=4, do=file.touch, workdir=tmp_path).step == 4
+    assert train([OnRequestExit(save_ckpt=False, file="stop")], epochs=2, step=at(4, file.touch), workdir=tmp_path).step == 4
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
-def test_what_is_no_file_of_ones_own_does_not_count(tmp_path, make):
+def test_what_is_no_file_of_ones_own_does_not_count(train, tmp_path, make):
     make(tmp_path / "REQUEST_EXIT.tmp")
-    assert train(OnRequestExit(save_ckpt=False), workdir=tmp_path).step == 6
+    assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 6
 
 
-def test_a_file_of_another_user_does_not_count(tmp_path, monkeypatch):
+def test_a_file_of_another_user_does_not_count(train, tmp_path, monkeypatch):
     (tmp_path / "REQUEST_EXIT.tmp").touch()
     monkeypatch.setattr(on_request_exit.os, "geteuid", lambda: -5)
-    assert train(OnRequestExit(save_ckpt=False), workdir=tmp_path).step == 6
+    assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 6
 
 
-def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(tmp_path, monkeypatch, caplog):
+def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(train, tmp_path, monkeypatch, caplog):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "REQUEST_EXIT.tmp").touch()
     monkeypatch.setattr(on_request_exit.Path, "unlink", refuse)
-    assert train(OnRequestExit(save_ckpt=False), workdir=tmp_path).step == 1
+    assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 1
     assert "could not be deleted: Permission denied; it would stop the next run as well" in caplog.text
 
 
-def test_the_file_is_looked_at_once_a_second(tmp_path, monkeypatch):
+def test_the_file_is_looked_at_once_a_second(train, tmp_path, monkeypatch):
     monkeypatch.setattr(on_request_exit, "LOOK_EVERY_SECONDS", 1000.0)
     looks = []
     monkeypatch.setattr(on_request_exit, "_is_own_file", lambda path: looks.append(path))
-    train(OnRequestExit(save_ckpt=False), epochs=1, batches=50, workdir=tmp_path)
+    train([OnRequestExit(save_ckpt=False)], batches=50, workdir=tmp_path)
     assert len(looks) == 2  # at the first step, and at the end of the epoch
 
 
-def test_outside_the_main_thread_it_says_that_it_hears_nothing(caplog):
+def test_outside_the_main_thread_it_says_that_it_hears_nothing(train, caplog):
     steps = []
-    thread = threading.Thread(target=lambda: steps.append(train(OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)).step))
+    thread = threading.Thread(
+        target=lambda: steps.append(train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2).step)
+    )
     with caplog.at_level(logging.WARNING):
         thread.start()
         thread.join()
@@ -133,9 +129,9 @@ def test_outside_the_main_thread_it_says_that_it_hears_nothing(caplog):
     assert caplog.messages == ["OnRequestExit does not hear SIGUSR2: signals come to the main thread only"]
 
 
-def test_saving_needs_a_place():
+def test_saving_needs_a_place(train):
     with pytest.raises(NothingToSaveTo, match="OnRequestExit has nowhere to save to"):
-        train(OnRequestExit())
+        train([OnRequestExit()], epochs=2)
 
 
 @pytest.mark.parametrize(

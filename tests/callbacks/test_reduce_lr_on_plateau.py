@@ -13,45 +13,44 @@ from hookpoint.core.loop import Loop
 LOSS = [4.0, 3.0, 3.0, 3.0, 2.0, 2.0, math.nan, 2.5, 2.5, 2.5]
 
 
-def train(callback, losses, others=(), rates=(1.0,), **given):
-    """Run an epoch for each value of val_loss, None for none; return the first group's rate after each epoch."""
-    optimizer = torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates])
-    after = []
-    with Loop([callback, *others], optimizer=optimizer, **given) as run:
-        for epoch in run.epochs(len(losses)):
-            after.append(run.hyper["lr"])
-            if losses[epoch - 1] is not None:
-                run.log(val_loss=losses[epoch - 1])
-    train.rates = [group["lr"] for group in optimizer.param_groups]
-    return [*after[1:], train.rates[0]] if after else []
+def test_it_reduces_when_the_metric_no_longer_gets_better(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], LOSS) == [
+        1.0,
+        1.0,
+        1.0,
+        0.5,
+        0.5,
+        0.5,
+        0.25,
+        0.25,
+        0.125,
+        0.125,
+    ]
 
 
-def test_it_reduces_when_the_metric_no_longer_gets_better():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=2), LOSS) == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+def test_an_infinite_value_is_a_first_best(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], [math.inf, math.inf, 5.0, 4.0]) == [1.0] * 4
 
 
-def test_an_infinite_value_is_a_first_best():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=2), [math.inf, math.inf, 5.0, 4.0]) == [1.0] * 4
+def test_not_below_its_least(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375)], [1.0] * 4) == [1.0, 0.5, 0.375, 0.375]
 
 
-def test_not_below_its_least():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375), [1.0] * 4) == [1.0, 0.5, 0.375, 0.375]
+def test_a_rate_below_the_least_is_left_alone(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=2.0)], [1.0] * 3) == [1.0, 1.0, 1.0]
 
 
-def test_a_rate_below_the_least_is_left_alone():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=2.0), [1.0] * 3) == [1.0, 1.0, 1.0]
-
-
-def test_no_cooldown_without_a_reduction():
+def test_no_cooldown_without_a_reduction(rates_of_epochs):
     callback = ReduceLROnPlateau(factor=0.5, patience=1, min_lr=1.0, cooldown=3)
-    train(callback, [1.0] * 4)
+    rates_of_epochs([callback], [1.0] * 4)
     assert callback.state_dict()["cools_for"] == 0
     assert callback.state_dict()["waited"] == 3
 
 
-def test_the_first_group_is_reduced_and_the_others_keep_their_ratios():
-    train(ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375), [1.0] * 3, rates=(1.0, 0.5, 0.25))
-    assert train.rates == [0.375, 0.1875, 0.09375]
+def test_the_first_group_is_reduced_and_the_others_keep_their_ratios(rates_of_epochs, sgd):
+    optimizer = sgd(1.0, 0.5, 0.25)
+    rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375)], [1.0] * 3, optimizer=optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.375, 0.1875, 0.09375]
 
 
 @pytest.mark.parametrize(
@@ -67,36 +66,42 @@ def test_several_optimizers_keep_their_ratios(param, rates):
     assert [group["lr"] for one in optimizers.values() for group in one.param_groups] == rates
 
 
-def test_the_mode_goes_by_the_name():
+def test_the_mode_goes_by_the_name(rates_of_epochs):
     losses = [1.0, 2.0, 3.0]
-    assert train(ReduceLROnPlateau(factor=0.5, patience=1), losses) == [1.0, 0.5, 0.25]
-    assert train(ReduceLROnPlateau(factor=0.5, patience=1, mode="max"), losses) == [1.0, 1.0, 1.0]
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1)], losses) == [1.0, 0.5, 0.25]
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, mode="max")], losses) == [1.0, 1.0, 1.0]
 
 
-def test_an_epoch_without_a_value_does_not_count():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=2), [1.0, None, 1.0, None, 1.0]) == [1.0, 1.0, 1.0, 1.0, 0.5]
+def test_an_epoch_without_a_value_does_not_count(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], [1.0, None, 1.0, None, 1.0]) == [
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        0.5,
+    ]
 
 
-def test_nan_is_never_the_best():
-    assert train(ReduceLROnPlateau(factor=0.5, patience=2), [math.nan, 5.0, 4.0, 3.0]) == [1.0] * 4
+def test_nan_is_never_the_best(rates_of_epochs):
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], [math.nan, 5.0, 4.0, 3.0]) == [1.0] * 4
 
 
 @pytest.mark.parametrize("cut", range(1, len(LOSS)))
 @pytest.mark.parametrize("cooldown", [0, 2])
-def test_a_resumed_run_decides_as_an_uninterrupted_one(disk, cut, cooldown):
+def test_a_resumed_run_decides_as_an_uninterrupted_one(rates_of_epochs, disk, cut, cooldown):
     def make():
         return ReduceLROnPlateau(factor=0.5, patience=2, cooldown=cooldown)
 
-    first = train(make(), LOSS[:cut], [ModelSaver()], store=disk)
-    assert first + train(make(), LOSS, [ModelSaver()], store=disk) == train(make(), LOSS)
+    first = rates_of_epochs([make(), ModelSaver()], LOSS[:cut], store=disk)
+    assert first + rates_of_epochs([make(), ModelSaver()], LOSS, store=disk) == rates_of_epochs([make()], LOSS)
 
 
-def test_a_second_run_starts_anew():
+def test_a_second_run_starts_anew(rates_of_epochs):
     callback = ReduceLROnPlateau(factor=0.5, patience=2)
-    assert train(callback, [0.5, 0.5]) == train(callback, [1.0, 1.0]) == [1.0, 1.0]
+    assert rates_of_epochs([callback], [0.5, 0.5]) == rates_of_epochs([callback], [1.0, 1.0]) == [1.0, 1.0]
 
 
-def test_a_reduction_is_an_event_and_printed_if_wanted(capsys):
+def test_a_reduction_is_an_event_and_printed_if_wanted(rates_of_epochs, capsys):
     class Events(Callback):
         def __init__(self):
             self.changes = []
@@ -105,7 +110,7 @@ def test_a_reduction_is_an_event_and_printed_if_wanted(capsys):
             self.changes += [record.values["setting"] for record in records if "setting" in record.values]
 
     events = Events()
-    train(ReduceLROnPlateau(factor=0.5, patience=1, verbose=1), [1.0, 1.0], [events])
+    rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, verbose=1), events], [1.0, 1.0])
     by = "ReduceLROnPlateau(val_loss)"
     assert events.changes == [{"param": "learning_rate", "value": 0.5, "previous": 1.0, "by": by}]
     assert capsys.readouterr().err == f"epoch 2: {by} reduces learning_rate to 0.5\n"
@@ -139,9 +144,9 @@ def test_mistakes_are_refused(options, says):
         ReduceLROnPlateau(**options)
 
 
-def test_a_metric_that_never_comes_is_an_error():
+def test_a_metric_that_never_comes_is_an_error(rates_of_epochs):
     with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(loss\) reads 'loss'"):
-        train(ReduceLROnPlateau("loss"), [None, None])
+        rates_of_epochs([ReduceLROnPlateau("loss")], [None, None])
 
 
 def test_with_a_runner_that_validates_within_epochs():

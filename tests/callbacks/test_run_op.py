@@ -33,18 +33,18 @@ def calls():
         ({"run_before": False, "run_as_trigger": False, "run_step": True}, [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]),
     ],
 )
-def test_it_is_called_when_it_is_asked_to(train, calls, options, expected):
-    train([RunOp(note, **options)], [{}, {}])
+def test_it_is_called_when_it_is_asked_to(train_on_disk, calls, options, expected):
+    train_on_disk([RunOp(note, **options)], [{}, {}])
     assert calls == expected
 
 
-def test_tensorpacks_order_of_arguments(train, calls):
-    train([RunOp(note, False, False, True)], [{}])
+def test_tensorpacks_order_of_arguments(train_on_disk, calls):
+    train_on_disk([RunOp(note, False, False, True)], [{}])
     assert calls == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_a_schedule_counts(train, calls):
-    train([RunOp(note, run_before=False).when(Every(steps=2))], [{}, {}])
+def test_a_schedule_counts(train_on_disk, calls):
+    train_on_disk([RunOp(note, run_before=False).when(Every(steps=2))], [{}, {}])
     assert calls == [(1, 2), (2, 4), (2, 6)]
 
 
@@ -68,11 +68,11 @@ def test_a_step_is_the_optimizers(calls):
     assert calls == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_a_resumed_run_is_begun_again_and_counts_its_own_steps(train, calls):
+def test_a_resumed_run_is_begun_again_and_counts_its_own_steps(train_on_disk, calls):
     op = RunOp(note, run_as_trigger=False, run_step=True)
-    train([op, ModelSaver()], [{}])
+    train_on_disk([op, ModelSaver()], [{}])
     calls.clear()
-    train([op, ModelSaver()], [{}, {}])
+    train_on_disk([op, ModelSaver()], [{}, {}])
     assert calls == [(1, 3), (2, 4), (2, 5), (2, 6)]
 
 
@@ -89,8 +89,8 @@ def test_a_resumed_run_is_begun_again_and_counts_its_own_steps(train, calls):
         functools.partial(lambda words, run: CALLS.append(words), "called"),
     ],
 )
-def test_a_function_takes_nothing_or_the_run(train, calls, op):
-    train([RunOp(op, run_as_trigger=False)], [])
+def test_a_function_takes_nothing_or_the_run(train_on_disk, calls, op):
+    train_on_disk([RunOp(op, run_as_trigger=False)], [])
     assert calls == ["called"]
 
 
@@ -117,14 +117,14 @@ def test_one_that_is_never_called_is_refused():
         RunOp(note, run_before=False, run_as_trigger=False)
 
 
-def test_a_line_for_each_call(train, capsys):
-    train([RunOp(note, verbose=True)], [{}])
+def test_a_line_for_each_call(train_on_disk, capsys):
+    train_on_disk([RunOp(note, verbose=True)], [{}])
     assert capsys.readouterr().err == "running note\nrunning note\n"
 
 
-def test_an_error_is_the_runs(train):
+def test_an_error_is_the_runs(train_on_disk):
     with pytest.raises(ZeroDivisionError):
-        train([RunOp(lambda: 1 / 0)], [{}])
+        train_on_disk([RunOp(lambda: 1 / 0)], [{}])
 
 
 def test_its_name_is_that_of_the_function():

@@ -20,29 +20,37 @@ def sgd():
     return torch.optim.SGD([weight], lr=1.0)
 
 
-def train(optimizer, *, accumulate=1, batches=6, callback=None):
+@pytest.fixture
+def train_with_an_update(train):
     """Train with a step every `accumulate` batches; return the steps and batches at which the function was called."""
-    called = []
-    with Loop([callback or RunUpdateOps()], optimizer=optimizer) as run:
-        run.update_op(lambda: called.append((run.step, run.iteration)))
-        for _ in run.epochs(1):
-            for batch in run.batches(range(batches)):
-                if (batch + 1) % accumulate == 0 and optimizer is not None:
-                    optimizer.step()
-    return called
+
+    def go(optimizer, *, accumulate=1, callback=None):
+        called = []
+
+        def begin(run):
+            run.update_op(lambda: called.append((run.step, run.iteration)))
+
+        def step(run, batch):
+            if (batch + 1) % accumulate == 0 and optimizer is not None:
+                optimizer.step()
+
+        train([callback or RunUpdateOps()], batches=6, epoch_begin=begin, step=step, optimizer=optimizer)
+        return called
+
+    return go
 
 
-def test_after_each_step_of_an_optimizer_with_hooks():
-    assert train(sgd()) == [(step, step - 1) for step in range(1, 7)]
+def test_after_each_step_of_an_optimizer_with_hooks(train_with_an_update):
+    assert train_with_an_update(sgd()) == [(step, step - 1) for step in range(1, 7)]
 
 
-def test_once_per_window_where_gradients_are_gathered():
-    assert train(sgd(), accumulate=3) == [(1, 2), (2, 5)]
+def test_once_per_window_where_gradients_are_gathered(train_with_an_update):
+    assert train_with_an_update(sgd(), accumulate=3) == [(1, 2), (2, 5)]
 
 
 @pytest.mark.parametrize("optimizer", [None, PlainOptimizer()])
-def test_after_each_batch_where_steps_are_batches(optimizer):
-    assert train(optimizer) == [(step, step) for step in range(1, 7)]
+def test_after_each_batch_where_steps_are_batches(train_with_an_update, optimizer):
+    assert train_with_an_update(optimizer) == [(step, step) for step in range(1, 7)]
 
 
 def test_the_weights_have_changed_by_then():
@@ -83,11 +91,11 @@ def test_not_in_validation():
     assert called == []
 
 
-def test_the_same_callback_serves_one_kind_of_loop_after_another():
+def test_the_same_callback_serves_one_kind_of_loop_after_another(train_with_an_update):
     callback = RunUpdateOps()
-    assert len(train(sgd(), callback=callback)) == 6
-    assert len(train(None, callback=callback)) == 6
-    assert len(train(sgd(), callback=callback)) == 6
+    assert len(train_with_an_update(sgd(), callback=callback)) == 6
+    assert len(train_with_an_update(None, callback=callback)) == 6
+    assert len(train_with_an_update(sgd(), callback=callback)) == 6
 
 
 def test_a_function_that_fails_ends_the_run():

@@ -43,7 +43,7 @@ def by_unknown_optimizer(run, model, epoch):
             model.value.fill_(float(epoch))
 
 
-def train(workdir, callbacks, how=by_epochs, scores=SCORES, log="score", **options):
+def train_without_steps(workdir, callbacks, how=by_epochs, scores=SCORES, log="score", **options):
     model = Weights()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if how is by_unknown_optimizer else None
     with Loop(callbacks, model=model, optimizer=optimizer, workdir=workdir, **options) as run:
@@ -75,20 +75,20 @@ WAYS = pytest.mark.parametrize("how", [by_epochs, by_unknown_optimizer])
     ("saver", "best"), [(MinSaver("score"), 3), (MaxSaver("score"), 5), (ModelCheckpoint(monitor="score"), 3)]
 )
 def test_the_best_epoch_is_kept(tmp_path, how, saver, best):
-    train(tmp_path, [saver], how)
+    train_without_steps(tmp_path, [saver], how)
     assert ("best-score", best, float(best)) in folders(tmp_path)
     assert (saver.best.value, saver.best.moment.epoch) == (SCORES[best - 1], best)
 
 
 @WAYS
 def test_the_k_best_epochs_are_kept(tmp_path, how):
-    train(tmp_path, [TopKSaver("score", k=2)], how, scores=[3.0, 1.0, 4.0, 2.0, 9.0])
+    train_without_steps(tmp_path, [TopKSaver("score", k=2)], how, scores=[3.0, 1.0, 4.0, 2.0, 9.0])
     assert [epoch for name, epoch, _ in folders(tmp_path) if name.startswith("step-")] == [2, 4, 5]  # and the end
 
 
 @WAYS
 def test_every_epoch_is_saved(tmp_path, how):
-    train(tmp_path, [ModelSaver()], how)
+    train_without_steps(tmp_path, [ModelSaver()], how)
     assert folders(tmp_path) == [
         ("step-00000000", 1, 1.0),
         *((f"step-00000000-{epoch}", epoch, float(epoch)) for epoch in range(2, 6)),
@@ -97,7 +97,7 @@ def test_every_epoch_is_saved(tmp_path, how):
 
 @WAYS
 def test_the_best_weights_are_restored(tmp_path, how):
-    run, model = train(tmp_path, [EarlyStopping("score", patience=2, mode="min", restore_best_weights=True)], how)
+    run, model = train_without_steps(tmp_path, [EarlyStopping("score", patience=2, mode="min", restore_best_weights=True)], how)
     assert run.epoch == 5
     assert model.value.item() == 3.0
 
@@ -105,7 +105,7 @@ def test_the_best_weights_are_restored(tmp_path, how):
 @WAYS
 def test_weights_are_averaged(how):
     ema = SwapEMAWeights(0.5)
-    train(None, [ema], how, scores=[0.0] * 3)
+    train_without_steps(None, [ema], how, scores=[0.0] * 3)
     expected = {by_epochs: [1.0, 2.0, 3.0], by_unknown_optimizer: [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]}[how]
     average = expected[0]
     for value in expected[1:]:
@@ -116,25 +116,25 @@ def test_weights_are_averaged(how):
 
 def test_averages_resume_where_they_were(tmp_path):
     whole, ema = SwapEMAWeights(0.5), SwapEMAWeights(0.5)
-    train(None, [whole], by_unknown_optimizer, scores=[0.0] * 4)
-    train(tmp_path, [SwapEMAWeights(0.5), ModelSaver()], by_unknown_optimizer, scores=[0.0] * 2)
-    train(tmp_path, [ema, ModelSaver()], by_unknown_optimizer, scores=[0.0] * 4)
+    train_without_steps(None, [whole], by_unknown_optimizer, scores=[0.0] * 4)
+    train_without_steps(tmp_path, [SwapEMAWeights(0.5), ModelSaver()], by_unknown_optimizer, scores=[0.0] * 2)
+    train_without_steps(tmp_path, [ema, ModelSaver()], by_unknown_optimizer, scores=[0.0] * 4)
     assert ema.updates == whole.updates
     assert torch.equal(ema.weights()["value"], whole.weights()["value"])
 
 
 @pytest.mark.parametrize("saver", [ModelSaver(max_to_keep=2), BackupAndRestore()])
 def test_limits_count_epochs(tmp_path, saver):
-    train(tmp_path, [saver])
+    train_without_steps(tmp_path, [saver])
     number = 2 if isinstance(saver, ModelSaver) else 1
     assert [epoch for _, epoch, _ in folders(tmp_path)] == [4, 5][-number:]
 
 
 @WAYS
 def test_a_run_resumes_from_its_newest_epoch_and_ends_as_if_it_had_not_stopped(tmp_path, how):
-    train(tmp_path / "whole", [MinSaver("score"), ModelSaver()], how)
-    train(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how, scores=SCORES[:2])
-    run, _ = train(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how)
+    train_without_steps(tmp_path / "whole", [MinSaver("score"), ModelSaver()], how)
+    train_without_steps(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how, scores=SCORES[:2])
+    run, _ = train_without_steps(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how)
     assert run.epoch == 5
     assert folders(tmp_path / "cut") == folders(tmp_path / "whole")
     rows = [[(row["epoch"], row["score"]) for row in read_scalars(tmp_path / name / "scalars.jsonl") if "score" in row]
@@ -143,19 +143,19 @@ def test_a_run_resumes_from_its_newest_epoch_and_ends_as_if_it_had_not_stopped(t
 
 
 def test_lines_after_the_checkpoint_are_cut_by_their_moment(tmp_path):
-    train(tmp_path, [ModelSaver()])
+    train_without_steps(tmp_path, [ModelSaver()])
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["step"] == 0
     first = tmp_path / "checkpoints" / "step-00000000-2"
-    train(tmp_path, [ModelSaver()], scores=SCORES[:3], resume=str(first))
+    train_without_steps(tmp_path, [ModelSaver()], scores=SCORES[:3], resume=str(first))
     rows = [(row["epoch"], row["iteration"], row["score"]) for row in read_scalars(tmp_path / "scalars.jsonl")]
     assert rows == [(1, 0, 3.0), (2, 0, 2.0), (3, 0, 1.0)]
 
 
 def test_what_was_saved_after_the_checkpoint_that_is_resumed_is_moved_aside(tmp_path):
-    train(tmp_path, [MinSaver("score"), ModelSaver()])
+    train_without_steps(tmp_path, [MinSaver("score"), ModelSaver()])
     first = tmp_path / "checkpoints" / "step-00000000-2"
-    train(tmp_path, [MinSaver("score"), ModelSaver()], scores=SCORES[:2], resume=str(first))
+    train_without_steps(tmp_path, [MinSaver("score"), ModelSaver()], scores=SCORES[:2], resume=str(first))
     assert folders(tmp_path) == [("best-score", 2, 2.0), ("step-00000000", 1, 1.0), ("step-00000000-2", 2, 2.0)]
     moved = os.listdir(tmp_path / "previous" / "001" / "checkpoints")
     assert sorted(moved) == ["best-score", "step-00000000-3", "step-00000000-4", "step-00000000-5"]

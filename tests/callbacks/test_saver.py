@@ -20,8 +20,8 @@ def test_the_loop_knows_savers_by_their_mark():
     assert all(getattr(callbacks, name).saves for name in SAVERS)
 
 
-def test_a_saver_for_the_chief_takes_part_on_all_ranks(train, disk):
-    train([saver := MinSaver("score", ranks="chief")], [{"score": 1.0}])
+def test_a_saver_for_the_chief_takes_part_on_all_ranks(train_on_disk, disk):
+    train_on_disk([saver := MinSaver("score", ranks="chief")], [{"score": 1.0}])
     assert saver.ranks == "all"
     assert disk.saved == [(3, ["best-score"])]
 
@@ -31,8 +31,8 @@ def test_without_a_place_to_save_to_a_saver_is_refused_at_once():
         pytest.fail("the run must not begin")
 
 
-def test_savers_of_one_point_share_a_checkpoint(train, disk):
-    train([ModelSaver(), MinSaver("score"), BackupAndRestore()], [{"score": 2.0}, {"score": 3.0}, {"score": 1.0}])
+def test_savers_of_one_point_share_a_checkpoint(train_on_disk, disk):
+    train_on_disk([ModelSaver(), MinSaver("score"), BackupAndRestore()], [{"score": 2.0}, {"score": 3.0}, {"score": 1.0}])
     assert disk.saved == [
         (3, ["model", "best-score", "backup"]),
         (6, ["model", "backup"]),
@@ -40,7 +40,7 @@ def test_savers_of_one_point_share_a_checkpoint(train, disk):
     ]
 
 
-def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train, disk):
+def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train_on_disk, disk):
     saver = ModelSaver().when(Every(steps=3) | Every(epochs=1))
     asked = []
 
@@ -48,12 +48,12 @@ def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train, disk
         def on_save(self, run):
             asked.append(run.step)
 
-    train([saver, Listens()], [{}, {}])
+    train_on_disk([saver, Listens()], [{}, {}])
     assert asked == [step for step, _ in disk.saved]
     assert [step for step, tags in disk.saved if "model" in tags] == [3, 6]
 
 
-def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train, disk):
+def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train_on_disk, disk):
     def saver():
         return ModelSaver().when(Every(steps=3) | Every(epochs=1))
 
@@ -62,9 +62,9 @@ def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train, dis
             raise RuntimeError("gone")
 
     with pytest.raises(RuntimeError, match="gone"):
-        train([saver(), Fails()], [{}])
+        train_on_disk([saver(), Fails()], [{}])
     assert disk.saved == [(3, ["model"])]
-    train([saver()], [{}])
+    train_on_disk([saver()], [{}])
     assert [tags for step, tags in disk.saved if "model" in tags] == [["model"]]
 
 
@@ -89,17 +89,17 @@ def test_two_savers_with_one_tag_are_refused_before_anything_is_deleted(disk, fi
     assert disk.saved == []
 
 
-def test_two_savers_with_a_tag_each_are_fine(train, disk):
-    train(
+def test_two_savers_with_a_tag_each_are_fine(train_on_disk, disk):
+    train_on_disk(
         [ModelSaver(), ModelSaver(2, None, tag="other"), MinSaver("a"), MaxSaver("a", filename="most"), MinSaver("b")],
         [{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 0.0}],
     )
     assert [disk.kept(tag) for tag in ("other", "best-a", "best-most", "best-b")] == [[6, 9], [3], [6], [9]]
 
 
-def test_one_saver_twice_in_a_list_is_one_saver(train, disk):
+def test_one_saver_twice_in_a_list_is_one_saver(train_on_disk, disk):
     saver = ModelSaver()
-    train([saver, saver], [{}])
+    train_on_disk([saver, saver], [{}])
     assert disk.saved[0] == (3, ["model"])
 
 
@@ -150,7 +150,7 @@ def tags_of(workdir):
     return {path.name: json.loads((path / "manifest.json").read_text())["tags"] for path in folders if not path.is_symlink()}
 
 
-def train_on_disk(workdir, savers, scores):
+def train_on_a_real_disk(workdir, savers, scores):
     with hookpoint.Loop(savers, workdir=workdir, extra_callbacks=[], monitors=[]) as run:
         for epoch in run.epochs(len(scores)):
             for _ in run.batches(range(10)):
@@ -175,20 +175,20 @@ SCORES = (3.0, 1.0, 2.0, 3.0, 4.0, 3.5)
 
 
 def test_what_is_kept_is_there_and_nothing_else(tmp_path):
-    train_on_disk(tmp_path, savers(), SCORES)
+    train_on_a_real_disk(tmp_path, savers(), SCORES)
     assert tags_of(tmp_path) == EXPECTED
 
 
 def test_a_run_that_is_resumed_after_each_epoch_keeps_the_same(tmp_path):
     for epochs in range(1, len(SCORES) + 1):
-        train_on_disk(tmp_path, savers(), SCORES[:epochs])
+        train_on_a_real_disk(tmp_path, savers(), SCORES[:epochs])
     assert tags_of(tmp_path) == EXPECTED
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_background_keeps_the_same(tmp_path, background):
     config = CheckpointConfig(save_checkpoint_steps=4, keep_checkpoint_max=2, async_save=background)
-    run = train_on_disk(tmp_path, [ModelCheckpoint("mine", config=config, monitor="score")], (2.0, 1.0, 3.0))
+    run = train_on_a_real_disk(tmp_path, [ModelCheckpoint("mine", config=config, monitor="score")], (2.0, 1.0, 3.0))
     assert run.step == 30
     found = {name: [tag for tag in tags if tag != "end"] for name, tags in tags_of(tmp_path).items()}
     assert {name for name, tags in found.items() if "mine" in tags} == {"step-00000028"}, "and the end, which counts"

@@ -11,10 +11,6 @@ from hookpoint.core.errors import BadSchedule, UnknownSetting
 from hookpoint.core.loop import Loop
 
 
-def sgd(rate=1.0):
-    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
-
-
 class Rates(Callback):
     """Notes the rate each iteration is trained with."""
 
@@ -25,20 +21,8 @@ class Rates(Callback):
         self.seen.append(run.hyper["lr"])
 
 
-def train(disk, setter, *, epochs, batches=2, optimizer=None, cut_at=None, **given):
-    """Bring the run on the disk to so many epochs, of so many steps each; return the rate of each step made here."""
-    rates, optimizer = Rates(), optimizer or sgd()
-    with Loop([setter, rates, *given.pop("others", [])], optimizer=optimizer, store=disk, **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                optimizer.step()
-                if run.step == cut_at:
-                    run.stop("cut")
-    return rates.seen
-
-
-def test_a_value_applies_when_its_epoch_is_over(disk):
-    assert train(disk, ScheduledHyperParamSetter("learning_rate", [(1, 0.5), (3, 0.25)]), epochs=4, batches=1) == [
+def test_a_value_applies_when_its_epoch_is_over(rates_of_steps):
+    assert rates_of_steps([ScheduledHyperParamSetter("learning_rate", [(1, 0.5), (3, 0.25)])], epochs=4) == [
         1.0,
         0.5,
         0.5,
@@ -46,35 +30,35 @@ def test_a_value_applies_when_its_epoch_is_over(disk):
     ]
 
 
-def test_epoch_0_is_before_training(disk):
-    assert train(disk, ScheduledHyperParamSetter("lr", [(0, 0.5)]), epochs=2, batches=1) == [0.5, 0.5]
+def test_epoch_0_is_before_training(rates_of_steps):
+    assert rates_of_steps([ScheduledHyperParamSetter("lr", [(0, 0.5)])], epochs=2) == [0.5, 0.5]
 
 
-def test_a_scheduled_zero_counts(disk):
-    assert train(disk, ScheduledHyperParamSetter("lr", [(0, 0.0), (2, 1.0)]), epochs=3, batches=1) == [0.0, 0.0, 1.0]
+def test_a_scheduled_zero_counts(rates_of_steps):
+    assert rates_of_steps([ScheduledHyperParamSetter("lr", [(0, 0.0), (2, 1.0)])], epochs=3) == [0.0, 0.0, 1.0]
 
 
-def test_linear_by_epochs(disk):
+def test_linear_by_epochs(rates_of_steps):
     setter = ScheduledHyperParamSetter("lr", [(0, 1.0), (4, 0.0)], interp="linear")
-    assert train(disk, setter, epochs=6, batches=1) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert rates_of_steps([setter], epochs=6) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
 
 
-def test_by_steps(disk):
+def test_by_steps(rates_of_steps):
     setter = ScheduledHyperParamSetter("lr", [(0, 0.5), (1, 0.25), (4, 0.125)], step_based=True)
-    assert train(disk, setter, epochs=2, batches=3) == [0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
+    assert rates_of_steps([setter], epochs=2, batches=3) == [0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_linear_by_steps(disk):
+def test_linear_by_steps(rates_of_steps):
     setter = ScheduledHyperParamSetter("lr", [(1, 1.0), (5, 0.0)], interp="linear", step_based=True)
-    assert train(disk, setter, epochs=2, batches=4) == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
+    assert rates_of_steps([setter], epochs=2, batches=4) == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
 
 
-def test_another_rhythm(disk):
+def test_another_rhythm(rates_of_steps):
     setter = ScheduledHyperParamSetter("lr", [(0, 1.0), (4, 0.0)], interp="linear", step_based=True).when(Every(steps=2))
-    assert train(disk, setter, epochs=1, batches=6) == [1.0, 1.0, 0.5, 0.5, 0.0, 0.0]
+    assert rates_of_steps([setter], epochs=1, batches=6) == [1.0, 1.0, 0.5, 0.5, 0.0, 0.0]
 
 
-def test_an_epoch_that_was_cut_short_is_over_as_well():
+def test_an_epoch_that_was_cut_short_is_over_as_well(sgd):
     optimizer, rates = sgd(), Rates()
     with Loop([ScheduledHyperParamSetter("lr", [(1, 0.5)]), rates], optimizer=optimizer) as run:
         for _ in run.epochs(2):
@@ -83,14 +67,14 @@ def test_an_epoch_that_was_cut_short_is_over_as_well():
     assert rates.seen == [1.0, 0.5]
 
 
-def test_others_may_change_it_between_points(disk):
+def test_others_may_change_it_between_points(rates_of_steps):
     class Meddles(Callback):
         def on_epoch_begin(self, run):
             if run.epoch == 3:
                 run.hyper["lr"] = 7.0
 
     setter = ScheduledHyperParamSetter("lr", [(1, 0.5), (4, 0.25)])
-    assert train(disk, setter, epochs=5, batches=1, others=[Meddles()]) == [1.0, 0.5, 7.0, 7.0, 0.25]
+    assert rates_of_steps([setter, Meddles()], epochs=5) == [1.0, 0.5, 7.0, 7.0, 0.25]
 
 
 # Resuming
@@ -105,22 +89,26 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("case", SCHEDULES)
 @pytest.mark.parametrize("cut_at", [1, 2, 3, 4, 5, 8])
-def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(disk, case, cut_at):
+def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rates_of_steps, disk, new_disk, case, cut_at):
     points, options = SCHEDULES[case]
-    whole = train(type(disk)(), ScheduledHyperParamSetter("lr", points, **options), epochs=5)
+    whole = rates_of_steps([ScheduledHyperParamSetter("lr", points, **options)], epochs=5, batches=2, store=new_disk())
     saver = ModelSaver()
-    first = train(disk, ScheduledHyperParamSetter("lr", points, **options), epochs=5, cut_at=cut_at, others=[saver])
-    second = train(disk, ScheduledHyperParamSetter("lr", points, **options), epochs=5, others=[ModelSaver()])
+    first = rates_of_steps(
+        [ScheduledHyperParamSetter("lr", points, **options), saver], epochs=5, stop_at=cut_at, batches=2, store=disk
+    )
+    second = rates_of_steps([ScheduledHyperParamSetter("lr", points, **options), ModelSaver()], epochs=5, batches=2, store=disk)
     assert first + second == whole
 
 
-def test_the_restored_value_stands_after_an_exact_resume(disk):
+def test_the_restored_value_stands_after_an_exact_resume(rates_of_steps, disk):
     class Human(Callback):
         def on_epoch_end(self, run):
             run.hyper["lr"] = 7.0
 
-    train(disk, ScheduledHyperParamSetter("lr", [(1, 0.5), (4, 0.25)]), epochs=2, others=[Human(), ModelSaver()])
-    again = train(disk, ScheduledHyperParamSetter("lr", [(1, 0.5), (4, 0.25)]), epochs=5, batches=1, others=[ModelSaver()])
+    rates_of_steps(
+        [ScheduledHyperParamSetter("lr", [(1, 0.5), (4, 0.25)]), Human(), ModelSaver()], epochs=2, batches=2, store=disk
+    )
+    again = rates_of_steps([ScheduledHyperParamSetter("lr", [(1, 0.5), (4, 0.25)]), ModelSaver()], epochs=5, store=disk)
     assert again == [7.0, 7.0, 0.25]
 
 
@@ -129,9 +117,11 @@ def test_the_restored_value_stands_after_an_exact_resume(disk):
     ("points", "options", "value"),
     [([(1, 0.5), (9, 0.25)], {}, 0.5), ([(0, 1.0), (3, 0.5), (9, 0.25)], {"step_based": True}, 0.5)],
 )
-def test_a_run_that_goes_on_without_its_state_gets_the_value_that_should_hold(disk, cut_at, points, options, value):
-    train(disk, ModelSaver(), epochs=5, cut_at=cut_at)
-    rates = train(disk, ScheduledHyperParamSetter("lr", points, **options), epochs=5, others=[ModelSaver()])
+def test_a_run_that_goes_on_without_its_state_gets_the_value_that_should_hold(
+    rates_of_steps, disk, cut_at, points, options, value
+):
+    rates_of_steps([ModelSaver()], epochs=5, stop_at=cut_at, batches=2, store=disk)
+    rates = rates_of_steps([ScheduledHyperParamSetter("lr", points, **options), ModelSaver()], epochs=5, batches=2, store=disk)
     assert rates[0] == value
 
 
@@ -148,16 +138,16 @@ def test_a_setting_that_is_not_the_optimizers_is_restored_too(disk):
     assert dropouts(2) + dropouts(5) == [0.5, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_a_fresh_run_starts_anew(disk):
+def test_a_fresh_run_starts_anew(rates_of_steps, disk, new_disk):
     setter = ScheduledHyperParamSetter("lr", [(0, 0.5), (1, 0.25)])
-    for store in (disk, type(disk)()):
-        assert train(store, setter, epochs=2, batches=1) == [0.5, 0.25]
+    for store in (disk, new_disk()):
+        assert rates_of_steps([setter], epochs=2, store=store) == [0.5, 0.25]
 
 
 # Words and mistakes
 
 
-def test_events_of_linear_steps_come_once_per_epoch(disk):
+def test_events_of_linear_steps_come_once_per_epoch(rates_of_steps):
     class Events(Callback):
         def __init__(self):
             self.values = []
@@ -167,7 +157,7 @@ def test_events_of_linear_steps_come_once_per_epoch(disk):
 
     events = Events()
     setter = ScheduledHyperParamSetter("lr", [(0, 1.0), (8, 0.0)], interp="linear", step_based=True)
-    train(disk, setter, epochs=2, batches=4, others=[events])
+    rates_of_steps([setter, events], epochs=2, batches=4)
     assert events.values == [0.875, 0.375]
 
 
@@ -176,13 +166,13 @@ def test_its_name_says_what_it_sets():
     assert ScheduledHyperParamSetter("lr", [(0, 1.0)], name="mine").name == "mine"
 
 
-def test_mistakes_are_refused(disk):
+def test_mistakes_are_refused(rates_of_steps):
     with pytest.raises(BadSchedule, match="is empty"):
         ScheduledHyperParamSetter("lr", [])
     with pytest.raises(BadSchedule, match="choose"):
         ScheduledHyperParamSetter("lr", [(0, 1.0)], interp="cubic")
     with pytest.raises(UnknownSetting):
-        train(disk, ScheduledHyperParamSetter("dropout", [(0, 1.0)]), epochs=1)
+        rates_of_steps([ScheduledHyperParamSetter("dropout", [(0, 1.0)])], epochs=1, batches=2)
 
 
 def test_with_a_runner(tmp_path):

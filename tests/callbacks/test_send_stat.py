@@ -52,56 +52,47 @@ def sent():
     return [json.loads(line) for line in Path("sent").read_text().splitlines()] if os.path.exists("sent") else []
 
 
-def train(callbacks, rows, **given):
-    with Loop(callbacks if isinstance(callbacks, list) else [callbacks], **given) as run:
-        for epoch in run.epochs(len(rows)):
-            for _ in run.batches(range(3)):
-                pass
-            run.log(rows[epoch - 1])
-    return run
-
-
 # What is sent
 
 
-def test_each_epoch_is_sent_with_what_the_command_names(tmp_path):
+def test_each_epoch_is_sent_with_what_the_command_names(train, tmp_path):
     send = SendStat(writes("{score}", "{score:.1f}", "{epoch}", "{step}", "{run}", "{workdir}", "<{checkpoint}>"), "score")
-    train(send, [{"score": 0.25}, {"score": 0.5}], name="mine", workdir="here")
+    train([send], [{"score": 0.25}, {"score": 0.5}], name="mine", workdir="here")
     here = str(tmp_path / "here")
     assert sent() == [["0.25", "0.2", "1", "3", "mine", here, "<>"], ["0.5", "0.5", "2", "6", "mine", here, "<>"]]
 
 
-def test_names_may_be_one_or_several():
-    train(SendStat(writes("{a-b} {c/d}"), ["a-b", "c/d"]), [{"a-b": 1, "c/d": 2.5}])
+def test_names_may_be_one_or_several(train):
+    train([SendStat(writes("{a-b} {c/d}"), ["a-b", "c/d"])], [{"a-b": 1, "c/d": 2.5}])
     assert sent() == [["1.0 2.5"]]
 
 
-def test_a_string_is_split_and_silence_dropped():
-    train(SendStat(f"{sys.executable} -c '{WRITE}' sent \"score is {{score}}\" > /dev/null 2>&1", "score"), [{"score": 1}])
+def test_a_string_is_split_and_silence_dropped(train):
+    train([SendStat(f"{sys.executable} -c '{WRITE}' sent \"score is {{score}}\" > /dev/null 2>&1", "score")], [{"score": 1}])
     assert sent() == [["score is 1.0"]]
 
 
-def test_without_names_each_trigger_sends():
-    train(SendStat(writes("{epoch}")), [{}, {}])
+def test_without_names_each_trigger_sends(train):
+    train([SendStat(writes("{epoch}"))], [{}, {}])
     assert sent() == [["1"], ["2"]]
 
 
-def test_numbers_that_are_not_finite_are_sent_as_they_are():
-    train(SendStat(writes("{a}", "{b}"), ["a", "b"]), [{"a": math.nan, "b": -math.inf}])
+def test_numbers_that_are_not_finite_are_sent_as_they_are(train):
+    train([SendStat(writes("{a}", "{b}"), ["a", "b"])], [{"a": math.nan, "b": -math.inf}])
     assert sent() == [["nan", "-inf"]]
 
 
-def test_without_a_workdir_it_is_empty():
-    train(SendStat(writes("<{workdir}>")), [{}])
+def test_without_a_workdir_it_is_empty(train):
+    train([SendStat(writes("<{workdir}>"))], [{}])
     assert sent() == [["<>"]]
 
 
-def test_the_checkpoint_is_the_newest_that_is_written_by_then(disk):
+def test_the_checkpoint_is_the_newest_that_is_written_by_then(train, disk):
     train([SendStat(writes("<{checkpoint}>")), ModelSaver()], [{}, {}, {}], store=disk)
     assert sent() == [["<>"], ["<disk/3>"], ["<disk/6>"]]
 
 
-def test_after_a_resume_the_checkpoint_is_the_one_that_was_loaded(disk):
+def test_after_a_resume_the_checkpoint_is_the_one_that_was_loaded(train, disk):
     train([SendStat(writes("<{checkpoint}>")), ModelSaver()], [{}], store=disk)
     train([SendStat(writes("<{checkpoint}>")), ModelSaver()], [{}, {}], store=disk)
     assert sent() == [["<>"], ["<disk/newest>"]]
@@ -117,13 +108,13 @@ def test_a_checkpoint_in_a_file_has_a_path_from_the_root(tmp_path):
 # When
 
 
-def test_an_epoch_without_a_new_value_sends_nothing():
-    train(SendStat(writes("{epoch}", "{score}"), "score"), [{}, {"score": 1}, {}, {"score": 1}, {"other": 2}])
+def test_an_epoch_without_a_new_value_sends_nothing(train):
+    train([SendStat(writes("{epoch}", "{score}"), "score")], [{}, {"score": 1}, {}, {"score": 1}, {"other": 2}])
     assert sent() == [["2", "1.0"], ["4", "1.0"]]
 
 
-def test_one_new_value_of_several_is_enough_once_all_have_come():
-    train(SendStat(writes("{epoch}", "{a} {b}"), ["a", "b"]), [{"a": 1}, {"b": 2}, {"a": 3}, {}])
+def test_one_new_value_of_several_is_enough_once_all_have_come(train):
+    train([SendStat(writes("{epoch}", "{a} {b}"), ["a", "b"])], [{"a": 1}, {"b": 2}, {"a": 3}, {}])
     assert sent() == [["2", "1.0 2.0"], ["3", "3.0 2.0"]]
 
 
@@ -135,14 +126,14 @@ def test_a_schedule_sends_what_a_running_pass_shows():
     assert sent() == [["2", "2.0"], ["4", "4.0"], ["6", "5.0"]]
 
 
-def test_what_was_sent_is_not_sent_again_after_a_resume(disk):
+def test_what_was_sent_is_not_sent_again_after_a_resume(train, disk):
     rows = [{"score": 1}, {}, {"score": 2}]
     train([SendStat(writes("{epoch}"), "score"), ModelSaver()], rows[:1], store=disk)
     train([SendStat(writes("{epoch}"), "score"), ModelSaver()], rows, store=disk)
     assert sent() == [["1"], ["3"]]
 
 
-def test_a_metric_that_never_comes_is_said_once_and_ends_no_run(caplog):
+def test_a_metric_that_never_comes_is_said_once_and_ends_no_run(train, caplog):
     steps = []
     count = on("on_train_iter_end")(lambda run: steps.append(run.step))
     train([SendStat(writes("{score}"), "score"), count], [{"other": 1}, {"other": 2}, {"other": 3}])
@@ -167,25 +158,25 @@ def test_a_metric_that_is_nearly_one_is_a_warning(caplog):
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_runs_name_stays_a_name(hostile, tmp_path):
-    train(SendStat(writes("a{run}"), ()), [{}], name=hostile)
+def test_a_runs_name_stays_a_name(train, hostile, tmp_path):
+    train([SendStat(writes("a{run}"), ())], [{}], name=hostile)
     assert sent() == [[f"a{hostile}"]]
     assert [path.name for path in tmp_path.iterdir()] == ["sent"]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_with_a_shell_it_stays_a_name_too(hostile, tmp_path):
+def test_with_a_shell_it_stays_a_name_too(train, hostile, tmp_path):
     command = f"{sys.executable} -I -S -c '{WRITE}' sent a{{run}} \"a{{run}}\" 'a{{run}}' | cat"
-    train(SendStat(command, shell=True), [{}], name=hostile)
+    train([SendStat(command, shell=True)], [{}], name=hostile)
     assert sent() == [[f"a{hostile}"] * 3]
     assert [path.name for path in tmp_path.iterdir()] == ["sent"]
 
 
 @pytest.mark.parametrize("hostile", [one for one in HOSTILE if "{" not in one])
 @pytest.mark.parametrize("shell", [False, True])
-def test_a_metrics_name_stays_a_name(hostile, shell, tmp_path):
+def test_a_metrics_name_stays_a_name(train, hostile, shell, tmp_path):
     command = f"{sys.executable} -I -S -c '{WRITE}' sent {{{hostile}}}"
-    train(SendStat(command, hostile, shell=shell), [{hostile: 0.5}])
+    train([SendStat(command, hostile, shell=shell)], [{hostile: 0.5}])
     assert sent() == [["0.5"]]
     assert [path.name for path in tmp_path.iterdir()] == ["sent"]
 
@@ -200,14 +191,14 @@ def test_there_is_no_way_to_an_attribute(hostile, shell):
 
 
 @pytest.mark.parametrize("folder", ["; touch PWNED", "$(touch PWNED)", "-x", "a b"])
-def test_a_workdirs_name_stays_a_name(folder, tmp_path):
-    train(SendStat(writes("{workdir}")), [{}], workdir=folder)
+def test_a_workdirs_name_stays_a_name(train, folder, tmp_path):
+    train([SendStat(writes("{workdir}"))], [{}], workdir=folder)
     assert sent() == [[str(tmp_path / folder)]]
 
 
 @pytest.mark.parametrize("name", ["--version", "@/etc/passwd"])
-def test_a_name_that_would_be_an_option_is_not_sent(name, caplog):
-    train(SendStat(writes("{run}")), [{}, {}], name=name)
+def test_a_name_that_would_be_an_option_is_not_sent(train, name, caplog):
+    train([SendStat(writes("{run}"))], [{}, {}], name=name)
     assert sent() == []
     assert caplog.messages[0].startswith(
         f"SendStat: {os.path.basename(sys.executable)} was not run: {{run}} begins with '{name[0]}'"
@@ -238,7 +229,7 @@ class Watch(Callback):
         self.steps += outbox._is_sending and outbox.failed == 0
 
 
-def test_a_command_that_sleeps_does_not_hold_up_the_run(tmp_path, impatient, caplog):
+def test_a_command_that_sleeps_does_not_hold_up_the_run(train, tmp_path, impatient, caplog):
     send = SendStat("touch begun; exec sleep 1000", shell=True, timeout_seconds=500)
 
     def has_begun():
@@ -251,7 +242,7 @@ def test_a_command_that_sleeps_does_not_hold_up_the_run(tmp_path, impatient, cap
     assert caplog.messages == ["SendStat: of its messages 50 not sent at the end"]
 
 
-def test_a_server_that_never_answers_does_not_hold_up_the_run(impatient, caplog):
+def test_a_server_that_never_answers_does_not_hold_up_the_run(train, impatient, caplog):
     with socket.create_server(("127.0.0.1", 0)) as server:
         came, connections = threading.Event(), []
 
@@ -271,9 +262,9 @@ def test_a_server_that_never_answers_does_not_hold_up_the_run(impatient, caplog)
     assert caplog.messages == ["SendStat: of its messages 50 not sent at the end"]
 
 
-def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(caplog):
+def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(train, caplog):
     send = SendStat("test {epoch} = 2 && touch came || exec sleep 1000", shell=True, timeout_seconds=1.5)
-    train(send, [{}, {}])
+    train([send], [{}, {}])
     assert os.path.exists("came")
     assert caplog.messages == [
         "SendStat: the command was ended after 1.5 s; the run goes on, and this is not said again",
@@ -281,8 +272,8 @@ def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(caplog):
     ]
 
 
-def test_the_last_message_is_waited_for():
-    train(SendStat("sleep 0.3; touch came", shell=True), [{}])
+def test_the_last_message_is_waited_for(train):
+    train([SendStat("sleep 0.3; touch came", shell=True)], [{}])
     assert os.path.exists("came")
 
 
@@ -298,31 +289,31 @@ def test_after_an_exception_too():
     ("command", "says"),
     [("false", "false ended with 1"), ("no-such-program", "no-such-program could not be started: No such file or directory")],
 )
-def test_a_failure_is_logged_once_and_the_run_goes_on(command, says, caplog):
+def test_a_failure_is_logged_once_and_the_run_goes_on(train, command, says, caplog):
     with caplog.at_level(logging.INFO):
-        assert train(SendStat(command), [{}] * 5).step == 15
+        assert train([SendStat(command)], [{}] * 5).step == 15
     assert caplog.messages == [
         f"SendStat: {says}; the run goes on, and this is not said again",
         "SendStat: of its messages 5 failed",
     ]
 
 
-def test_a_second_run_says_it_again(caplog):
+def test_a_second_run_says_it_again(train, caplog):
     send = SendStat("false")
     for _ in range(2):
-        train(send, [{}])
+        train([send], [{}])
     assert len(caplog.messages) == 4
 
 
-def test_it_is_left_out_on_other_ranks(monkeypatch):
+def test_it_is_left_out_on_other_ranks(train, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    train(SendStat(writes("{epoch}")), [{}])
+    train([SendStat(writes("{epoch}"))], [{}])
     assert sent() == []
 
 
-def test_no_thread_is_left(caplog):
+def test_no_thread_is_left(train, caplog):
     before = threading.active_count()
-    train(SendStat("true"), [{}] * 3)
+    train([SendStat("true")], [{}] * 3)
     for thread in threading.enumerate():
         if thread.name == "hookpoint SendStat":
             thread.join(60)
@@ -364,6 +355,6 @@ def test_its_name_says_what_it_sends():
     assert SendStat("true", "a", name="mine").name == "mine"
 
 
-def test_a_pickled_one_sends():
-    train(pickle.loads(pickle.dumps(SendStat(writes("{epoch}")))), [{}])
+def test_a_pickled_one_sends(train):
+    train([pickle.loads(pickle.dumps(SendStat(writes("{epoch}"))))], [{}])
     assert sent() == [["1"]]

@@ -36,9 +36,9 @@ def server():
         thread.join()
 
 
-def test_a_message_comes_as_it_was_sent(train, server, caplog):
+def test_a_message_comes_as_it_was_sent(train_on_disk, server, caplog):
     name = "loss\n<b>{x}</b> \x1b[31m"
-    train(
+    train_on_disk(
         [SendStat(url=f"json://127.0.0.1:{server.server_port}/", names=["score", name])],
         [{"score": 1 / 3, name: 2}],
         name="my; run",
@@ -49,9 +49,9 @@ def test_a_message_comes_as_it_was_sent(train, server, caplog):
     assert [message for message in caplog.messages if "SendStat" in message] == []
 
 
-def test_a_server_that_fails_is_named_once(train, server, caplog):
+def test_a_server_that_fails_is_named_once(train_on_disk, server, caplog):
     server.code = 500
-    train([SendStat(url=f"json://127.0.0.1:{server.server_port}/")], [{}] * 3)
+    train_on_disk([SendStat(url=f"json://127.0.0.1:{server.server_port}/")], [{}] * 3)
     assert len(server.got) == 3
     assert [message for message in caplog.messages if "SendStat" in message] == [
         "SendStat: Apprise did not deliver a message: FAILURE; the run goes on, and this is not said again",
@@ -59,10 +59,10 @@ def test_a_server_that_fails_is_named_once(train, server, caplog):
     ]
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_run(train, monkeypatch, caplog):
+def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch, caplog):
     monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
-        assert train([SendStat(url=f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], [{}] * 20).step == 60
+        assert train_on_disk([SendStat(url=f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], [{}] * 20).step == 60
     assert [message for message in caplog.messages if "SendStat" in message] == [
         "SendStat: of its messages 20 not sent at the end"
     ]

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from hookpoint import Callback, Every, Loop, Runner
+from hookpoint import Every, Loop, Runner
 from hookpoint.callbacks import History, JSONWriter, MinSaver, ModelSaver, SimpleMovingAverage
 from hookpoint.core.errors import BadValue, NoTrigger
 from hookpoint.monitors import read_scalars
@@ -13,23 +13,17 @@ from hookpoint.monitors import read_scalars
 VALUES = [0.1, 0.7, 0.30000000000000004, 1.1, 0.2, 0.9, 0.6, 1e-9, 12.3]
 
 
-class Cut(Callback):
-    def __init__(self, at):
-        self.at = at
-
-    def on_iter_end(self, run):
-        if run.step == self.at:
-            raise ZeroDivisionError
-
-
-def train(*callbacks, values=VALUES, log=lambda value: value, **given):
+@pytest.fixture
+def train_on_values(train_public):
     """Log the values one after the other, three in an epoch; return what came of them."""
-    given = {"extra_callbacks": [], "monitors": [], **given}
-    with Loop(callbacks, **given) as run:
-        for epoch in run.epochs(len(values) // 3):
-            for batch in run.batches(range(3)):
-                run.log(loss=log(values[3 * (epoch - 1) + batch]))
-    return run
+
+    def go(callbacks, *, values=VALUES, log=lambda value: value, **given):
+        def step(run, batch):
+            run.log(loss=log(values[3 * (run.epoch - 1) + batch]))
+
+        return train_public(callbacks, epochs=len(values) // 3, step=step, **given)
+
+    return go
 
 
 def mean(values):
@@ -40,34 +34,34 @@ def mean(values):
 
 
 @pytest.mark.parametrize("window", [1, 2, 4, 9, 10])
-def test_the_mean_of_the_last_values_comes_every_so_many_steps(window):
-    run = train(SimpleMovingAverage(["loss"], window))
+def test_the_mean_of_the_last_values_comes_every_so_many_steps(train_on_values, window):
+    run = train_on_values([SimpleMovingAverage(["loss"], window)])
     expected = [(step, mean(VALUES[step - window : step])) for step in range(window, len(VALUES) + 1, window)]
     assert run.monitors.get_history("loss/SMA") == expected
 
 
-def test_tensors_are_averaged_as_they_were_when_logged():
+def test_tensors_are_averaged_as_they_were_when_logged(train_on_values):
     running = torch.zeros(())
-    run = train(SimpleMovingAverage(["loss"], 3), log=lambda value: running.fill_(value))
+    run = train_on_values([SimpleMovingAverage(["loss"], 3)], log=lambda value: running.fill_(value))
     assert [value for _, value in run.monitors.get_history("loss/SMA")] == pytest.approx(
         [mean(VALUES[i : i + 3]) for i in (0, 3, 6)]
     )
 
 
-def test_monitors_get_each_mean_at_its_step_whatever_the_log_steps(tmp_path):
-    train(SimpleMovingAverage("loss", 2), monitors=[JSONWriter()], workdir=tmp_path, log_every=5)
+def test_monitors_get_each_mean_at_its_step_whatever_the_log_steps(train_on_values, tmp_path):
+    train_on_values([SimpleMovingAverage("loss", 2)], monitors=[JSONWriter()], workdir=tmp_path, log_every=5)
     rows = [row for row in read_scalars(tmp_path / "scalars.jsonl") if "loss/SMA" in row]
     assert [(row["step"], row["loss/SMA"]) for row in rows] == [(step, mean(VALUES[step - 2 : step])) for step in (2, 4, 6, 8)]
 
 
-def test_an_epoch_has_its_last_mean():
+def test_an_epoch_has_its_last_mean(train_on_values):
     history = History()
-    train(SimpleMovingAverage("loss", 2), monitors=[history])
+    train_on_values([SimpleMovingAverage("loss", 2)], monitors=[history])
     assert history.history["loss/SMA"] == [mean(VALUES[at - 2 : at]) for at in (2, 6, 8)]
 
 
-def test_savers_can_watch_it(tmp_path):
-    train(MinSaver("loss/SMA"), SimpleMovingAverage("loss", 3), workdir=tmp_path)
+def test_savers_can_watch_it(train_on_values, tmp_path):
+    train_on_values([MinSaver("loss/SMA"), SimpleMovingAverage("loss", 3)], workdir=tmp_path)
     assert len(list((tmp_path / "checkpoints").glob("best-loss-SMA-*"))) == 1
 
 
@@ -85,27 +79,27 @@ def test_steps_count_and_not_batches():
 @pytest.mark.parametrize("cut_at", [5, 7, 8])
 @pytest.mark.parametrize("window", [2, 4])
 @pytest.mark.parametrize("log", [float, torch.tensor])
-def test_a_resumed_run_has_exactly_the_same_means(cut_at, window, log, tmp_path):
+def test_a_resumed_run_has_exactly_the_same_means(train_on_values, cuts, cut_off, cut_at, window, log, tmp_path):
     def callbacks():
         return [SimpleMovingAverage(["loss"], window), ModelSaver().when(Every(steps=1) if window == 2 else Every(steps=3))]
 
-    whole = train(*callbacks(), log=log, workdir=tmp_path / "whole")
-    with pytest.raises(ZeroDivisionError):
-        train(*callbacks(), Cut(cut_at), log=log, workdir=tmp_path / "cut")
-    again = train(*callbacks(), log=log, workdir=tmp_path / "cut")
+    whole = train_on_values(callbacks(), log=log, workdir=tmp_path / "whole")
+    with pytest.raises(cut_off):
+        train_on_values([*callbacks(), cuts(cut_at)], log=log, workdir=tmp_path / "cut")
+    again = train_on_values(callbacks(), log=log, workdir=tmp_path / "cut")
     assert again.monitors.get_history("loss/SMA") == whole.monitors.get_history("loss/SMA")
 
 
-def test_one_that_joins_a_run_leaves_out_the_window_it_did_not_see_begin(tmp_path):
-    train(ModelSaver(), workdir=tmp_path, values=VALUES[:3])
-    run = train(ModelSaver(), SimpleMovingAverage("loss", 2), workdir=tmp_path)
+def test_one_that_joins_a_run_leaves_out_the_window_it_did_not_see_begin(train_on_values, tmp_path):
+    train_on_values([ModelSaver()], workdir=tmp_path, values=VALUES[:3])
+    run = train_on_values([ModelSaver(), SimpleMovingAverage("loss", 2)], workdir=tmp_path)
     assert run.monitors.get_history("loss/SMA") == [(step, mean(VALUES[step - 2 : step])) for step in (6, 8)]
 
 
-def test_one_that_was_left_out_for_some_steps_leaves_out_the_window_it_did_not_see(tmp_path):
-    train(ModelSaver(), SimpleMovingAverage("loss", 4), workdir=tmp_path, values=VALUES[:3])
-    train(ModelSaver(), workdir=tmp_path, values=VALUES[:6])
-    run = train(ModelSaver(), SimpleMovingAverage("loss", 4), workdir=tmp_path, values=[*VALUES, *VALUES[:3]])
+def test_one_that_was_left_out_for_some_steps_leaves_out_the_window_it_did_not_see(train_on_values, tmp_path):
+    train_on_values([ModelSaver(), SimpleMovingAverage("loss", 4)], workdir=tmp_path, values=VALUES[:3])
+    train_on_values([ModelSaver()], workdir=tmp_path, values=VALUES[:6])
+    run = train_on_values([ModelSaver(), SimpleMovingAverage("loss", 4)], workdir=tmp_path, values=[*VALUES, *VALUES[:3]])
     assert run.monitors.get_history("loss/SMA") == [(12, mean([*VALUES, *VALUES[:3]][8:12]))]
 
 
@@ -130,13 +124,13 @@ def test_a_step_after_the_last_batch_of_an_epoch_is_resumed_exactly(tmp_path):
     assert parts == whole
 
 
-def test_a_fresh_run_starts_with_an_empty_window():
+def test_a_fresh_run_starts_with_an_empty_window(train_on_values, cuts, cut_off):
     average = SimpleMovingAverage("loss", 4)
-    with pytest.raises(ZeroDivisionError):
-        train(average, Cut(3))
+    with pytest.raises(cut_off):
+        train_on_values([average, cuts(3)])
     again = pickle.loads(pickle.dumps(average))
     for one in (average, again):
-        assert train(one).monitors.get_history("loss/SMA")[0] == (4, mean(VALUES[:4]))
+        assert train_on_values([one]).monitors.get_history("loss/SMA")[0] == (4, mean(VALUES[:4]))
 
 
 def test_only_single_values_have_a_mean():
@@ -146,9 +140,9 @@ def test_only_single_values_have_a_mean():
             run.outputs = torch.ones(2)
 
 
-def test_it_has_no_schedule_but_its_window():
+def test_it_has_no_schedule_but_its_window(train_on_values):
     with pytest.raises(NoTrigger):
-        train(SimpleMovingAverage("loss", 2).when(Every(steps=1)))
+        train_on_values([SimpleMovingAverage("loss", 2).when(Every(steps=1))])
 
 
 @pytest.mark.parametrize("window", [0, -1, 2.0, True, None])

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from hookpoint import Loop
 from hookpoint.callbacks import JSONWriter, StartProcOrThread, start_proc_or_thread
 
 SECONDS = 20.0
@@ -36,13 +35,6 @@ def ignore_terminate():
 
 def process(target, method="spawn"):
     return multiprocessing.get_context(method).Process(target=target, daemon=True)
-
-
-def train(*callbacks, look=lambda run: None, batches=2, **given):
-    with Loop(callbacks, **given) as run:
-        for _ in run.batches(range(batches)):
-            look(run)
-    return run
 
 
 def until(is_so):
@@ -92,92 +84,97 @@ def blocked():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(method, blocked):
+def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(train_public, method, blocked):
     one = process(sleep, method)
     seen = []
-    train(StartProcOrThread(one), look=lambda run: seen.append((one.is_alive(), blocked(one.pid))))
-    assert seen == [(True, True)] * 2
+    train_public([StartProcOrThread(one)], step=lambda run, batch: seen.append((one.is_alive(), blocked(one.pid))))
+    assert seen == [(True, True)] * 3
     assert one.exitcode == -signal.SIGTERM
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_also_when_the_run_is_in_another_thread(blocked):
+def test_also_when_the_run_is_in_another_thread(train_public, blocked):
     one = process(sleep)
     seen = []
-    thread = threading.Thread(target=train, args=[StartProcOrThread(one)], kwargs={"look": lambda run: seen.append(one.pid)})
+    thread = threading.Thread(
+        target=train_public, args=[[StartProcOrThread(one)]], kwargs={"step": lambda run, batch: seen.append(one.pid)}
+    )
     thread.start()
     thread.join()
     assert seen
     assert one.exitcode == -signal.SIGTERM
 
 
-def test_a_command_runs_without_a_shell(tmp_path, blocked):
+def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked):
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
     callback = StartProcOrThread([sys.executable, "-c", program, str(tmp_path / "it ran"), "$HOME; ls"])
     (command,) = callback._given
 
-    def look(run):
+    def look(run, batch):
         until((tmp_path / "it ran").exists)
         assert command.is_alive()
         assert blocked(command._process.pid)
 
     for _ in range(2):  # a command can be started again
-        train(callback, look=look)
+        train_public([callback], step=look)
         assert (tmp_path / "it ran").read_text() == "$HOME; ls"
         assert command.exitcode == -signal.SIGTERM
         (tmp_path / "it ran").unlink()
 
 
-def test_after_an_exception_it_is_stopped():
+def test_after_an_exception_it_is_stopped(train_public):
     one = process(sleep)
 
-    def look(run):
+    def look(run, batch):
         raise ValueError("in the middle")
 
     with pytest.raises(ValueError, match="in the middle"):
-        train(StartProcOrThread(one), look=look)
+        train_public([StartProcOrThread(one)], step=look)
     assert one.exitcode == -signal.SIGTERM
 
 
-def test_when_one_cannot_be_started_the_others_are_stopped():
+def test_when_one_cannot_be_started_the_others_are_stopped(train_public):
     calls = []
     commands = [Server(calls), [os.devnull + "/no such program"]]
     with pytest.raises(NotADirectoryError):
-        train(StartProcOrThread(commands))
+        train_public([StartProcOrThread(commands)])
     assert calls == ["start", "stop"]
 
 
-def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(caplog):
+def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(train_public, caplog):
     calls = []
 
     class Bad(Server):
         def stop(self):
             raise RuntimeError("will not")
 
-    train(StartProcOrThread([Server(calls), Bad(calls), Server(calls)]))
+    train_public([StartProcOrThread([Server(calls), Bad(calls), Server(calls)])])
     assert calls == ["start"] * 3 + ["stop"] * 2
     assert "Bad could not be stopped: RuntimeError: will not" in caplog.text
 
 
-def test_what_does_not_end_is_killed(tmp_path, monkeypatch, caplog):
+def test_what_does_not_end_is_killed(train_public, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("READY", str(tmp_path / "ready"))
     one = process(ignore_terminate)
-    train(StartProcOrThread(one, stop_seconds=0.2), look=lambda run: until((tmp_path / "ready").exists))
+    train_public([StartProcOrThread(one, stop_seconds=0.2)], step=lambda run, batch: until((tmp_path / "ready").exists))
     assert one.exitcode == -signal.SIGKILL
     assert "did not end within 0.2 s and was killed" in caplog.text
 
 
-def test_a_thread_with_a_stop_is_stopped():
+def test_a_thread_with_a_stop_is_stopped(train_public):
     thread = Stoppable()
-    train(StartProcOrThread(thread), look=lambda run: None if thread.is_alive() else pytest.fail("it has ended"))
+    train_public(
+        [StartProcOrThread(thread)],
+        step=lambda run, batch: None if thread.is_alive() else pytest.fail("it has ended"),
+    )
     assert not thread.is_alive()
 
 
-def test_a_plain_thread_goes_on_and_that_is_said(caplog):
+def test_a_plain_thread_goes_on_and_that_is_said(train_public, caplog):
     end = threading.Event()
     threads = [threading.Thread(target=end.wait, name=name, daemon=name == "daemon") for name in ("plain", "daemon")]
-    train(StartProcOrThread(threads))
+    train_public([StartProcOrThread(threads)])
     end.set()
     for thread in threads:
         thread.join()
@@ -188,9 +185,9 @@ def test_a_plain_thread_goes_on_and_that_is_said(caplog):
     ]
 
 
-def test_without_stop_at_last_it_goes_on():
+def test_without_stop_at_last_it_goes_on(train_public):
     one = process(sleep)
-    train(StartProcOrThread(one, stop_at_last=False))
+    train_public([StartProcOrThread(one, stop_at_last=False)])
     assert one.is_alive()
     one.kill()
     one.join()
@@ -200,14 +197,14 @@ def test_without_stop_at_last_it_goes_on():
 
 
 @pytest.mark.parametrize("make", [partial(process, sleep), Stoppable])
-def test_what_was_started_cannot_be_started_again(make):
+def test_what_was_started_cannot_be_started_again(train_public, make):
     callback = StartProcOrThread(make())
-    train(callback)
+    train_public([callback])
     with pytest.raises(ValueError, match=r"was started before, and cannot be again\.\n  give +a function that makes a new one"):
-        train(callback)
+        train_public([callback])
 
 
-def test_a_function_makes_a_new_one_for_each_run():
+def test_a_function_makes_a_new_one_for_each_run(train_public):
     made = []
 
     def make():
@@ -216,13 +213,13 @@ def test_a_function_makes_a_new_one_for_each_run():
 
     callback = StartProcOrThread(make)
     for _ in range(2):
-        train(callback)
+        train_public([callback])
     assert len(made) == 2
     assert not any(thread.is_alive() for thread in made)
 
 
-def test_a_class_is_a_function_that_makes_one():
-    train(StartProcOrThread(Stoppable))
+def test_a_class_is_a_function_that_makes_one(train_public):
+    train_public([StartProcOrThread(Stoppable)])
 
 
 # One that dies
@@ -233,25 +230,25 @@ def looks_often(monkeypatch):
     monkeypatch.setattr(start_proc_or_thread, "LOOK_EVERY_SECONDS", 0.0)
 
 
-def test_a_process_that_dies_is_said_once(looks_often, caplog, tmp_path):
+def test_a_process_that_dies_is_said_once(train_public, looks_often, caplog, tmp_path):
     one = process(fail)
-    train(StartProcOrThread(one), JSONWriter(), look=lambda run: one.join(), batches=4, workdir=tmp_path)
+    train_public([StartProcOrThread(one), JSONWriter()], batches=4, workdir=tmp_path, step=lambda run, batch: one.join())
     assert [line for line in caplog.messages if "died" in line] == [
         f"SpawnProcess {one.name} has died with exit code 3; the run goes on"
     ]
     assert (tmp_path / "events.jsonl").read_text().count("process died") == 1
 
 
-def test_or_stops_the_run(looks_often):
+def test_or_stops_the_run(train_public, looks_often):
     one = process(fail)
-    run = train(StartProcOrThread(one, if_it_dies="stop"), look=lambda run: one.join(), batches=4)
+    run = train_public([StartProcOrThread(one, if_it_dies="stop")], batches=4, step=lambda run, batch: one.join())
     assert run.step == 1
     assert run._verdicts.stop
 
 
-def test_one_that_ends_well_is_fine(looks_often, caplog):
+def test_one_that_ends_well_is_fine(train_public, looks_often, caplog):
     command = [sys.executable, "-c", ""]
-    train(StartProcOrThread(command, if_it_dies="stop"), look=lambda run: time.sleep(0.05), batches=4)
+    train_public([StartProcOrThread(command, if_it_dies="stop")], batches=4, step=lambda run, batch: time.sleep(0.05))
     assert "died" not in caplog.text
 
 
@@ -296,6 +293,6 @@ def test_other_bad_arguments_are_refused():
         StartProcOrThread(["ls"], stop_seconds=-1)
 
 
-def test_one_with_a_command_can_be_pickled_in_the_middle_of_a_run():
+def test_one_with_a_command_can_be_pickled_in_the_middle_of_a_run(train_public):
     callback = StartProcOrThread(["sleep", "600"])
-    train(callback, look=lambda run: pickle.loads(pickle.dumps(callback)))
+    train_public([callback], step=lambda run, batch: pickle.loads(pickle.dumps(callback)))

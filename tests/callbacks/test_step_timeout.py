@@ -37,17 +37,8 @@ def hang_until(path):
     until(lambda: path.exists() and path.read_text().endswith("\n"))
 
 
-def train(*callbacks, body=lambda run: None, epochs=1, batches=5, loader=None, **given):
-    given = {"extra_callbacks": [], "monitors": [], **given}
-    with Loop(callbacks, **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches) if loader is None else loader):
-                body(run)
-    return run
-
-
 def at_step(step, function):
-    return lambda run: function() if run.step == step else None
+    return lambda run, batch: function() if run.step == step else None
 
 
 def events(workdir):
@@ -55,9 +46,11 @@ def events(workdir):
     return [line for line in lines if "step timeout" in json.dumps(line)]
 
 
-def test_it_says_what_every_thread_does_and_goes_on(tmp_path, caplog):
+def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, caplog):
     file = tmp_path / "stacks-3.txt"
-    run = train(StepTimeout(LIMIT), JSONWriter(), body=at_step(2, lambda: hang_until(file)), workdir=tmp_path)
+    run = train_public(
+        [StepTimeout(LIMIT), JSONWriter()], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(file))
+    )
     assert run.step == 5
     words = file.read_text()
     assert "StepTimeout: step 3 takes longer than 0.5 s" in words
@@ -71,52 +64,54 @@ def test_it_says_what_every_thread_does_and_goes_on(tmp_path, caplog):
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-3.txt"]
 
 
-def test_a_step_is_told_of_once_and_each_slow_step(tmp_path, caplog):
-    def body(run):
+def test_a_step_is_told_of_once_and_each_slow_step(train_public, tmp_path, caplog):
+    def step(run, batch):
         if run.step in (1, 3):
             hang_until(tmp_path / f"stacks-{run.step + 1}.txt")
             time.sleep(2 * LIMIT)
 
-    train(StepTimeout(LIMIT), body=body, workdir=tmp_path)
+    train_public([StepTimeout(LIMIT)], batches=5, workdir=tmp_path, step=step)
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-2.txt", "stacks-4.txt"]
     assert caplog.text.count("takes longer than") == 2
 
 
-def test_the_wait_for_a_batch_counts(tmp_path):
+def test_the_wait_for_a_batch_counts(train_public, tmp_path):
     class Slow:
         def __iter__(self):
             yield 1
             hang_until(tmp_path / "stacks-2.txt")
             yield 2
 
-    train(StepTimeout(LIMIT), loader=Slow(), workdir=tmp_path)
+    train_public([StepTimeout(LIMIT)], batches=Slow(), workdir=tmp_path)
     assert (tmp_path / "stacks-2.txt").exists()
 
 
-def test_without_a_workdir_it_goes_to_the_log(caplog):
-    train(StepTimeout(LIMIT), body=at_step(1, lambda: until(lambda: "takes longer than" in caplog.text)))
+def test_without_a_workdir_it_goes_to_the_log(train_public, caplog):
+    train_public([StepTimeout(LIMIT)], batches=5, step=at_step(1, lambda: until(lambda: "takes longer than" in caplog.text)))
     assert "until(lambda" in caplog.text
 
 
-def test_stop_ends_the_run_at_the_next_boundary_with_a_checkpoint(tmp_path):
+def test_stop_ends_the_run_at_the_next_boundary_with_a_checkpoint(train_public, tmp_path):
     callbacks = [StepTimeout(LIMIT, "stop"), ModelSaver()]
-    run = train(*callbacks, body=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")), epochs=2, workdir=tmp_path)
+    run = train_public(
+        callbacks, batches=5, epochs=2, workdir=tmp_path, step=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt"))
+    )
     assert run.step == 3
     assert "StepTimeout: step 3 takes longer than 0.5 s" in run._verdicts.reason
     assert (tmp_path / "checkpoints" / "step-00000003").exists()
-    assert train(*callbacks, epochs=2, workdir=tmp_path).step == 10
+    assert train_public(callbacks, batches=5, epochs=2, workdir=tmp_path).step == 10
 
 
-def test_raise_raises_in_the_training_thread(tmp_path):
+def test_raise_raises_in_the_training_thread(train_public, tmp_path):
     ended = []
     callbacks = [StepTimeout(LIMIT, "raise"), on("on_run_end")(lambda run: ended.append(run.step))]
     with pytest.raises(StepTooSlow, match="took longer than StepTimeout allows") as raised:
-        train(*callbacks, body=at_step(2, lambda: until(lambda: False)), workdir=tmp_path)
+        train_public(callbacks, batches=5, workdir=tmp_path, step=at_step(2, lambda: until(lambda: False)))
     assert "StepTimeout: step 3 takes longer than 0.5 s" in raised.value.__notes__
     assert ended == [2]
 
 
-def test_raise_raises_nothing_once_the_run_is_over(tmp_path):
+def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path):
     class TakesLong(logging.Handler):
         """A log that is slow to write: meanwhile the late step ends after all, and the run with it."""
 
@@ -127,16 +122,16 @@ def test_raise_raises_nothing_once_the_run_is_over(tmp_path):
     timeout, is_told, handler = StepTimeout(LIMIT, "raise"), threading.Event(), TakesLong(logging.ERROR)
     logging.getLogger("hookpoint").addHandler(handler)
     try:
-        run = train(timeout, body=at_step(4, is_told.wait), workdir=tmp_path)
+        run = train_public([timeout], batches=5, workdir=tmp_path, step=at_step(4, is_told.wait))
     finally:
         logging.getLogger("hookpoint").removeHandler(handler)
     assert run.step == 5
     assert (tmp_path / "stacks-5.txt").exists()
 
 
-def test_raise_is_a_timeout_to_whoever_catches_one(tmp_path):
+def test_raise_is_a_timeout_to_whoever_catches_one(train_public, tmp_path):
     with pytest.raises(TimeoutError):
-        train(StepTimeout(LIMIT, "raise"), body=at_step(1, lambda: until(lambda: False)))
+        train_public([StepTimeout(LIMIT, "raise")], batches=5, step=at_step(1, lambda: until(lambda: False)))
 
 
 PROGRAM = """
@@ -221,19 +216,19 @@ def test_validation_is_watched_where_it_is_asked_for(tmp_path):
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-4.txt"]
 
 
-def test_the_first_iteration_of_a_pass_may_take_longer(tmp_path):
-    def body(run):
+def test_the_first_iteration_of_a_pass_may_take_longer(train_public, tmp_path):
+    def step(run, batch):
         if run.batch == 0:
             time.sleep(3 * LIMIT)
 
-    train(StepTimeout(LIMIT, first_seconds=100), body=body, epochs=2, workdir=tmp_path)
+    train_public([StepTimeout(LIMIT, first_seconds=100)], batches=5, epochs=2, workdir=tmp_path, step=step)
     assert not list(tmp_path.glob("stacks*"))
 
 
-def test_a_second_attempt_is_watched_as_well(tmp_path):
+def test_a_second_attempt_is_watched_as_well(train_public, tmp_path):
     tried = []
 
-    def body(run):
+    def step(run, batch):
         if run.batch == 1:
             tried.append(run.batch)
             if len(tried) == 1:
@@ -241,49 +236,54 @@ def test_a_second_attempt_is_watched_as_well(tmp_path):
             else:
                 hang_until(tmp_path / "stacks-2.txt")
 
-    train(StepTimeout(LIMIT), body=body, workdir=tmp_path)
+    train_public([StepTimeout(LIMIT)], batches=5, workdir=tmp_path, step=step)
     assert len(tried) == 2
 
 
-def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(tmp_path, caplog):
+def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(train_public, tmp_path, caplog):
     namespace = {"__name__": "pdb", "time": time}
     exec(f"def interaction(): time.sleep({3 * LIMIT})", namespace)  # as a person would who thinks
-    train(StepTimeout(LIMIT, "raise"), body=at_step(1, namespace["interaction"]), workdir=tmp_path)
+    train_public([StepTimeout(LIMIT, "raise")], batches=5, workdir=tmp_path, step=at_step(1, namespace["interaction"]))
     assert "takes longer" not in caplog.text
 
 
 # Again, and two of them
 
 
-def test_an_instance_can_be_used_again_after_an_exception(tmp_path):
+def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path):
     callback = StepTimeout(LIMIT)
 
-    def fail(run):
+    def fail(run, batch):
         raise ValueError("in the middle")
 
     with pytest.raises(ValueError, match="in the middle"):
-        train(callback, body=fail)
-    run = train(callback, body=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")), workdir=tmp_path)
+        train_public([callback], batches=5, step=fail)
+    run = train_public([callback], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")))
     assert run.step == 5
 
 
-def test_two_of_them_with_limits_of_their_own(tmp_path, caplog):
+def test_two_of_them_with_limits_of_their_own(train_public, tmp_path, caplog):
     callbacks = [StepTimeout(LIMIT, name="soon"), StepTimeout(100, "exit", name="late")]
-    train(*callbacks, body=at_step(1, lambda: hang_until(tmp_path / "stacks-2.txt")), workdir=tmp_path)
+    train_public(callbacks, batches=5, workdir=tmp_path, step=at_step(1, lambda: hang_until(tmp_path / "stacks-2.txt")))
     assert "soon: step 2 takes longer" in caplog.text
     assert "late: step" not in caplog.text
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-2.txt"]
 
 
-def test_it_can_be_pickled_in_the_middle_of_a_run():
+def test_it_can_be_pickled_in_the_middle_of_a_run(train_public):
     callback = StepTimeout(60)
-    train(callback, body=lambda run: pickle.loads(pickle.dumps(callback)))
+    train_public([callback], batches=5, step=lambda run, batch: pickle.loads(pickle.dumps(callback)))
 
 
-def test_the_stacks_of_a_step_that_hung_before_stay(tmp_path):
+def test_the_stacks_of_a_step_that_hung_before_stay(train_public, tmp_path):
     (tmp_path / "stacks-2.txt").write_text("of an earlier start, and not of this one\n")
     file = tmp_path / "stacks-2.txt"
-    train(StepTimeout(LIMIT), body=at_step(1, lambda: until(lambda: "MainThread" in file.read_text())), workdir=tmp_path)
+    train_public(
+        [StepTimeout(LIMIT)],
+        batches=5,
+        workdir=tmp_path,
+        step=at_step(1, lambda: until(lambda: "MainThread" in file.read_text())),
+    )
     assert file.read_text().startswith("of an earlier start")
 
 

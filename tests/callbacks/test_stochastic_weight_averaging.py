@@ -247,15 +247,7 @@ def test_a_longer_run_goes_on_as_if_it_had_been_so_long(start, tmp_path):
 
 @pytest.mark.parametrize("cut_at", [20, 27, 33, 36])
 @pytest.mark.parametrize("on", ["epoch", "step"])
-def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, tmp_path):
-    class Cut(Exception):
-        pass
-
-    class Cuts(Callback):
-        def on_train_iter_end(self, run):
-            if run.step == cut_at:
-                raise Cut
-
+def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, cuts, cut_off, tmp_path):
     def train(folder, *more):
         swa = StochasticWeightAveraging(4, 0.1, anneal_epochs=3)
         options = {"scheduler": lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.9), "lr_scheduler_on": on}
@@ -264,8 +256,8 @@ def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, tmp_path):
         return clones(model.state_dict()), watch.trained, swa.weights(), swa.state_dict()["averages"]
 
     whole = train(tmp_path / "whole")
-    with pytest.raises(Cut):
-        train(tmp_path / "cut", Cuts())
+    with pytest.raises(cut_off):
+        train(tmp_path / "cut", cuts(cut_at))
     for mine, its in zip(train(tmp_path / "cut"), whole, strict=True):
         assert same(mine, its)
 

@@ -22,39 +22,39 @@ def scores(*values):
         ("max", [math.inf, 3.0], 1),
     ],
 )
-def test_it_stops_when_a_value_is_good_enough(train, mode, values, epochs):
-    assert train([StopAtThreshold("score", 2.0, mode)], scores(*values)).epoch == epochs
+def test_it_stops_when_a_value_is_good_enough(train_on_disk, mode, values, epochs):
+    assert train_on_disk([StopAtThreshold("score", 2.0, mode)], scores(*values)).epoch == epochs
 
 
-def test_a_threshold_of_zero(train):
-    assert train([StopAtThreshold("score", 0, "min")], scores(1.0, 0.0, -1.0)).epoch == 2
+def test_a_threshold_of_zero(train_on_disk):
+    assert train_on_disk([StopAtThreshold("score", 0, "min")], scores(1.0, 0.0, -1.0)).epoch == 2
 
 
-def test_the_mode_goes_by_the_name(train):
-    assert train([StopAtThreshold("loss", 0.5)], [{"loss": 0.75}, {"loss": 0.5}, {}]).epoch == 2
+def test_the_mode_goes_by_the_name(train_on_disk):
+    assert train_on_disk([StopAtThreshold("loss", 0.5)], [{"loss": 0.75}, {"loss": 0.5}, {}]).epoch == 2
 
 
-def test_the_reason(train):
-    run = train([StopAtThreshold("score", 2.0, "min")], scores(1.5))
+def test_the_reason(train_on_disk):
+    run = train_on_disk([StopAtThreshold("score", 2.0, "min")], scores(1.5))
     assert run._verdicts.reason == "StopAtThreshold(score): 1.5 is at most 2"
 
 
-def test_a_run_that_it_stopped_is_stopped_again_unless_the_value_is_no_longer_enough(train):
-    assert train([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
-    assert train([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
-    assert train([StopAtThreshold("score", 1.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 3
+def test_a_run_that_it_stopped_is_stopped_again_unless_the_value_is_no_longer_enough(train_on_disk):
+    assert train_on_disk([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
+    assert train_on_disk([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
+    assert train_on_disk([StopAtThreshold("score", 1.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 3
 
 
-def test_a_second_run_starts_anew(train, disk):
+def test_a_second_run_starts_anew(train_on_disk, disk, new_disk):
     callback = StopAtThreshold("score", 2.0, "min")
-    for store in (disk, type(disk)()):
-        assert train([callback], scores(3.0, 2.0, 1.0), store=store).epoch == 2
+    for store in (disk, new_disk()):
+        assert train_on_disk([callback], scores(3.0, 2.0, 1.0), store=store).epoch == 2
 
 
-def test_mistakes_are_refused(train):
+def test_mistakes_are_refused(train_on_disk):
     with pytest.raises(ValueError, match=r"threshold=nan\) means nothing"):
         StopAtThreshold("score", math.nan, "min")
     with pytest.raises(ValueError, match="does not say whether less or more"):
         StopAtThreshold("score", 1.0)
     with pytest.raises(MissingMetric, match=r"^StopAtThreshold\(score\) reads 'score'"):
-        train([StopAtThreshold("score", 1.0, "min")], [{}, {}])
+        train_on_disk([StopAtThreshold("score", 1.0, "min")], [{}, {}])

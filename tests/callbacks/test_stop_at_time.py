@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from functools import partial
 
 import pytest
 
@@ -11,23 +12,22 @@ from hookpoint.core.loop import Loop
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A clock that moves by ten seconds with each batch."""
-
-    class Clock:
-        now = 1000.0
-
-    monkeypatch.setattr(clocks, "perf_counter", lambda: Clock.now)
-    monkeypatch.setattr(stop_at_time.time, "time", lambda: Clock.now)
-    return Clock
+def clock(clock, monkeypatch):
+    """A clock of the machine, and of training."""
+    clock.now = 1000.0
+    monkeypatch.setattr(clocks, "perf_counter", clock)
+    monkeypatch.setattr(stop_at_time.time, "time", clock)
+    return clock
 
 
-def train(callback, clock, *, epochs=2, batches=10, others=(), **given):
-    with Loop([callback, *others], **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(range(batches)):
-                clock.now += 10.0
-    return run
+@pytest.fixture
+def train_by_tens(train, clock):
+    """Train two epochs of ten steps, each of which takes ten seconds."""
+
+    def step(run, batch):
+        clock.now += 10.0
+
+    return partial(train, epochs=2, batches=10, step=step)
 
 
 @pytest.mark.parametrize(
@@ -42,37 +42,37 @@ def train(callback, clock, *, epochs=2, batches=10, others=(), **given):
         (StopAtTime(0), 0),
     ],
 )
-def test_it_stops_when_the_time_is_over(clock, callback, steps):
-    assert train(callback, clock).step == steps
+def test_it_stops_when_the_time_is_over(train_by_tens, callback, steps):
+    assert train_by_tens([callback]).step == steps
 
 
-def test_training_time_counts_across_a_resume(clock, disk):
-    assert train(StopAtTime(seconds=50), clock, others=[ModelSaver()], store=disk).step == 5
+def test_training_time_counts_across_a_resume(train_by_tens, clock, disk):
+    assert train_by_tens([StopAtTime(seconds=50), ModelSaver()], store=disk).step == 5
     clock.now += 10_000
-    assert train(StopAtTime(seconds=120), clock, others=[ModelSaver()], store=disk).step == 12
+    assert train_by_tens([StopAtTime(seconds=120), ModelSaver()], store=disk).step == 12
 
 
-def test_a_run_that_has_had_its_time_stops_at_once(clock, disk):
+def test_a_run_that_has_had_its_time_stops_at_once(train_by_tens, disk):
     for _ in range(2):
-        assert train(StopAtTime(seconds=50), clock, others=[ModelSaver()], store=disk).step == 5
+        assert train_by_tens([StopAtTime(seconds=50), ModelSaver()], store=disk).step == 5
 
 
-def test_at_a_time_of_day(clock):
+def test_at_a_time_of_day(train_by_tens, clock):
     moment = datetime.datetime.fromtimestamp(1035.0)
-    assert train(StopAtTime(until=moment), clock).step == 4
+    assert train_by_tens([StopAtTime(until=moment)]).step == 4
     clock.now = 1000.0
-    assert train(StopAtTime(until=moment.isoformat(" ")), clock).step == 4
+    assert train_by_tens([StopAtTime(until=moment.isoformat(" "))]).step == 4
     clock.now = 1000.0
     aware = datetime.datetime.fromtimestamp(1035.0, tz=datetime.timezone(datetime.timedelta(hours=5)))
-    assert train(StopAtTime(until=aware.isoformat()), clock).step == 4
-    assert train(StopAtTime(until=aware), clock).step == 0
+    assert train_by_tens([StopAtTime(until=aware.isoformat())]).step == 4
+    assert train_by_tens([StopAtTime(until=aware)]).step == 0
 
 
-def test_whichever_comes_first(clock):
+def test_whichever_comes_first(train_by_tens, clock):
     until = datetime.datetime.fromtimestamp(1035.0)
-    assert train(StopAtTime(seconds=20, until=until), clock).step == 2
+    assert train_by_tens([StopAtTime(seconds=20, until=until)]).step == 2
     clock.now = 1000.0
-    assert train(StopAtTime(seconds=200, until=until), clock).step == 4
+    assert train_by_tens([StopAtTime(seconds=200, until=until)]).step == 4
 
 
 def test_with_the_real_clock():
@@ -82,10 +82,10 @@ def test_with_the_real_clock():
     assert run.step < 100
 
 
-def test_the_reason(clock):
-    run = train(StopAtTime(seconds=30), clock)
+def test_the_reason(train_by_tens):
+    run = train_by_tens([StopAtTime(seconds=30)])
     assert run._verdicts.reason == "StopAtTime: 30 seconds of training are over"
-    run = train(StopAtTime(until=datetime.datetime(1970, 1, 1), name="mine"), clock)
+    run = train_by_tens([StopAtTime(until=datetime.datetime(1970, 1, 1), name="mine")])
     assert run._verdicts.reason == "mine: it is 1970-01-01 00:00:00"
 
 

@@ -377,23 +377,18 @@ def test_a_folder_is_refused(tmp_path):
 # Resume
 
 
-class Cut(Exception):
-    """The run is cut off."""
-
-
-class Cuts(Callback):
-    def on_train_iter_begin(self, run):
-        if run.iteration == 5:
-            raise Cut
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_resumed_run_sends_everything_once(tmp_path, accumulate):
+def test_a_resumed_run_sends_everything_once(tmp_path, accumulate, cut_off):
+    class Cuts(Callback):
+        def on_train_iter_begin(self, run):
+            if run.iteration == 5:
+                raise cut_off
+
     def runner(*others):
         callbacks = [SummaryCollector(collect_freq=2), ModelSaver().when(Every(steps=2)), *others]
         return make(callbacks, monitors=[TFEventWriter()], workdir=tmp_path, accumulate=accumulate)
 
-    with pytest.raises(Cut):
+    with pytest.raises(cut_off):
         runner(Cuts()).fit(data(), epochs=2)
     runner().fit(data(), epochs=2)
     events = read(tmp_path)

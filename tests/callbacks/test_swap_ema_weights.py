@@ -497,7 +497,7 @@ def test_a_signal_in_validation_saves_the_training_weights(tmp_path):
 
 @pytest.mark.parametrize("in_background", [False, True])
 def test_a_checkpoint_in_the_middle_of_everything_has_both_and_goes_on_exactly(in_background, tmp_path):
-    class Cut(Callback):
+    class Cuts(Callback):
         def on_val_iter_begin(self, run):
             if run.step == 10:
                 raise Boom
@@ -510,7 +510,7 @@ def test_a_checkpoint_in_the_middle_of_everything_has_both_and_goes_on_exactly(i
 
     whole = train(tmp_path / "whole")
     with pytest.raises(Boom):
-        train(tmp_path / "cut", Cut())
+        train(tmp_path / "cut", Cuts())
     resumed = train(tmp_path / "cut")
     assert same(whole[0], resumed[0])
     assert same(whole[1], resumed[1])

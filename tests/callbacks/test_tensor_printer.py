@@ -11,18 +11,13 @@ def lines(capsys):
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
 
 
-def train(callback, *, batches=3, fails_at=None):
-    with Loop([callback], extra_callbacks=[], monitors=[]) as run:
-        for _ in run.epochs(2):
-            for batch in run.batches(range(batches)):
-                run.outputs = torch.arange(12.0).reshape(3, 4) + batch
-                run.loss = batch / 2
-                if run.current_iteration == fails_at:
-                    raise ZeroDivisionError
+def set_outputs(run, batch):
+    run.outputs = torch.arange(12.0).reshape(3, 4) + batch
+    run.loss = batch / 2
 
 
-def test_each_step_is_a_line(capsys):
-    train(TensorPrinter(["loss", "outputs"], most=3), batches=2)
+def test_each_step_is_a_line(train_public, capsys):
+    train_public([TensorPrinter(["loss", "outputs"], most=3)], epochs=2, batches=2, step=set_outputs)
     assert lines(capsys) == [
         "step 1: loss 0, outputs 3 x 4 [0 1 2 ...]",
         "step 2: loss 0.5, outputs 3 x 4 [1 2 3 ...]",
@@ -31,13 +26,13 @@ def test_each_step_is_a_line(capsys):
     ]
 
 
-def test_a_schedule_says_when(capsys):
-    train(TensorPrinter("loss").when(Every(steps=2) | Every(epochs=1)))
+def test_a_schedule_says_when(train_public, capsys):
+    train_public([TensorPrinter("loss").when(Every(steps=2) | Every(epochs=1))], epochs=2, step=set_outputs)
     assert lines(capsys) == ["step 2: loss 0.5", "step 3: loss 1", "step 4: loss 0", "step 6: loss 1", "step 6: loss 1"]
 
 
-def test_names_cannot_move_the_cursor(capsys):
-    train(TensorPrinter({"a\x1b[2J": "loss"}), batches=1)
+def test_names_cannot_move_the_cursor(train_public, capsys):
+    train_public([TensorPrinter({"a\x1b[2J": "loss"})], epochs=2, batches=1, step=set_outputs)
     assert lines(capsys)[0] == "step 1: a?[2J 0"
 
 
@@ -94,9 +89,9 @@ def test_a_value_that_has_come_is_printed_though_nothing_is_triggered(slow, caps
     assert run.step == 6
 
 
-def test_an_exception_hides_no_line(slow, capsys):
-    with pytest.raises(ZeroDivisionError):
-        train(TensorPrinter(slow), fails_at=3)
+def test_an_exception_hides_no_line(train_public, cut_off, slow, capsys):
+    with pytest.raises(cut_off):
+        train_public([TensorPrinter(slow)], epochs=2, cut_at=3, step=set_outputs)
     assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
 
 
@@ -108,10 +103,10 @@ def test_not_more_than_48_lines_wait(slow, capsys):
     assert run.step == 60
 
 
-def test_it_can_be_used_again(slow, capsys):
+def test_it_can_be_used_again(train_public, slow, capsys):
     printer = TensorPrinter(slow)
     for _ in range(2):
-        train(printer, batches=1)
+        train_public([printer], epochs=2, batches=1, step=set_outputs)
         assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
 
 

@@ -8,7 +8,6 @@ import torch
 from hookpoint import Callback, Runner
 from hookpoint.callbacks import TerminateOnNaN
 from hookpoint.core.errors import MissingMetric, NonFiniteLoss
-from hookpoint.core.loop import Loop
 
 
 class Ends(Callback):
@@ -22,42 +21,34 @@ class Ends(Callback):
         self.points.append("run")
 
 
-def train(callback, losses, *, epochs=2, others=()):
-    with Loop([callback, *others]) as run:
-        for _ in run.epochs(epochs):
-            for loss in run.batches(losses):
-                run.loss = loss
-    return run
-
-
-def test_while_losses_are_numbers_it_does_nothing():
-    assert train(TerminateOnNaN(), [1.0, 0.0, -5.0]).step == 6
+def test_while_losses_are_numbers_it_does_nothing(train_on_losses):
+    assert train_on_losses([TerminateOnNaN()], [1.0, 0.0, -5.0], epochs=2).step == 6
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, torch.tensor(math.nan), (0.5, math.nan)])
-def test_it_stops_after_the_step_and_the_end_points_run(bad):
+def test_it_stops_after_the_step_and_the_end_points_run(train_on_losses, bad):
     ends = Ends()
-    run = train(TerminateOnNaN(), [1.0, bad, 1.0], others=[ends])
+    run = train_on_losses([TerminateOnNaN(), ends], [1.0, bad, 1.0], epochs=2)
     assert run.step == 2
     assert ends.points == [("epoch", False), "run"]
     value = bad[1] if isinstance(bad, tuple) else float(bad)
     assert run._verdicts.reason == f"TerminateOnNaN: the loss is {value} at step 2"
 
 
-def test_it_may_raise_instead():
+def test_it_may_raise_instead(train_on_losses):
     with pytest.raises(NonFiniteLoss):
-        train(TerminateOnNaN(raise_error=True), [math.nan])
+        train_on_losses([TerminateOnNaN(raise_error=True)], [math.nan], epochs=2)
 
 
-def test_without_any_loss_it_says_so():
+def test_without_any_loss_it_says_so(train_on_losses):
     with pytest.raises(MissingMetric, match=r"^TerminateOnNaN reads 'loss'"):
-        train(TerminateOnNaN(), [None])
+        train_on_losses([TerminateOnNaN()], [None], epochs=2)
 
 
-def test_a_second_run_starts_anew():
+def test_a_second_run_starts_anew(train_on_losses):
     callback = TerminateOnNaN()
-    assert train(callback, [math.nan]).step == 1
-    assert train(callback, [1.0]).step == 2
+    assert train_on_losses([callback], [math.nan], epochs=2).step == 1
+    assert train_on_losses([callback], [1.0], epochs=2).step == 2
 
 
 def test_in_a_runner():

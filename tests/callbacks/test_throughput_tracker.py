@@ -3,39 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookpoint import Callback, Every
+from hookpoint import Every
 from hookpoint.callbacks import InferenceRunner, ThroughputTracker
 from hookpoint.callbacks.training_time import TrainingTime
 from hookpoint.core.loop import Loop
 
 STEPS, SAMPLES = "Throughput (steps/sec)", "Throughput (samples/sec)"
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-class Cut(Exception):
-    """The run is cut off."""
-
-
-class Saves(Callback):
-    saves = True
-
-    def __init__(self, at, clock):
-        self.at, self.clock = at, clock
-
-    def on_train_iter_end(self, run):
-        if run.step == self.at:
-            run.save("mine")
-
-    def state_dict(self):
-        self.clock.now += 50
-        return {}
 
 
 def measured(*args, clock):
@@ -44,30 +17,24 @@ def measured(*args, clock):
     return tracker
 
 
-def train(callbacks, clock, *, epochs=1, sizes=(3, 3, 3, 1), seconds=0.5, cut_at=None, **given):
-    with Loop(callbacks, log_every=1, **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches([torch.zeros(size) for size in sizes]):
-                clock.now += seconds
-                if run.current_iteration == cut_at:
-                    raise Cut
-            clock.now += 1000
-    return run
-
-
 @pytest.fixture
-def clock():
-    return Clock()
+def train_sizes(train_timed):
+    """Train with batches of so many samples."""
+
+    def go(callbacks, *, sizes=(3, 3, 3, 1), **given):
+        return train_timed(callbacks, batches=[torch.zeros(size) for size in sizes], log_every=1, **given)
+
+    return go
 
 
-def test_steps_and_samples_of_each_epoch(clock):
-    run = train([measured(clock=clock)], clock, epochs=2)
+def test_steps_and_samples_of_each_epoch(train_sizes, clock):
+    run = train_sizes([measured(clock=clock)], epochs=2)
     assert run.monitors.get_history(STEPS) == [(4, 2.0), (8, 2.0)]
     assert run.monitors.get_history(SAMPLES) == [(4, 5.0), (8, 5.0)]
 
 
-def test_samples_may_be_said(clock):
-    run = train([measured(32, clock=clock)], clock)
+def test_samples_may_be_said(train_sizes, clock):
+    run = train_sizes([measured(32, clock=clock)])
     assert run.metrics[SAMPLES] == 64.0
     assert run.metrics[STEPS] == 2.0
 
@@ -81,38 +48,38 @@ def test_a_schedule_gives_the_rate_since_the_last_time(clock):
     assert seen == [1.0, 1.0, 0.5]
 
 
-def test_validation_and_checkpoints_are_left_out(clock, disk):
+def test_validation_and_checkpoints_are_left_out(train_sizes, saves, clock, disk):
     def forward(batch):
         clock.now += 10
         return [batch]
 
     infer = InferenceRunner([1, 2], metrics={"x": lambda outputs, targets: outputs[0]}, forward=forward).when(Every(steps=3))
-    run = train([measured(clock=clock), infer, Saves(2, clock)], clock, epochs=2, store=disk)
+    run = train_sizes([measured(clock=clock), infer, saves(2, clock=clock)], epochs=2, store=disk)
     assert run.monitors.get_history(STEPS) == [(4, 2.0), (8, 2.0)]
 
 
-def test_a_failed_validation_leaves_one_rate_out(clock, caplog):
+def test_a_failed_validation_leaves_one_rate_out(train_sizes, clock, caplog):
     def forward(batch):
         if clock.now < 1000:
             raise OSError("gone")
         return [batch]
 
     infer = InferenceRunner([1], metrics={"x": lambda o, t: o[0]}, forward=forward, on_error="warn").when(Every(steps=3))
-    run = train([measured(clock=clock), infer], clock, epochs=2)
+    run = train_sizes([measured(clock=clock), infer], epochs=2)
     assert run.monitors.get_history(STEPS) == [(8, 2.0)]
 
 
-def test_a_resumed_epoch_has_the_rate_of_the_whole(clock, disk):
-    with pytest.raises(Cut):
-        train([measured(clock=clock), Saves(2, clock)], clock, cut_at=3, seconds=1.0, store=disk)
+def test_a_resumed_epoch_has_the_rate_of_the_whole(train_sizes, cut_off, saves, clock, disk):
+    with pytest.raises(cut_off):
+        train_sizes([measured(clock=clock), saves(2, clock=clock)], cut_at=3, seconds=1.0, store=disk)
     clock.now += 5000
-    run = train([measured(clock=clock), Saves(99, clock)], clock, seconds=3.0, store=disk)
+    run = train_sizes([measured(clock=clock), saves(99, clock=clock)], seconds=3.0, store=disk)
     assert run.monitors.get_history(STEPS) == [(4, 4 / (1 + 1 + 3 + 3))]
     assert run.monitors.get_history(SAMPLES) == [(4, 10 / 8)]
 
 
-def test_without_a_step_nothing_is_logged(clock):
-    run = train([measured(clock=clock)], clock, sizes=())
+def test_without_a_step_nothing_is_logged(train_sizes, clock):
+    run = train_sizes([measured(clock=clock)], sizes=())
     assert STEPS not in run.metrics
 
 

@@ -12,45 +12,6 @@ from hookpoint.callbacks.training_time import TrainingTime
 from hookpoint.core.loop import Loop
 
 
-class Clock:
-    """A clock that only moves when something takes time."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-class Cut(Exception):
-    """The run is cut off."""
-
-
-class Monitor(Callback):
-    def __init__(self):
-        self.rows = []
-
-    def on_records(self, records):
-        self.rows += [(record.at, record.step, record.scalars()) for record in records if record.kind == "scalars"]
-
-
-class Saves(Callback):
-    """Ask for a checkpoint in a step; making it takes a while."""
-
-    saves = True
-
-    def __init__(self, at, clock, seconds=50.0, in_background=False):
-        self.at, self.clock, self.seconds, self.in_background = at, clock, seconds, in_background
-
-    def on_train_iter_end(self, run):
-        if run.step == self.at:
-            run.save("mine", in_background=self.in_background)
-
-    def state_dict(self):  # it comes last in the list
-        self.clock.now += self.seconds
-        return {}
-
-
 class Slow:
     """Data that takes a while to come."""
 
@@ -72,31 +33,15 @@ def measured(*args, clock, **options):
     return monitor
 
 
-def train(callbacks, clock, *, epochs=1, batches=4, seconds=0.5, cut_at=None, **given):
-    with Loop(callbacks, log_every=2, **given) as run:
-        for _ in run.epochs(epochs):
-            for _ in run.batches(batches if isinstance(batches, Slow) else range(batches)):
-                clock.now += seconds
-                if run.current_iteration == cut_at:
-                    raise Cut
-            clock.now += 1000
-    return run
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def test_it_prints_in_mindspores_words_and_logs_seconds(clock, capsys):
-    run = train([measured(clock=clock)], clock, epochs=2)
+def test_it_prints_in_mindspores_words_and_logs_seconds(train_timed, clock, capsys):
+    run = train_timed([measured(clock=clock)], epochs=2)
     assert capsys.readouterr().err.splitlines() == ["Train epoch time: 2000.000 ms, per step time: 500.000 ms"] * 2
     assert run.monitors.get_history("epoch_seconds") == [(4, 2.0), (8, 2.0)]
     assert run.monitors.get_history("step_seconds") == [(4, 0.5), (8, 0.5)]
 
 
-def test_log_steps_have_the_time_per_step_since_the_last_one(clock):
-    monitor = Monitor()
+def test_log_steps_have_the_time_per_step_since_the_last_one(recorder, clock):
+    monitor = recorder()
     with Loop([measured(clock=clock), monitor], log_every=2) as run:
         for seconds in run.batches([1.0, 3.0, 5.0, 7.0]):
             clock.now += seconds
@@ -106,25 +51,25 @@ def test_log_steps_have_the_time_per_step_since_the_last_one(clock):
     ]
 
 
-def test_every_so_many_steps_a_line(clock, capsys):
-    train([measured(3, clock=clock)], clock, epochs=2)
+def test_every_so_many_steps_a_line(train_timed, clock, capsys):
+    train_timed([measured(3, clock=clock)], epochs=2)
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Train")]
     assert lines == ["epoch: 1 step: 3, per step time: 500.000 ms", "epoch: 2 step: 2, per step time: 500.000 ms"]
 
 
-def test_waiting_for_data_is_told_apart(clock, capsys):
-    run = train([measured(data_time=True, clock=clock)], clock, batches=Slow(clock, 0.25))
+def test_waiting_for_data_is_told_apart(train_timed, clock, capsys):
+    run = train_timed([measured(data_time=True, clock=clock)], batches=Slow(clock, 0.25))
     assert capsys.readouterr().err == "Train epoch time: 3000.000 ms, per step time: 750.000 ms (data time: 250.000 ms)\n"
     assert run.metrics["data_seconds"] == 0.25
 
 
-def test_validation_is_left_out_and_gets_a_line_of_its_own(clock, capsys):
+def test_validation_is_left_out_and_gets_a_line_of_its_own(train_timed, clock, capsys):
     def forward(batch):
         clock.now += 10
         return [batch]
 
     infer = InferenceRunner([1, 2], metrics={"x": lambda outputs, targets: outputs[0]}, forward=forward).when(Every(steps=2))
-    run = train([measured(clock=clock), infer], clock)
+    run = train_timed([measured(clock=clock), infer])
     assert run.metrics["epoch_seconds"] == 2.0
     assert capsys.readouterr().err.splitlines() == [
         "Eval epoch time: 20000.000 ms, per step time: 10000.000 ms",
@@ -150,24 +95,24 @@ def test_what_validation_took_is_no_result_of_it(clock):
     assert set(passes.results) == {"val_loss"}
 
 
-def test_a_validation_that_failed_leaves_the_time_unknown(clock, capsys, caplog):
+def test_a_validation_that_failed_leaves_the_time_unknown(train_timed, clock, capsys, caplog):
     def forward(batch):
         raise OSError("gone")
 
     infer = InferenceRunner([1], metrics={"x": lambda o, t: 1.0}, forward=forward, on_error="warn").when(Every(steps=3))
-    run = train([measured(clock=clock), infer], clock)
+    run = train_timed([measured(clock=clock), infer])
     assert "epoch_seconds" not in run.metrics
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("at", [2, 4])
-def test_a_checkpoint_is_left_out(clock, disk, at):
-    run = train([measured(clock=clock), Saves(at, clock)], clock, store=disk)
+def test_a_checkpoint_is_left_out(train_timed, saves, clock, disk, at):
+    run = train_timed([measured(clock=clock), saves(at, clock=clock)], store=disk)
     assert disk.saved[0][0] == at
     assert run.metrics["epoch_seconds"] == 2.0
 
 
-def test_one_in_the_background_counts_with_what_training_waits_for(clock, disk, monkeypatch):
+def test_one_in_the_background_counts_with_what_training_waits_for(saves, clock, disk, monkeypatch):
     written, write, waiting = [], disk.write, []
 
     def write_later(state, **given):
@@ -180,29 +125,29 @@ def test_one_in_the_background_counts_with_what_training_waits_for(clock, disk, 
 
     monkeypatch.setattr(disk, "write", write_later)
     monkeypatch.setattr(disk, "collect", collect)
-    with Loop([measured(clock=clock), Saves(2, clock, 0.125, in_background=True)], store=disk) as run:
+    with Loop([measured(clock=clock), saves(2, clock=clock, seconds=0.125, in_background=True)], store=disk) as run:
         for _ in run.batches(range(4)):
             assert len(written) == (run.current_iteration > 3)
             clock.now += 0.5
     assert run.metrics["epoch_seconds"] == 2.125
 
 
-def test_a_resumed_epoch_counts_as_a_whole(clock, disk):
-    with pytest.raises(Cut):
-        train([measured(clock=clock), Saves(2, clock)], clock, cut_at=3, seconds=1.0, store=disk)
+def test_a_resumed_epoch_counts_as_a_whole(train_timed, cut_off, saves, recorder, clock, disk):
+    with pytest.raises(cut_off):
+        train_timed([measured(clock=clock), saves(2, clock=clock)], cut_at=3, seconds=1.0, store=disk)
     clock.now += 5000
     second = measured(clock=clock)
-    rows = Monitor()
-    run = train([second, Saves(99, clock), rows], clock, seconds=2.0, store=disk)
+    rows = recorder()
+    run = train_timed([second, saves(99, clock=clock), rows], seconds=2.0, store=disk)
     assert run.metrics["epoch_seconds"] == 1.0 + 1.0 + 2.0 + 2.0
     assert run.metrics["step_seconds"] == 1.5
     assert ("step", 4, {"step_seconds": 2.0}) in rows.rows
 
 
-def test_a_resumed_epoch_of_a_callback_that_is_new_counts_what_it_has_seen(clock, disk):
-    with pytest.raises(Cut):
-        train([Saves(2, clock)], clock, cut_at=3, store=disk)
-    run = train([measured(clock=clock), Saves(99, clock)], clock, store=disk)
+def test_a_resumed_epoch_of_a_callback_that_is_new_counts_what_it_has_seen(train_timed, cut_off, saves, clock, disk):
+    with pytest.raises(cut_off):
+        train_timed([saves(2, clock=clock)], cut_at=3, store=disk)
+    run = train_timed([measured(clock=clock), saves(99, clock=clock)], store=disk)
     assert run.metrics["epoch_seconds"] == 1.0
     assert run.metrics["step_seconds"] == 0.5
 

@@ -26,8 +26,8 @@ def scores(values):
         ("min", 2, [3, 6, 9], [3, 9]),
     ],
 )
-def test_the_k_best_are_kept(train, disk, mode, k, asked, kept):
-    train([TopKSaver("acc", k, mode)], scores(VALUES))
+def test_the_k_best_are_kept(train_on_disk, disk, mode, k, asked, kept):
+    train_on_disk([TopKSaver("acc", k, mode)], scores(VALUES))
     assert [step for step, tags in disk.saved if "top-acc" in tags] == asked
     assert disk.kept("top-acc") == kept
 
@@ -37,11 +37,11 @@ def test_three_and_the_least_are_the_default():
     assert (saver.top.k, saver.top.mode) == (3, "min")
 
 
-def test_it_goes_on_after_a_resume_as_if_nothing_had_happened(train, disk):
-    whole = type(disk)()
-    train([TopKSaver("acc", 2, "max")], scores(VALUES), store=whole)
+def test_it_goes_on_after_a_resume_as_if_nothing_had_happened(train_on_disk, disk, new_disk):
+    whole = new_disk()
+    train_on_disk([TopKSaver("acc", 2, "max")], scores(VALUES), store=whole)
     for epochs in range(1, len(VALUES) + 1):
-        train([TopKSaver("acc", 2, "max")], scores(VALUES[:epochs]))
+        train_on_disk([TopKSaver("acc", 2, "max")], scores(VALUES[:epochs]))
     assert disk.kept("top-acc") == whole.kept("top-acc") == [6, 21]
 
 
@@ -58,12 +58,12 @@ def test_after_a_resume_without_a_new_best_no_more_than_k_are_kept(tmp_path):
     assert kept(tmp_path / "resumed", 3, 5) == kept(tmp_path / "whole", 5)
 
 
-def test_the_name_after_top_may_be_another(train, disk):
-    train([TopKSaver("acc", filename="models")], scores([1.0]))
+def test_the_name_after_top_may_be_another(train_on_disk, disk):
+    train_on_disk([TopKSaver("acc", filename="models")], scores([1.0]))
     assert disk.saved[0] == (3, ["top-models", "best-models"])
 
 
-def test_each_is_an_event_with_its_place(train):
+def test_each_is_an_event_with_its_place(train_on_disk):
     class Events(Callback):
         def __init__(self):
             self.top = []
@@ -72,7 +72,7 @@ def test_each_is_an_event_with_its_place(train):
             self.top += [record.values["top"] for record in records if "top" in record.values]
 
     events = Events()
-    train([TopKSaver("acc", 2, "max"), events], scores([0.5, 0.9, 0.1, 0.7]))
+    train_on_disk([TopKSaver("acc", 2, "max"), events], scores([0.5, 0.9, 0.1, 0.7]))
     assert events.top == [
         {"metric": "acc", "value": 0.5, "place": 1},
         {"metric": "acc", "value": 0.9, "place": 1},
@@ -80,15 +80,15 @@ def test_each_is_an_event_with_its_place(train):
     ]
 
 
-def test_a_metric_that_never_comes_is_an_error(train):
+def test_a_metric_that_never_comes_is_an_error(train_on_disk):
     with pytest.raises(MissingMetric, match=r"^TopKSaver\(acc\) reads 'acc', which nothing has logged"):
-        train([TopKSaver("acc")], [{}, {}])
+        train_on_disk([TopKSaver("acc")], [{}, {}])
 
 
-def test_a_fresh_run_forgets_the_ranking(train, disk):
+def test_a_fresh_run_forgets_the_ranking(train_on_disk, new_disk):
     saver = TopKSaver("acc", 1, "max")
-    train([saver], scores([5.0]))
-    train([saver], scores([1.0]), store=type(disk)())
+    train_on_disk([saver], scores([5.0]))
+    train_on_disk([saver], scores([1.0]), store=new_disk())
     assert saver.top.ranking == [(1.0, 3)]
 
 
@@ -98,9 +98,9 @@ def test_what_means_nothing_is_refused(given, message):
         TopKSaver("acc", **given)
 
 
-def test_what_could_not_be_saved_is_not_among_the_best(train, disk):
+def test_what_could_not_be_saved_is_not_among_the_best(train_on_disk, disk):
     disk.fails = [False, False, True]
     saver = TopKSaver("acc", 2, "max")
-    train([saver], scores([0.1, 0.2, 0.9, 0.3]))
+    train_on_disk([saver], scores([0.1, 0.2, 0.9, 0.3]))
     assert saver.top.ranking == [(0.3, 12), (0.2, 6)]
     assert disk.kept("top-acc") == [6, 12]

@@ -5,19 +5,6 @@ import pytest
 from hookpoint.callbacks.training_time import Done, Lap, TrainingTime
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def time(clock):
     return TrainingTime(clock)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import csv
 import math
 import os
@@ -14,50 +13,8 @@ import torch
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop import Loop
-from hookpoint.core.store import Checkpoint, Saved
 from hookpoint.monitors import CSVLogger
 from hookpoint.monitors.csv_logger import before_epoch
-
-
-class Cut(BaseException):
-    """The run is cut off."""
-
-
-class Disk:
-    """A store that outlives its runs, and holds the newest checkpoint."""
-
-    def __init__(self):
-        self.newest = None
-
-    def open(self, resume, identity):
-        return None if self.newest is None else Checkpoint("disk", copy.deepcopy(self.newest))
-
-    def write(self, state, *, step, elapsed, request):
-        self.newest = copy.deepcopy(state)
-        return Saved("disk", step, list(request.tags))
-
-    def check(self, state): ...
-
-    def collect(self, *, wait=False):
-        return []
-
-    def close(self): ...
-
-
-def train(workdir, callback=None, *, epochs=4, cut_at=None, save=None, disk=None):
-    """Train with a validation in every second epoch, so that a column comes in the second one."""
-    savers = [] if disk is None else [ModelSaver().when(save)]
-    with Loop([callback or CSVLogger(), *savers], workdir=workdir, log_every=2, store=disk) as run:
-        for epoch in run.epochs(epochs):
-            run.log(rate=1 / epoch)
-            for batch in run.batches(range(3)):
-                run.log(loss=float(batch + epoch))
-                if run.current_iteration == cut_at:
-                    raise Cut
-            if epoch % 2 == 0:
-                for batch in run.batches(range(2), mode="val"):
-                    run.log(loss=batch / epoch)
-    return run
 
 
 def rows(path, separator=","):
@@ -74,8 +31,8 @@ epoch,loss,rate,val_loss
 """
 
 
-def test_each_epoch_is_a_line(tmp_path):
-    train(tmp_path)
+def test_each_epoch_is_a_line(train_validated, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
@@ -89,8 +46,8 @@ def test_lines_come_while_it_runs(tmp_path):
     assert seen == [0, 2, 3]
 
 
-def test_another_name_and_separator(tmp_path):
-    train(tmp_path, CSVLogger("mine.tsv", "\t"), epochs=1)
+def test_another_name_and_separator(train_validated, tmp_path):
+    train_validated(CSVLogger("mine.tsv", "\t"), workdir=tmp_path, epochs=1)
     assert (tmp_path / "mine.tsv").read_text() == "epoch\tloss\trate\n1\t2.0\t1.0\n"
 
 
@@ -115,24 +72,24 @@ def test_an_epoch_that_was_cut_short_counts(tmp_path):
     assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,0.5\n"
 
 
-def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch, caplog):
+def test_without_a_workdir_it_does_nothing(train_validated, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    train(None)
+    train_validated(CSVLogger())
     assert list(tmp_path.iterdir()) == []
     assert caplog.messages == []
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+def test_a_validation_that_is_no_part_of_a_run_is_not_written(train_validated, tmp_path):
     logger = CSVLogger()
-    train(tmp_path, logger)
+    train_validated(logger, workdir=tmp_path)
     with Loop([logger], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
-    train(tmp_path / "runs" / "mine", epochs=1)
+def test_a_workdir_that_it_makes_is_for_its_owner_alone(train_validated, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path / "runs" / "mine", epochs=1)
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine" / "log.csv").st_mode) == 0o600
 
@@ -140,47 +97,47 @@ def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
 # What is there
 
 
-def test_a_fresh_run_moves_an_old_table_aside(tmp_path):
+def test_a_fresh_run_moves_an_old_table_aside(train_validated, tmp_path):
     for _ in range(3):
-        train(tmp_path)
+        train_validated(CSVLogger(), workdir=tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
         ["log.csv", "log.1.csv", "log.2.csv"], WHOLE
     )
 
 
-def test_append_goes_on_with_it(tmp_path):
-    train(tmp_path, epochs=1)
-    train(tmp_path, CSVLogger(append=True), epochs=2)
-    train(tmp_path, CSVLogger(append=True), epochs=1)
+def test_append_goes_on_with_it(train_validated, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path, epochs=1)
+    train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=2)
+    train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
     assert [row["epoch"] for row in rows(tmp_path / "log.csv")] == ["1", "1", "2", "1"]
     assert [row["val_loss"] for row in rows(tmp_path / "log.csv")] == ["", "", "0.25", ""]
 
 
-def test_append_without_a_table_begins_one(tmp_path):
-    train(tmp_path, CSVLogger(append=True))
+def test_append_without_a_table_begins_one(train_validated, tmp_path):
+    train_validated(CSVLogger(append=True), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_append_false_replaces_it(tmp_path):
-    train(tmp_path)
-    train(tmp_path, CSVLogger(append=False), epochs=1)
+def test_append_false_replaces_it(train_validated, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path)
+    train_validated(CSVLogger(append=False), workdir=tmp_path, epochs=1)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss,rate\n1,2.0,1.0\n"}
 
 
 @pytest.mark.parametrize("append", [None, True])
 @pytest.mark.parametrize("content", ["my,notes\n1,2\n", "\x00\xff", "epoc"])
-def test_what_is_no_table_of_epochs_is_moved_aside(tmp_path, append, content):
+def test_what_is_no_table_of_epochs_is_moved_aside(train_validated, tmp_path, append, content):
     (tmp_path / "log.csv").write_text(content)
-    train(tmp_path, CSVLogger(append=append))
+    train_validated(CSVLogger(append=append), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
     assert (tmp_path / "log.1.csv").read_text() == content
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
-def test_what_is_no_file_is_moved_aside_unread(tmp_path, make):
+def test_what_is_no_file_is_moved_aside_unread(train_validated, tmp_path, make):
     make(tmp_path / "log.csv")
-    train(tmp_path, CSVLogger(append=True))
+    train_validated(CSVLogger(append=True), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
     assert os.path.lexists(tmp_path / "log.1.csv")
 
@@ -191,37 +148,34 @@ def test_what_is_no_file_is_moved_aside_unread(tmp_path, make):
 @pytest.mark.parametrize("append", [None, True])
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))
-def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(tmp_path, save, cut_at, append):
-    disk = Disk()
-    with pytest.raises(Cut):
-        train(tmp_path, CSVLogger(append=append), cut_at=cut_at, save=save, disk=disk)
-    train(tmp_path, CSVLogger(append=append), save=save, disk=disk)
+def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(train_validated, cut_off, disk, tmp_path, save, cut_at, append):
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(append=append), workdir=tmp_path, cut_at=cut_at, save=save, store=disk)
+    train_validated(CSVLogger(append=append), workdir=tmp_path, save=save, store=disk)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": WHOLE}
 
 
-def test_each_epoch_is_there_once_after_many_resumes_of_one_instance(tmp_path):
-    disk, logger = Disk(), CSVLogger()
+def test_each_epoch_is_there_once_after_many_resumes_of_one_instance(train_validated, cut_off, disk, tmp_path):
+    logger = CSVLogger()
     for cut_at in (4, 5, 4, 7, 8, 7, 10, 10):
-        with pytest.raises(Cut):
-            train(tmp_path, logger, cut_at=cut_at, save=Every(steps=3), disk=disk)
-    train(tmp_path, logger, save=Every(steps=3), disk=disk)
+        with pytest.raises(cut_off):
+            train_validated(logger, workdir=tmp_path, cut_at=cut_at, save=Every(steps=3), store=disk)
+    train_validated(logger, workdir=tmp_path, save=Every(steps=3), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
 @pytest.mark.parametrize("cut_at", [2, 5, 8])
-def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(tmp_path, cut_at):
-    train(tmp_path)
-    disk = Disk()
-    with pytest.raises(Cut):
-        train(tmp_path, CSVLogger(append=True), cut_at=cut_at, save=Every(steps=1), disk=disk)
-    train(tmp_path, CSVLogger(append=True), save=Every(steps=1), disk=disk)
+def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(train_validated, cut_off, disk, tmp_path, cut_at):
+    train_validated(CSVLogger(), workdir=tmp_path)
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(append=True), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
+    train_validated(CSVLogger(append=True), workdir=tmp_path, save=Every(steps=1), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE + WHOLE.partition("\n")[2]
 
 
-def test_later_rows_than_the_checkpoint_knew_are_cut(tmp_path):
-    disk = Disk()
-    with pytest.raises(Cut):
-        train(tmp_path, cut_at=11, save=Every(epochs=2), disk=disk)
+def test_later_rows_than_the_checkpoint_knew_are_cut(train_validated, cut_off, disk, tmp_path):
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(), workdir=tmp_path, cut_at=11, save=Every(epochs=2), store=disk)
     assert len(rows(tmp_path / "log.csv")) == 3
     with Loop([CSVLogger(), ModelSaver().when(Every(epochs=2))], workdir=tmp_path, store=disk) as run:
         for _ in run.epochs(3):
@@ -229,11 +183,10 @@ def test_later_rows_than_the_checkpoint_knew_are_cut(tmp_path):
     assert (tmp_path / "log.csv").read_text() == "epoch,loss,rate,val_loss,other\n1,2.0,1.0,,\n2,3.0,0.5,0.25,\n3,,,,7.0\n"
 
 
-def test_a_checkpoint_that_does_not_know_of_it(tmp_path):
-    disk = Disk()
-    train(tmp_path, epochs=2, save=Every(epochs=1), disk=disk)
+def test_a_checkpoint_that_does_not_know_of_it(train_validated, disk, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path, epochs=2, save=Every(epochs=1), store=disk)
     del disk.newest["callbacks"]["CSVLogger"]
-    train(tmp_path, save=Every(epochs=1), disk=disk)
+    train_validated(CSVLogger(), workdir=tmp_path, save=Every(epochs=1), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
@@ -301,9 +254,9 @@ print(run.epoch)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
-def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(tmp_path, caplog):
+def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(train_validated, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
-    assert train(tmp_path / "file").epoch == 4
+    assert train_validated(CSVLogger(), workdir=tmp_path / "file").epoch == 4
     assert "CSVLogger failed at on_records: " in caplog.text
 
 

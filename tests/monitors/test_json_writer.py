@@ -17,12 +17,15 @@ from hookpoint.monitors import JSONWriter, read_scalars
 from hookpoint.monitors.json_writer import append, end_of_kept_lines, end_of_whole_lines
 
 
-def train(workdir, *, epochs=1, batches=4, log_every=2, callbacks=None, **given):
-    with Loop(callbacks or [JSONWriter()], workdir=workdir, log_every=log_every, **given) as run:
-        for _ in run.epochs(epochs):
-            for batch in run.batches(range(batches)):
-                run.log(loss=batch)
-    return run
+@pytest.fixture
+def write(train):
+    """Train with these callbacks in this workdir; each step logs its batch as the loss."""
+
+    def go(workdir, callbacks=None, *, batches=4, log_every=2, **given):
+        options = {"step": lambda run, batch: run.log(loss=batch), "workdir": workdir, "log_every": log_every}
+        return train(callbacks or [JSONWriter()], batches=batches, **options, **given)
+
+    return go
 
 
 def rows(path):
@@ -54,15 +57,15 @@ def test_each_record_is_a_line(tmp_path):
     ]
 
 
-def test_times_are_those_of_logging(tmp_path):
-    train(tmp_path, epochs=2)
+def test_times_are_those_of_logging(write, tmp_path):
+    write(tmp_path, epochs=2)
     times = [row["time"] for row in rows(tmp_path / "scalars.jsonl")]
     assert times == sorted(times)
     assert abs(times[-1] - os.stat(tmp_path / "scalars.jsonl").st_mtime) < 60
 
 
-def test_a_line_begins_with_where_the_run_stood(tmp_path):
-    train(tmp_path)
+def test_a_line_begins_with_where_the_run_stood(write, tmp_path):
+    write(tmp_path)
     assert list(rows(tmp_path / "scalars.jsonl")[0]) == ["step", "iteration", "epoch", "time", "at", "loss"]
 
 
@@ -129,27 +132,27 @@ def test_images_and_texts_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_run_appends(tmp_path):
-    train(tmp_path)
-    train(tmp_path)
+def test_a_second_run_appends(write, tmp_path):
+    write(tmp_path)
+    write(tmp_path)
     found = without_time(rows(tmp_path / "scalars.jsonl"))
     assert found[:3] == found[3:]
 
 
-def test_the_file_may_have_another_name(tmp_path):
-    train(tmp_path, callbacks=[JSONWriter("values.jsonl")])
+def test_the_file_may_have_another_name(write, tmp_path):
+    write(tmp_path, [JSONWriter("values.jsonl")])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["values.jsonl"]
 
 
-def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch):
+def test_without_a_workdir_it_does_nothing(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train(None)
+    write(None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+def test_a_validation_that_is_no_part_of_a_run_is_not_written(write, tmp_path):
     writer = JSONWriter()
-    train(tmp_path, callbacks=[writer])
+    write(tmp_path, [writer])
     before = (tmp_path / "scalars.jsonl").read_text()
     with Loop([writer], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
@@ -157,16 +160,16 @@ def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
     assert (tmp_path / "scalars.jsonl").read_text() == before
 
 
-def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
-    train(tmp_path / "runs" / "mine")
+def test_a_workdir_that_it_makes_is_for_its_owner_alone(write, tmp_path):
+    write(tmp_path / "runs" / "mine")
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
 
 
-def test_a_workdir_that_is_there_keeps_its_mode(tmp_path):
+def test_a_workdir_that_is_there_keeps_its_mode(write, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    train(folder)
+    write(folder)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o755
 
 
@@ -174,25 +177,25 @@ def test_a_workdir_that_is_there_keeps_its_mode(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [b'{"step": 9, "epo', b"{", b'{"step": 9}'])
-def test_a_torn_last_line_is_cut_before_the_next_is_written(tmp_path, torn):
-    train(tmp_path)
+def test_a_torn_last_line_is_cut_before_the_next_is_written(write, tmp_path, torn):
+    write(tmp_path)
     path = tmp_path / "scalars.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
-    train(tmp_path)
+    write(tmp_path)
     assert path.read_bytes().startswith(whole)
     assert len(rows(path)) == 6
 
 
-def test_a_file_that_is_nothing_but_a_torn_line_is_begun_anew(tmp_path):
+def test_a_file_that_is_nothing_but_a_torn_line_is_begun_anew(write, tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_bytes(b'{"step"')
-    train(tmp_path)
+    write(tmp_path)
     assert len(rows(path)) == 3
 
 
-def test_reading_leaves_out_a_torn_last_line(tmp_path):
-    train(tmp_path)
+def test_reading_leaves_out_a_torn_last_line(write, tmp_path):
+    write(tmp_path)
     path = tmp_path / "scalars.jsonl"
     whole = read_scalars(path)
     path.write_bytes(path.read_bytes() + b'{"step": 9, "epo')
@@ -246,9 +249,9 @@ print(run.iteration)
     assert [row["loss"] for row in read_scalars(tmp_path / "scalars.jsonl") if row["at"] == "step"] == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
-def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(tmp_path, caplog):
+def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(write, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
-    run = train(tmp_path / "file", batches=50, log_every=1)
+    run = write(tmp_path / "file", batches=50, log_every=1)
     assert run.iteration == 50
     assert "JSONWriter failed at on_records: FileExistsError" in caplog.text
 
@@ -275,11 +278,11 @@ def values(path):
     return [(row["at"], row["step"], row["loss"]) for row in rows(path)]
 
 
-def test_without_a_size_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(tmp_path):
-    train(tmp_path, batches=10, log_every=1)
+def test_without_a_size_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(write, tmp_path):
+    write(tmp_path, batches=10, log_every=1)
     path = tmp_path / "scalars.jsonl"
     path.write_text(path.read_text() + '{"torn')
-    train(tmp_path, batches=2, log_every=1, callbacks=[resumed_at(4)])
+    write(tmp_path, [resumed_at(4)], batches=2, log_every=1)
     assert values(path) == [
         ("step", 1, 0.0),
         ("step", 2, 1.0),
@@ -300,11 +303,11 @@ def test_events_are_never_cut(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [3, 4, 5])
-def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(tmp_path, kept):
-    train(tmp_path, batches=4, log_every=1)  # the last step has a row of its own, and that of the epoch
+def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(write, tmp_path, kept):
+    write(tmp_path, batches=4, log_every=1)  # the last step has a row of its own, and that of the epoch
     path = tmp_path / "scalars.jsonl"
     size = sum(map(len, path.read_bytes().splitlines(keepends=True)[:kept]))
-    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(4, {"sizes": {"scalars.jsonl": size}})])
+    write(tmp_path, [resumed_at(4, {"sizes": {"scalars.jsonl": size}})], batches=1, log_every=1)
     old = [("step", step, step - 1.0) for step in range(1, 5)] + [("epoch", 4, 1.5)]
     assert values(path) == [*old[:kept], ("step", 5, 0.0), ("epoch", 5, 0.0)]
 
@@ -312,15 +315,15 @@ def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(t
 @pytest.mark.parametrize(
     "state", [{}, {"sizes": {"other.jsonl": 10}}, {"sizes": {"scalars.jsonl": 10**9}}, {"sizes": {"scalars.jsonl": 7}}]
 )
-def test_a_size_that_is_not_of_this_file_counts_for_nothing(tmp_path, state):
-    train(tmp_path, batches=4, log_every=1)
-    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(2, state)])
+def test_a_size_that_is_not_of_this_file_counts_for_nothing(write, tmp_path, state):
+    write(tmp_path, batches=4, log_every=1)
+    write(tmp_path, [resumed_at(2, state)], batches=1, log_every=1)
     assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 2, 3, 3]
 
 
-def test_a_run_that_was_saved_before_it_logged_anything_starts_with_an_empty_file(tmp_path):
-    train(tmp_path, batches=4, log_every=1)
-    train(tmp_path, batches=1, log_every=1, callbacks=[resumed_at(0, {"sizes": {"scalars.jsonl": 0}})])
+def test_a_run_that_was_saved_before_it_logged_anything_starts_with_an_empty_file(write, tmp_path):
+    write(tmp_path, batches=4, log_every=1)
+    write(tmp_path, [resumed_at(0, {"sizes": {"scalars.jsonl": 0}})], batches=1, log_every=1)
     assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 1]
 
 
@@ -339,8 +342,8 @@ def test_its_state_is_the_size_of_whole_lines_on_disk(tmp_path):
     assert states == [{"sizes": {"scalars.jsonl": 0}}, *[{"sizes": {"scalars.jsonl": whole}}] * 2]
 
 
-def test_its_state_before_the_first_line_of_a_resumed_run_is_what_the_file_will_be_cut_to(tmp_path):
-    train(tmp_path, batches=4, log_every=1)
+def test_its_state_before_the_first_line_of_a_resumed_run_is_what_the_file_will_be_cut_to(write, tmp_path):
+    write(tmp_path, batches=4, log_every=1)
     path = tmp_path / "scalars.jsonl"
     before = path.read_bytes()
     size = len(before.splitlines(keepends=True)[0])
@@ -350,15 +353,15 @@ def test_its_state_before_the_first_line_of_a_resumed_run_is_what_the_file_will_
         assert path.read_bytes() == before
 
 
-def test_without_a_workdir_there_is_no_state():
+def test_without_a_workdir_there_is_no_state(write):
     writer = JSONWriter()
-    train(None, callbacks=[writer])
+    write(None, [writer])
     assert writer.state_dict() == {}
 
 
-def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+def test_a_disk_that_fails_does_not_fail_the_checkpoint(write, tmp_path, monkeypatch, caplog):
     writer = JSONWriter()
-    train(tmp_path, callbacks=[writer])
+    write(tmp_path, [writer])
     monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("the disk is on fire")))
     assert writer.state_dict() == {}
     assert caplog.messages == [

@@ -17,7 +17,6 @@ import numpy
 import pytest
 
 from hookpoint import Loop
-from hookpoint.callbacks import ModelSaver
 from hookpoint.core import loop as core_loop
 from hookpoint.monitors import MLflowMonitor
 from hookpoint.monitors.mlflow_run import load, metric_name
@@ -38,22 +37,13 @@ def client(uri):
 
 
 @pytest.fixture
-def go(uri, tmp_path):
+def go(uri, tmp_path, train_tracked):
     """Bring a run in tmp_path to three epochs of four steps, or to where `body` ends it."""
 
-    def train(body=None, *, monitor=None, saves=True, epochs=3, **given):
-        monitor = monitor or MLflowMonitor(uri)
-        callbacks = [monitor, *([ModelSaver()] if saves else [])]
-        options = {"workdir": tmp_path, "log_every": 2, "extra_callbacks": [], "monitors": [], **given}
-        with Loop(callbacks, **options) as run:
-            for epoch in run.epochs(epochs):
-                for batch in run.batches(range(4)):
-                    run.log(loss=(batch + 1) / epoch)
-                    if body is not None:
-                        body(run)
-        return run
+    def start(body=None, *, monitor=None, **given):
+        return train_tracked(monitor or MLflowMonitor(uri), body, **{"workdir": tmp_path, **given})
 
-    return train
+    return start
 
 
 def run_id(folder):
@@ -220,21 +210,15 @@ def test_a_stop(go, client, tmp_path):
 # Resume
 
 
-class Cut(Exception):
-    """The run is cut off."""
-
-
-def cut(run):
+def drain(run):
     if run.current_iteration == 3:
         run.monitors.drain()  # so that the checkpoint knows the run
-    if run.current_iteration == 7:
-        raise Cut
 
 
 @pytest.mark.parametrize("lost", [None, "file", "state"])
-def test_a_resumed_run_goes_on_with_the_same_run_and_sends_each_value_once(go, uri, client, tmp_path, lost):
-    with pytest.raises(Cut):
-        go(cut, monitor=MLflowMonitor(uri, name="other" if lost == "state" else None))
+def test_a_resumed_run_goes_on_with_the_same_run_and_sends_each_value_once(cut_off, go, uri, client, tmp_path, lost):
+    with pytest.raises(cut_off):
+        go(drain, cut_at=7, monitor=MLflowMonitor(uri, name="other" if lost == "state" else None))
     before = run_id(tmp_path)
     if lost == "file":
         (tmp_path / "mlflow.json").unlink()

@@ -65,20 +65,23 @@ class Drain(Callback):
         run.monitors.drain()
 
 
-def train(callback, *, epochs=2, batches=3, others=()):
-    with Loop([callback, *others], log_every=2) as run:
-        for epoch in run.epochs(epochs):
-            run.log(rate=1 / epoch)
-            for batch in run.batches(range(batches)):
-                run.log(loss=batch / epoch)
-    return run
+@pytest.fixture
+def post(train):
+    """Train so many epochs, each of which logs a loss and a rate."""
+
+    def go(callbacks, *, epochs=2):
+        begin = lambda run: run.log(rate=1 / run.epoch)  # noqa: E731
+        step = lambda run, batch: run.log(loss=batch / run.epoch)  # noqa: E731
+        return train(callbacks, epochs=epochs, epoch_begin=begin, step=step, log_every=2)
+
+    return go
 
 
 # A server that answers
 
 
-def test_each_epoch_is_posted_as_json(server, caplog):
-    train(RemoteMonitor(server.root))
+def test_each_epoch_is_posted_as_json(post, server, caplog):
+    post([RemoteMonitor(server.root)])
     assert [(path, json.loads(body)) for path, _, body in server.got] == [
         ("/publish/epoch/end/", {"epoch": 1, "rate": 1.0, "loss": 1.0}),
         ("/publish/epoch/end/", {"epoch": 2, "rate": 0.5, "loss": 0.5}),
@@ -87,8 +90,8 @@ def test_each_epoch_is_posted_as_json(server, caplog):
     assert caplog.messages == []
 
 
-def test_a_form_has_it_in_a_field(server):
-    train(RemoteMonitor(server.root, "/x", "field", send_as_json=False), epochs=1)
+def test_a_form_has_it_in_a_field(post, server):
+    post([RemoteMonitor(server.root, "/x", "field", send_as_json=False)], epochs=1)
     ((path, headers, body),) = server.got
     assert path == "/x"
     assert headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -97,8 +100,8 @@ def test_a_form_has_it_in_a_field(server):
     }
 
 
-def test_headers_are_sent(server):
-    train(RemoteMonitor(server.root, headers={"Authorization": "Bearer mine", "Content-Type": "application/x-mine"}), epochs=1)
+def test_headers_are_sent(post, server):
+    post([RemoteMonitor(server.root, headers={"Authorization": "Bearer mine", "Content-Type": "application/x-mine"})], epochs=1)
     ((_, headers, _),) = server.got
     assert headers["Authorization"] == "Bearer mine"
     assert headers["Content-Type"] == "application/x-mine"
@@ -127,23 +130,23 @@ def test_names_may_hold_anything(server, name, send_as_json):
     assert json.loads(body if send_as_json else parse_qs(body)["data"][0]) == {"epoch": 1, name: 0.5}
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_left_out(server):
+def test_a_validation_that_is_no_part_of_a_run_is_left_out(post, server):
     monitor = RemoteMonitor(server.root)
     with Loop([monitor], run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
-    train(monitor, epochs=1)
+    post([monitor], epochs=1)
     assert [json.loads(body) for *_, body in server.got] == [{"epoch": 1, "rate": 1.0, "loss": 1.0}]
 
 
-def test_a_pickled_one_posts(server):
-    train(pickle.loads(pickle.dumps(RemoteMonitor(server.root))), epochs=1)
+def test_a_pickled_one_posts(post, server):
+    post([pickle.loads(pickle.dumps(RemoteMonitor(server.root)))], epochs=1)
     assert len(server.got) == 1
 
 
-def test_a_proxy_is_not_asked_for_this_machine(server, monkeypatch):
+def test_a_proxy_is_not_asked_for_this_machine(post, server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    train(RemoteMonitor(server.root), epochs=1)
+    post([RemoteMonitor(server.root)], epochs=1)
     assert len(server.got) == 1
 
 
@@ -154,9 +157,9 @@ def messages(caplog):
     return [message for message in caplog.messages if "RemoteMonitor" in message]
 
 
-def test_one_that_answers_500_is_given_up_after_three_times(server, caplog):
+def test_one_that_answers_500_is_given_up_after_three_times(post, server, caplog):
     server.code = 500
-    assert train(RemoteMonitor(server.root), epochs=5, others=[Drain()]).step == 15
+    assert post([RemoteMonitor(server.root), Drain()], epochs=5).step == 15
     what = f"RemoteMonitor failed at on_records: ConnectionError: {server.root} answered 500 Internal Server Error"
     assert messages(caplog) == [
         f"{what}; the run goes on",
@@ -166,34 +169,34 @@ def test_one_that_answers_500_is_given_up_after_three_times(server, caplog):
     assert len(server.got) == 3
 
 
-def test_one_that_comes_back_is_posted_to_again(server, caplog):
+def test_one_that_comes_back_is_posted_to_again(post, server, caplog):
     class Heals(Callback):
         def on_epoch_begin(self, run):
             server.code = 500 if run.epoch < 3 else 200
 
-    train(RemoteMonitor(server.root), epochs=5, others=[Drain(), Heals()])
+    post([RemoteMonitor(server.root), Drain(), Heals()], epochs=5)
     assert [json.loads(body)["epoch"] for *_, body in server.got] == [1, 2, 3, 4, 5]
     assert len(messages(caplog)) == 2
 
 
-def test_several_epochs_at_once_are_tried_each(server, caplog):
+def test_several_epochs_at_once_are_tried_each(post, server, caplog):
     server.code = 500
-    train(RemoteMonitor(server.root), epochs=4)
+    post([RemoteMonitor(server.root)], epochs=4)
     assert [json.loads(body)["epoch"] for *_, body in server.got][-1] == 4
 
 
-def test_one_that_refuses_does_not_end_the_run(caplog):
+def test_one_that_refuses_does_not_end_the_run(post, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert train(RemoteMonitor(f"http://127.0.0.1:{port}")).step == 6
+    assert post([RemoteMonitor(f"http://127.0.0.1:{port}")]).step == 6
     assert f"http://127.0.0.1:{port} did not take an epoch: " in caplog.text
     assert "Connection refused" in caplog.text
 
 
-def test_an_answer_that_leads_elsewhere_is_not_followed(server, caplog):
+def test_an_answer_that_leads_elsewhere_is_not_followed(post, server, caplog):
     with serving() as other:
         server.code, server.location = 302, f"{other.root}/steal"
-        train(RemoteMonitor(server.root, headers={"Authorization": "Bearer mine"}), epochs=1)
+        post([RemoteMonitor(server.root, headers={"Authorization": "Bearer mine"})], epochs=1)
         assert other.got == []
     assert f"{server.root} answered 302 Found" in caplog.text
 
@@ -228,19 +231,19 @@ def accepting(answer=None):
 
 
 @pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 \r\n\r\n", b"\0" * 100_000])
-def test_one_that_answers_with_garbage_does_not_end_the_run(caplog, answer):
+def test_one_that_answers_with_garbage_does_not_end_the_run(post, caplog, answer):
     with accepting(answer) as (root, _):
-        assert train(RemoteMonitor(root)).step == 6
+        assert post([RemoteMonitor(root)]).step == 6
     assert f"{root} did not take an epoch: " in caplog.text
 
 
-def test_one_that_never_answers_is_given_up_on(caplog):
+def test_one_that_never_answers_is_given_up_on(post, caplog):
     with accepting() as (root, _):
-        assert train(RemoteMonitor(root, timeout_seconds=0.1), epochs=1).step == 3
+        assert post([RemoteMonitor(root, timeout_seconds=0.1)], epochs=1).step == 3
     assert f"{root} did not take an epoch: timed out" in caplog.text
 
 
-def test_one_that_never_answers_does_not_hold_up_the_run(monkeypatch, caplog):
+def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, caplog):
     monkeypatch.setattr(monitors, "DRAIN_SECONDS", 0.01)
     drain = monitors.Monitors.drain
     monkeypatch.setattr(monitors.Monitors, "drain", lambda self, seconds=0.01: drain(self, seconds))
@@ -256,7 +259,7 @@ def test_one_that_never_answers_does_not_hold_up_the_run(monkeypatch, caplog):
             def on_train_iter_end(self, run):
                 steps.append(run.monitors._deliveries[0]._in_hand > 0 and run.epoch > 1)
 
-        train(RemoteMonitor(root, timeout_seconds=500), epochs=600, others=[Watch()])
+        post([RemoteMonitor(root, timeout_seconds=500), Watch()], epochs=600)
         assert sum(steps) == 3 * 599
         left, dropped = messages(caplog)
     assert re.fullmatch(r"RemoteMonitor was too slow: 100\d records did not reach it within 0.01 s", left)
@@ -266,10 +269,10 @@ def test_one_that_never_answers_does_not_hold_up_the_run(monkeypatch, caplog):
             thread.join(60)
 
 
-def test_what_is_said_holds_no_secrets(server, caplog):
+def test_what_is_said_holds_no_secrets(post, server, caplog):
     server.code = 401
     with caplog.at_level(logging.DEBUG):
-        train(RemoteMonitor(server.root, "/publish?token=secret", headers={"Authorization": "Bearer secret"}), epochs=1)
+        post([RemoteMonitor(server.root, "/publish?token=secret", headers={"Authorization": "Bearer secret"})], epochs=1)
     assert "answered 401" in caplog.text
     assert "secret" not in caplog.text
 

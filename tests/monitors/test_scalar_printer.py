@@ -16,18 +16,25 @@ from hookpoint.core.loop import Loop
 from hookpoint.monitors import ScalarPrinter
 
 
-def train(printer, *callbacks, epochs=2, batches=4, log_every=2):
-    with Loop([*callbacks, printer], log_every=log_every) as run:
-        for epoch in run.epochs(epochs):
-            for batch in run.batches(range(batches)):
-                run.log(loss=torch.tensor(batch / 7), accuracy=0.5)
-            for _ in run.batches(range(2), mode="val"):
-                run.log(loss=123456.789 * epoch)
-    return run
+@pytest.fixture
+def train_printed(train):
+    """Train so many epochs, and validate after each."""
+
+    def step(run, batch):
+        run.log(loss=torch.tensor(batch / 7), accuracy=0.5)
+
+    def validate(run):
+        for _ in run.batches(range(2), mode="val"):
+            run.log(loss=123456.789 * run.epoch)
+
+    def go(callbacks, *, epochs=2, batches=4, log_every=2):
+        return train(callbacks, epochs=epochs, batches=batches, step=step, epoch_end=validate, log_every=log_every)
+
+    return go
 
 
-def test_an_epoch_is_one_line_with_everything_it_logged(capsys):
-    train(ScalarPrinter(), LambdaCallback(on_epoch_end=lambda run: run.log(zeta=1e-10)))
+def test_an_epoch_is_one_line_with_everything_it_logged(train_printed, capsys):
+    train_printed([LambdaCallback(on_epoch_end=lambda run: run.log(zeta=1e-10)), ScalarPrinter()])
     written = capsys.readouterr()
     assert written.out == ""
     assert written.err == (
@@ -36,8 +43,8 @@ def test_an_epoch_is_one_line_with_everything_it_logged(capsys):
     )
 
 
-def test_what_is_logged_before_the_first_batch_belongs_to_the_epoch(capsys):
-    train(ScalarPrinter(whitelist=["rate"]), LambdaCallback(on_epoch_begin=lambda run: run.log(rate=run.epoch)))
+def test_what_is_logged_before_the_first_batch_belongs_to_the_epoch(train_printed, capsys):
+    train_printed([LambdaCallback(on_epoch_begin=lambda run: run.log(rate=run.epoch)), ScalarPrinter(whitelist=["rate"])])
     assert capsys.readouterr().err == "epoch 1/2  rate: 1\nepoch 2/2  rate: 2\n"
 
 
@@ -60,13 +67,13 @@ def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
 
 
-def test_steps_are_printed_when_asked_for(capsys):
-    train(ScalarPrinter(enable_step=True, enable_epoch=False), epochs=1)
+def test_steps_are_printed_when_asked_for(train_printed, capsys):
+    train_printed([ScalarPrinter(enable_step=True, enable_epoch=False)], epochs=1)
     assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"
 
 
-def test_nothing_is_printed_when_nothing_is_asked_for(capsys):
-    train(ScalarPrinter(enable_epoch=False))
+def test_nothing_is_printed_when_nothing_is_asked_for(train_printed, capsys):
+    train_printed([ScalarPrinter(enable_epoch=False)])
     assert capsys.readouterr() == ("", "")
 
 
@@ -83,8 +90,8 @@ def test_nothing_is_printed_when_nothing_is_asked_for(capsys):
     ],
     ids=range(7),
 )
-def test_lists_of_patterns_choose_names(capsys, lists, names):
-    train(ScalarPrinter(**lists), epochs=1)
+def test_lists_of_patterns_choose_names(train_printed, capsys, lists, names):
+    train_printed([ScalarPrinter(**lists)], epochs=1)
     assert set(re.findall(r"(\w+):", capsys.readouterr().err)) == names
 
 
@@ -112,12 +119,12 @@ def test_names_cannot_move_the_cursor(capsys):
         (40, ["epoch 1/1  accuracy: 0.5  loss: 0.21429", "    val_loss: 1.2346e+05"]),
     ],
 )
-def test_a_narrow_terminal_gets_more_lines(monkeypatch, columns, lines):
+def test_a_narrow_terminal_gets_more_lines(train_printed, monkeypatch, columns, lines):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        train(ScalarPrinter(), epochs=1)
+        train_printed([ScalarPrinter()], epochs=1)
         written = os.read(ours, 65536).decode()
     os.close(ours)
     assert written.splitlines() == lines
@@ -133,9 +140,9 @@ def test_a_second_run_does_not_print_what_the_first_one_left(capsys):
     assert capsys.readouterr().err == "after the last epoch  x: 1\n"
 
 
-def test_the_lines_are_the_same_every_time(capsys):
+def test_the_lines_are_the_same_every_time(train_printed, capsys):
     written = set()
     for _ in range(20):
-        train(ScalarPrinter(enable_step=True), epochs=3, batches=7, log_every=1)
+        train_printed([ScalarPrinter(enable_step=True)], epochs=3, batches=7, log_every=1)
         written.add(capsys.readouterr().err)
     assert len(written) == 1

@@ -198,7 +198,7 @@ def resumed_at(step, state=None):
     return Resumes()
 
 
-def train(tmp_path, writer, steps, loss, save_at=None):
+def write_losses(tmp_path, writer, steps, loss, save_at=None):
     """Log `loss` at each step, and as another value after it; return the writer's state between the two at `save_at`."""
     state = None
     with Loop([writer], workdir=tmp_path, log_every=1) as run:
@@ -217,13 +217,13 @@ def files(tmp_path):
 
 
 def test_without_sizes_a_resumed_run_hides_what_came_after_the_step_it_starts_from(tmp_path):
-    train(tmp_path, TFEventWriter(), 8, -1.0)
-    train(tmp_path, resumed_at(4), 4, 1.0)
+    write_losses(tmp_path, TFEventWriter(), 8, -1.0)
+    write_losses(tmp_path, resumed_at(4), 4, 1.0)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(step, -1.0 if step <= 4 else 1.0) for step in range(1, 9)]
 
 
 def test_files_are_cut_to_the_sizes_they_had_even_between_two_records_of_one_step(tmp_path):
-    state = train(tmp_path, TFEventWriter(), 6, -1.0, save_at=4)
+    state = write_losses(tmp_path, TFEventWriter(), 6, -1.0, save_at=4)
     ((name, size),) = state["sizes"].items()
     assert size < (tmp_path / "tensorboard" / name).stat().st_size
     writer = resumed_at(4, state)
@@ -239,53 +239,53 @@ def test_files_are_cut_to_the_sizes_they_had_even_between_two_records_of_one_ste
 
 
 def test_files_that_came_after_the_checkpoint_are_removed(tmp_path):
-    state = train(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
+    state = write_losses(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
     known = files(tmp_path)
-    train(tmp_path, resumed_at(2, state), 1, -2.0)
+    write_losses(tmp_path, resumed_at(2, state), 1, -2.0)
     assert len(files(tmp_path)) == 2
-    train(tmp_path, resumed_at(2, state), 2, 3.0)
+    write_losses(tmp_path, resumed_at(2, state), 2, 3.0)
     assert len(files(tmp_path)) == 2
     assert known[0] in files(tmp_path)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 3.0), (4, 3.0)]
 
 
 def test_a_run_that_was_saved_before_it_logged_anything_starts_with_no_files(tmp_path):
-    train(tmp_path, TFEventWriter(), 3, -1.0)
-    train(tmp_path, resumed_at(0, {"sizes": {}}), 1, 1.0)
+    write_losses(tmp_path, TFEventWriter(), 3, -1.0)
+    write_losses(tmp_path, resumed_at(0, {"sizes": {}}), 1, 1.0)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, 1.0)]
     assert len(files(tmp_path)) == 1
 
 
 def test_a_record_that_a_kill_tore_is_cut_off(tmp_path):
-    state = train(tmp_path, TFEventWriter(), 2, -1.0, save_at=2)
+    state = write_losses(tmp_path, TFEventWriter(), 2, -1.0, save_at=2)
     ((name, size),) = state["sizes"].items()
     path = tmp_path / "tensorboard" / name
     path.write_bytes(path.read_bytes()[: size + 7])
-    train(tmp_path, resumed_at(2, state), 1, 1.0)
+    write_losses(tmp_path, resumed_at(2, state), 1, 1.0)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 1.0)]
 
 
 def test_a_file_that_is_shorter_than_it_was_is_left_as_it_is(tmp_path):
-    train(tmp_path, TFEventWriter(), 2, -1.0)
+    write_losses(tmp_path, TFEventWriter(), 2, -1.0)
     (name,) = files(tmp_path)
     before = (tmp_path / "tensorboard" / name).read_bytes()
-    train(tmp_path, resumed_at(2, {"sizes": {name: 10**6}}), 1, 1.0)
+    write_losses(tmp_path, resumed_at(2, {"sizes": {name: 10**6}}), 1, 1.0)
     assert (tmp_path / "tensorboard" / name).read_bytes() == before
 
 
 def test_files_of_another_folder_are_not_removed(tmp_path):
-    train(tmp_path, TFEventWriter(), 2, -1.0)
+    write_losses(tmp_path, TFEventWriter(), 2, -1.0)
     known = files(tmp_path)
-    train(tmp_path, resumed_at(2, {"sizes": {"events.out.tfevents.1.elsewhere.1.0": 99}}), 1, 1.0)
+    write_losses(tmp_path, resumed_at(2, {"sizes": {"events.out.tfevents.1.elsewhere.1.0": 99}}), 1, 1.0)
     assert set(known) < set(files(tmp_path))
 
 
 def test_files_that_others_write_in_this_process_are_left_alone(tmp_path):
-    state = train(tmp_path, TFEventWriter(), 2, -1.0, save_at=1)
+    state = write_losses(tmp_path, TFEventWriter(), 2, -1.0, save_at=1)
     other = SummaryWriter(str(tmp_path / "tensorboard"))
     other.add_scalar("theirs", 1.0, 1)
     (tmp_path / "tensorboard" / "notes.txt").write_text("mine")
-    train(tmp_path, resumed_at(1, state), 1, 1.0)
+    write_losses(tmp_path, resumed_at(1, state), 1, 1.0)
     other.add_scalar("theirs", 2.0, 1)
     other.close()
     assert scalars(tmp_path / "tensorboard")["theirs"] == [(1, 1.0), (1, 2.0)]
@@ -293,7 +293,7 @@ def test_files_that_others_write_in_this_process_are_left_alone(tmp_path):
 
 
 def test_its_state_before_the_first_record_of_a_resumed_run_is_what_the_files_will_be_cut_to(tmp_path):
-    state = train(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
+    state = write_losses(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
     before = {path.name: path.read_bytes() for path in (tmp_path / "tensorboard").iterdir()}
     writer = resumed_at(2, state)
     with Loop([writer], workdir=tmp_path):
@@ -375,17 +375,17 @@ def test_a_text_with_a_graph_is_a_graph_too(tmp_path):
 
 def test_many_resumes_in_a_second_leave_every_value(tmp_path, monkeypatch):
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(7))
-    train(tmp_path, TFEventWriter(), 1, 0.0)
+    write_losses(tmp_path, TFEventWriter(), 1, 0.0)
     for step in range(1, 6):  # the numbers in the names of files have one digit, then two: 10 would come before 9
-        train(tmp_path, resumed_at(step), 1, float(step))
+        write_losses(tmp_path, resumed_at(step), 1, float(step))
     assert scalars(tmp_path / "tensorboard")["loss"] == [(step + 1, float(step)) for step in range(6)]
 
 
 def test_a_clock_that_was_set_back_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tf_event_writer, "LONGEST_WAIT_SECONDS", 0.1)
-    train(tmp_path, TFEventWriter(), 2, 0.0)
+    write_losses(tmp_path, TFEventWriter(), 2, 0.0)
     (written,) = (tmp_path / "tensorboard").iterdir()
     written.rename(written.with_name(written.name.replace(written.name.split(".")[3], "9999999999")))
-    train(tmp_path, resumed_at(2), 2, 1.0)
+    write_losses(tmp_path, resumed_at(2), 2, 1.0)
     assert sorted(scalars(tmp_path / "tensorboard")["loss"]) == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)]
     assert len(files(tmp_path)) == 2

@@ -18,7 +18,6 @@ import numpy
 import pytest
 
 from hookpoint import Loop
-from hookpoint.callbacks import ModelSaver
 from hookpoint.core import loop as core_loop
 from hookpoint.monitors import WandbMonitor, wandb_monitor
 
@@ -93,17 +92,14 @@ def written(folder):
     return found
 
 
-def train(folder, body=None, *, monitor=None, saves=True, epochs=3, **given):
-    """Bring a run to three epochs of four steps, or to where `body` ends it."""
-    callbacks = [monitor or WandbMonitor("mine", mode="offline"), *([ModelSaver()] if saves else [])]
-    options = {"workdir": folder, "log_every": 2, "extra_callbacks": [], "monitors": [], **given}
-    with Loop(callbacks, **options) as run:
-        for epoch in run.epochs(epochs):
-            for batch in run.batches(range(4)):
-                run.log(loss=(batch + 1) / epoch)
-                if body is not None:
-                    body(run)
-    return run
+@pytest.fixture
+def go(train_tracked):
+    """Bring a run in this folder to three epochs of four steps, or to where `body` ends it."""
+
+    def start(folder, body=None, *, monitor=None, **given):
+        return train_tracked(monitor or WandbMonitor("mine", mode="offline"), body, workdir=folder, **given)
+
+    return start
 
 
 ROWS = {
@@ -125,12 +121,12 @@ def assert_rows(found, steps):
 # What is sent
 
 
-def test_values_settings_and_exit_code_are_in_the_file(tmp_path, capfd, caplog):
+def test_values_settings_and_exit_code_are_in_the_file(go, tmp_path, capfd, caplog):
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1, "params": []}])
     monitor = WandbMonitor("mine", mode="offline", params={"seed": 1, "api_key": "abc"})
     hooks = sys.exit, sys.excepthook, signal.getsignal(signal.SIGINT), sys.stdout, sys.stderr
     before, environment = set(threading.enumerate()), dict(os.environ)
-    train(tmp_path, monitor=monitor, optimizer=optimizer, config={"depth": 18})
+    go(tmp_path, monitor=monitor, optimizer=optimizer, config={"depth": 18})
     (found,) = written(tmp_path)
     assert found.project == "mine"
     assert_rows(found.rows, [2, 4, 6, 8, 10, 12])
@@ -181,14 +177,14 @@ def test_images_histograms_and_texts(tmp_path):
 # How it ends
 
 
-def test_a_failure_and_a_resume_are_one_run_with_each_row_once(tmp_path):
+def test_a_failure_and_a_resume_are_one_run_with_each_row_once(go, tmp_path):
     def cut(run):
         if run.current_iteration == 7:
             raise ValueError("no https://me:pw@host")
 
     with pytest.raises(ValueError, match="no https"):
-        train(tmp_path, cut)
-    train(tmp_path)
+        go(tmp_path, cut)
+    go(tmp_path)
     first, second = written(tmp_path)
     assert first.run_id == second.run_id == json.loads((tmp_path / "wandb.json").read_text())["run_id"]
     assert (first.exit_code, first.summary["hookpoint/ending"]) == (1, "ValueError: no https://***@host")
@@ -197,10 +193,10 @@ def test_a_failure_and_a_resume_are_one_run_with_each_row_once(tmp_path):
     assert_rows(second.rows, [8, 10, 12])
 
 
-def test_a_signal_and_a_fresh_start(tmp_path):
+def test_a_signal_and_a_fresh_start(go, tmp_path):
     with pytest.raises(SystemExit):
-        train(tmp_path, lambda run: run.step == 3 and os.kill(os.getpid(), signal.SIGTERM))
-    train(tmp_path, lambda run: run.stop("MaxSteps: enough"), resume="never")
+        go(tmp_path, lambda run: run.step == 3 and os.kill(os.getpid(), signal.SIGTERM))
+    go(tmp_path, lambda run: run.stop("MaxSteps: enough"), resume="never")
     first, second = written(tmp_path)
     assert (first.exit_code, first.summary["hookpoint/ending"]) == (255, "SIGTERM")
     assert (second.exit_code, second.summary["hookpoint/ending"]) == (0, "MaxSteps: enough")
@@ -223,10 +219,10 @@ with Loop([WandbMonitor(mode="offline")], workdir=sys.argv[1], log_every=2, extr
 """
 
 
-def test_a_kill_before_the_first_checkpoint(tmp_path):
+def test_a_kill_before_the_first_checkpoint(go, tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    train(tmp_path)
+    go(tmp_path)
     first, second = written(tmp_path)
     assert first.run_id == second.run_id
     assert first.exit_code is None
@@ -240,17 +236,17 @@ def test_a_kill_before_the_first_checkpoint(tmp_path):
 # Online or offline
 
 
-def test_without_a_key_it_is_offline_and_says_so_once(tmp_path, caplog):
+def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
     for folder in ("a", "b"):
-        train(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
+        go(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
         assert written(tmp_path / folder)[0].project == "hookpoint"
     said = [message for message in caplog.messages if "finds no API key" in message]
     assert said == [f"WandbMonitor finds no API key, and writes to {tmp_path}/a/wandb; `wandb sync` sends it later"]
 
 
-def test_a_server_that_is_not_there_means_offline(tmp_path, caplog):
+def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
     settings = {"base_url": "http://127.0.0.1:1", "api_key": "a" * 40, "init_timeout": 1.0}
-    assert train(tmp_path, monitor=WandbMonitor("mine", settings=settings), saves=False).step == 12
+    assert go(tmp_path, monitor=WandbMonitor("mine", settings=settings), saves=False).step == 12
     (found,) = written(tmp_path)
     assert_rows(found.rows, list(ROWS))
     assert any("wandb cannot be reached, so this run is written to" in message for message in caplog.messages)
@@ -258,12 +254,12 @@ def test_a_server_that_is_not_there_means_offline(tmp_path, caplog):
     assert children() == []
 
 
-def test_online_without_a_key_is_refused_before_the_run(tmp_path, caplog):
+def test_online_without_a_key_is_refused_before_the_run(go, tmp_path, caplog):
     monitor = WandbMonitor("mine", mode="online", on_error="raise")
     with pytest.raises(
         ValueError, match=r"finds no API key of wandb\.\n  run       wandb login\n  give      or mode=\"offline\""
     ):
-        train(tmp_path, monitor=monitor)
+        go(tmp_path, monitor=monitor)
 
 
 @pytest.mark.parametrize(
@@ -288,20 +284,20 @@ def test_the_mode_is_that_of_wandbs_variables_or_of_the_key(variables, netrc, mo
     assert WandbMonitor()._mode() == mode
 
 
-def test_wandb_that_is_off_does_nothing(tmp_path, monkeypatch):
+def test_wandb_that_is_off_does_nothing(go, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    train(tmp_path, monitor=WandbMonitor(), saves=False)
+    go(tmp_path, monitor=WandbMonitor(), saves=False)
     assert not (tmp_path / "wandb").exists()
 
 
-def test_a_run_of_ones_own_is_left_alone(tmp_path):
+def test_a_run_of_ones_own_is_left_alone(go, tmp_path):
     import wandb
 
     quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True)
     hooks = sys.exit, sys.excepthook
     mine = wandb.init(project="own", dir=str(tmp_path), mode="offline", settings=quiet)
     try:
-        train(tmp_path / "ours", saves=False, epochs=1)
+        go(tmp_path / "ours", saves=False, epochs=1)
         assert wandb.run is mine
         mine.log({"x": 1}, step=1)
     finally:
@@ -315,8 +311,8 @@ def test_a_run_of_ones_own_is_left_alone(tmp_path):
 # What does not work
 
 
-def test_without_a_workdir_it_says_that_it_does_nothing(caplog):
-    assert train(None, saves=False).step == 12
+def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
+    assert go(None, saves=False).step == 12
     assert "WandbMonitor does nothing without a workdir, where wandb keeps what it sends" in caplog.messages
 
 
@@ -348,6 +344,6 @@ def test_what_means_nothing_is_refused(given, words):
         WandbMonitor(**given)
 
 
-def test_a_setting_that_wandb_does_not_know_is_refused_before_the_run(tmp_path):
+def test_a_setting_that_wandb_does_not_know_is_refused_before_the_run(go, tmp_path):
     with pytest.raises(ValueError, match="nonsense"):
-        train(tmp_path, monitor=WandbMonitor(mode="offline", settings={"nonsense": 1}, on_error="raise"))
+        go(tmp_path, monitor=WandbMonitor(mode="offline", settings={"nonsense": 1}, on_error="raise"))
