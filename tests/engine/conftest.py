@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from hookpoint.engine.rng import rng_kept
 from hookpoint.engine.runner import Runner
 
 
@@ -16,6 +17,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    """Leave every generator as it was found, whatever a test draws."""
+    with rng_kept():
+        yield
 
 
 @pytest.fixture(autouse=True)
