@@ -181,19 +181,11 @@ def test_a_store_that_fails_at_the_very_end_fails_the_run_after_everyone_was_cal
     assert seen == ["end"]
 
 
-def test_each_checkpoint_is_an_event():
-    class Monitor(Callback):
-        def __init__(self):
-            self.saves = []
-
-        def on_records(self, records):
-            self.saves += [record.values["save"] for record in records if "save" in record.values]
-
-    monitor = Monitor()
+def test_each_checkpoint_is_an_event(monitor):
     with Loop([Saver("x"), monitor], store=Memory()) as run:
         for _ in run.epochs(1):
             pass
-    assert monitor.saves == [{"path": "memory/1", "tags": ["x"]}]
+    assert monitor.events("save") == [{"path": "memory/1", "tags": ["x"]}]
 
 
 def test_without_a_store_there_is_nothing_to_save_to():

@@ -26,14 +26,6 @@ class Trigger(Callback):
         return [iteration for _, iteration, _ in self.seen]
 
 
-@pytest.fixture
-def time(monkeypatch):
-    """A clock that moves only when told to: time[0] += 5."""
-    now = [100.0]
-    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
-    return now
-
-
 # What a schedule means, by example: four epochs of three batches of two samples
 
 
