@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -61,3 +63,22 @@ def runner(net):
         return Runner(model, options.pop("optimizer", optimizer), criterion, callbacks=callbacks, **options)
 
     return make
+
+
+@pytest.fixture
+def noise():
+    """Make batches of noise, four numbers in and one out; a sample of each `bad` one is not finite."""
+
+    def make(number=5, *, bad=(), value=math.nan):
+        made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
+        for place in bad:
+            made[place][0][0] = value
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def distance():
+    """A metric: how far outputs are from their targets."""
+    return lambda outputs, targets: (outputs - targets).abs().mean()
