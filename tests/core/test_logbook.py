@@ -214,12 +214,9 @@ def test_validation_sends_its_means_once_and_no_log_steps(monitor):
     ]
 
 
-def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor):
+def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor, train):
     log = LambdaCallback(on_epoch_end=lambda run: run.log(total=run.epoch))
-    with Loop([log, monitor]) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
+    train([log, monitor], epochs=2, batches="ab")
     assert [(one.epoch, one.step, one.at, one.scalars()) for one in monitor.records if one.kind == "scalars"] == [
         (1, 2, "value", {"total": 1.0}),
         (2, 4, "value", {"total": 2.0}),

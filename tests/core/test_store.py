@@ -48,24 +48,18 @@ class Stepping:
         self.hook(self, (), {})
 
 
-def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler():
+def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler(train):
     memory, seen = Memory(), []
     store: Store = memory
     last = LambdaCallback(on_epoch_end=lambda: seen.append(list(memory.saved)))
-    with Loop([Saver("last"), Saver("best"), Saver("last"), last], store=store) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
+    train([Saver("last"), Saver("best"), Saver("last"), last], epochs=2, batches="ab", store=store)
     assert memory.tags == [(2, ["last", "best"]), (4, ["last", "best"])]
     assert [len(saved) for saved in seen] == [0, 1]
 
 
-def test_on_save_gets_the_path_once_per_checkpoint():
+def test_on_save_gets_the_path_once_per_checkpoint(train):
     first, second = Saver("a"), Saver("b")
-    with Loop([first, second], store=Memory()) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
+    train([first, second], epochs=2, batches="ab", store=Memory())
     assert first.paths == second.paths == [(2, "memory/1"), (4, "memory/2")]
 
 
@@ -81,12 +75,9 @@ def test_on_save_gets_the_path_once_per_checkpoint():
         ("on_run_end", [(2, ["x"])]),
     ],
 )
-def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved):
+def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved, train):
     memory = Memory()
-    with Loop([Saver("x", point)], store=memory) as run:
-        for _ in run.epochs(1):
-            for _ in run.batches("ab"):
-                pass
+    train([Saver("x", point)], batches="ab", store=memory)
     assert memory.tags == saved
 
 
