@@ -32,37 +32,44 @@ def trained():
     return train
 
 
-def hookpoint(*words):
-    return CliRunner().invoke(main, ["plot", *words])
+@pytest.fixture
+def plot(command):
+    """Run the command; it has to end well, or with `code`."""
+    return lambda *words, code=0: command("plot", *words, code=code)
 
 
-def refused(*words):
-    done = hookpoint(*words)
-    assert done.stderr.count("\n") == 1
-    return done.exit_code, done.stderr.removeprefix("hookpoint: ").rstrip()
+@pytest.fixture
+def refused(plot):
+    """Run the command, which has to end with this code; return the one line that it says."""
+
+    def run(code, *words):
+        said = plot(*words, code=code).stderr
+        assert said.count("\n") == 1
+        return said.removeprefix("hookpoint: ").rstrip()
+
+    return run
 
 
-def test_one_run_is_drawn_into_its_folder(trained, here):
+def test_one_run_is_drawn_into_its_folder(trained, here, plot):
     trained("mine", callbacks=[MinSaver("val_loss")])
-    done = hookpoint("mine")
-    assert (done.exit_code, done.stdout) == (0, "wrote runs/mine/curves.png\n")
+    assert plot("mine").stdout == "wrote runs/mine/curves.png\n"
     with Image.open(here / "runs/mine/curves.png") as picture:
         assert picture.size[0] == 1520
     assert not [path for path in (here / "runs/mine").iterdir() if path.name.startswith(".curves")]
 
 
-def test_several_runs_are_drawn_here_and_elsewhere(trained, here):
+def test_several_runs_are_drawn_here_and_elsewhere(trained, here, plot):
     trained("a")
     trained("b", scale=0.5)
-    assert hookpoint("a", "runs/b").stdout == "wrote curves.png\n"
-    assert hookpoint("a", "b", "-m", "loss", "-o", "both.svg", "--width", "400", "--height", "300").stdout == "wrote both.svg\n"
+    assert plot("a", "runs/b").stdout == "wrote curves.png\n"
+    assert plot("a", "b", "-m", "loss", "-o", "both.svg", "--width", "400", "--height", "300").stdout == "wrote both.svg\n"
     assert (here / "curves.png").stat().st_size > 10_000
     assert 'viewBox="0 0 288 216"' in (here / "both.svg").read_text()
 
 
-def test_in_the_terminal(trained):
+def test_in_the_terminal(trained, plot):
     trained("mine")
-    done = hookpoint("mine", "--terminal", "--width", "60", "--height", "6", "-m", "loss", "-m", "val_loss")
+    done = plot("mine", "--terminal", "--width", "60", "--height", "6", "-m", "loss", "-m", "val_loss")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("mine: finished, 20")
     assert lines[2] == "loss"
@@ -71,15 +78,14 @@ def test_in_the_terminal(trained):
     assert "\x1b" not in done.stdout
 
 
-def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here):
+def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here, plot, refused):
     trained("mine")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert refused("mine") == (
-        73,
-        "a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not",
+    assert refused(73, "mine") == (
+        "a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
     )
     assert not (here / "runs/mine/curves.png").exists()
-    assert hookpoint("mine", "--terminal").exit_code == 0
+    plot("mine", "--terminal")
 
 
 def test_ascii_where_the_encoding_has_nothing_else(trained):
@@ -90,23 +96,23 @@ def test_ascii_where_the_encoding_has_nothing_else(trained):
     assert done.stdout.isascii()
 
 
-def test_notes_are_on_stderr(here):
+def test_notes_are_on_stderr(here, plot):
     folder = here / "runs/many"
     folder.mkdir(parents=True)
     row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", **{f"m{number}": -1.0 for number in range(8)}}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
-    done = hookpoint("many")
+    done = plot("many")
     assert done.stdout == "wrote runs/many/curves.png\n"
     assert done.stderr == "not drawn: m6, m7; -m NAME draws them\n"
-    assert hookpoint("many", "-m", "m7", "--log").stderr == "m7: no log scale, as no value is above 0\n"
+    assert plot("many", "-m", "m7", "--log").stderr == "m7: no log scale, as no value is above 0\n"
 
 
-def test_values_that_are_not_finite_are_read_and_marked(here):
+def test_values_that_are_not_finite_are_read_and_marked(here, plot):
     folder = here / "runs/broken"
     folder.mkdir(parents=True)
     rows = [{"step": step, "epoch": 1, "loss": loss} for step, loss in enumerate([1.0, "nan", 2.0, "inf"])]
     (folder / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "× NaN or infinite" in hookpoint("broken", "--terminal").stdout
+    assert "× NaN or infinite" in plot("broken", "--terminal").stdout
 
 
 @pytest.mark.parametrize(
@@ -122,36 +128,33 @@ def test_values_that_are_not_finite_are_read_and_marked(here):
         (["--x", "day"], 2, "'day' is not one of 'step', 'epoch', 'time'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(trained, words, code, says):
+def test_what_cannot_be_is_refused_in_one_line(trained, words, code, says, refused):
     trained("mine")
-    got, line = refused("mine", *words)
-    assert (got, says in line) == (code, True), line
+    assert says in refused(code, "mine", *words)
 
 
-def test_runs_that_are_none(trained, here):
+def test_runs_that_are_none(trained, here, refused):
     trained("mine")
-    assert refused("mien") == (2, "there is no run mien; did you mean mine?")
+    assert refused(2, "mien") == "there is no run mien; did you mean mine?"
     (here / "runs/mine/scalars.jsonl").unlink()
-    code, line = refused("mine")
-    assert (code, line) == (65, "there is nothing to draw in runs/mine: it has no scalars.jsonl, which JSONWriter writes")
+    said = "there is nothing to draw in runs/mine: it has no scalars.jsonl, which JSONWriter writes"
+    assert refused(65, "mine") == said
     (here / "runs/mine/scalars.jsonl").write_text('{"step": 1, "loss": "soup"}\n')
     for words in ([], ["-m", "loss"], ["--terminal"]):
-        assert refused("mine", *words) == (65, "there is nothing to draw in runs/mine: no number was logged there")
+        assert refused(65, "mine", *words) == "there is nothing to draw in runs/mine: no number was logged there"
 
 
-def test_more_than_anybody_could_look_at(here):
+def test_more_than_anybody_could_look_at(here, refused):
     folder = here / "runs/wide"
     folder.mkdir(parents=True)
     row = {"step": 1, **{f"m{number}": number for number in range(5000)}}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
-    code, line = refused("wide", "-m", "m1*")
-    assert (code, line) == (2, "these metrics would be 1111 panels; at most 36 are drawn: name fewer")
+    said = "these metrics would be 1111 panels; at most 36 are drawn: name fewer"
+    assert refused(2, "wide", "-m", "m1*") == said
 
 
-def test_a_damaged_file_is_named(trained, here):
+def test_a_damaged_file_is_named(trained, here, refused):
     trained("mine")
     with open(here / "runs/mine/scalars.jsonl", "a") as file:
         file.write("garbage\n{}\n")
-    code, line = refused("mine")
-    assert code == 65
-    assert "are no lines of JSON with a step" in line
+    assert "are no lines of JSON with a step" in refused(65, "mine")

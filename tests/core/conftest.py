@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
+from hookpoint import Callback
 from hookpoint.core.loop import Loop
+from hookpoint.core.store import Checkpoint, Saved
 
 
 @pytest.fixture
@@ -22,3 +26,96 @@ def train():
         return run
 
     return go
+
+
+@pytest.fixture
+def time(monkeypatch):
+    """A clock that moves only when told to: time[0] += 5."""
+    now = [100.0]
+    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
+    return now
+
+
+class Monitor(Callback):
+    """Remember the records that arrive, and read their values as they do, on the monitor's own thread."""
+
+    def __init__(self):
+        self.records = []
+
+    def on_records(self, records):
+        for record in records:
+            if record.kind == "scalars":
+                record.scalars()
+        self.records += records
+
+    def scalars(self, at=None):
+        """Return the step and the values of each record of scalars, or of those `at` such a moment."""
+        found = [record for record in self.records if record.kind == "scalars"]
+        return [(record.step, record.scalars()) for record in found if at in (None, record.at)]
+
+    def events(self, name):
+        """Return what each event of this name says."""
+        return [record.values[name] for record in self.records if record.kind == "event" and name in record.values]
+
+
+@pytest.fixture
+def new_monitor():
+    """Make a monitor that remembers its records."""
+    return Monitor
+
+
+@pytest.fixture
+def monitor():
+    """A monitor that remembers its records."""
+    return Monitor()
+
+
+class Disk:
+    """A store that outlives a process: checkpoints and what a monitor has written. `fails` has the errors of writes to come."""
+
+    def __init__(self):
+        self.checkpoints, self.rows, self.fails = [], [], []
+
+    @property
+    def state(self):
+        """The newest state."""
+        return pickle.loads(self.checkpoints[-1][0])
+
+    def change(self, change):
+        """Change the newest state by a function of it."""
+        state, (_, *rest) = self.state, self.checkpoints[-1]
+        change(state)
+        self.checkpoints[-1] = (pickle.dumps(state), *rest)
+
+    def open(self, resume, identity):
+        return Checkpoint("disk", self.state) if self.checkpoints else None
+
+    def check(self, state):
+        pass
+
+    def write(self, state, *, step, elapsed, request):
+        if self.fails and (error := self.fails.pop(0)) is not None:
+            raise error
+        self.checkpoints.append((pickle.dumps(state), step, list(request.tags)))
+        return Saved(f"disk/{len(self.checkpoints)}", step, list(request.tags))
+
+    def save(self, state, *, step, tags):
+        raise AssertionError("a store that can do more is asked for more")
+
+    def collect(self, *, wait=False):
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def new_disk():
+    """Make a store in memory."""
+    return Disk
+
+
+@pytest.fixture
+def disk():
+    """A store in memory."""
+    return Disk()

@@ -1,16 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from hookpoint import LambdaCallback
 from hookpoint.core.loop import Loop
-
-
-@pytest.fixture
-def time(monkeypatch):
-    now = [50.0]
-    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
-    return now
 
 
 def test_clocks_count_training_only():

@@ -20,7 +20,6 @@ from hookpoint.core.errors import (
     UnknownPoint,
 )
 from hookpoint.core.loop import Loop
-from hookpoint.core.store import Saved
 
 PLACE = BatchPlace(epoch=3, mode="train", batch_idx=5, settings={"strength": 0.5})
 
@@ -227,36 +226,29 @@ class Both(Callback):
     def on_epoch_end(self): ...
 
 
-def train(loader, *callbacks, **options):
-    with Loop(callbacks, **options) as run:
-        for _ in run.epochs(1):
-            for _ in run.batches(loader):
-                pass
-
-
-def test_a_handler_that_no_loader_has_is_told():
+def test_a_handler_that_no_loader_has_is_told(train):
     message = "Both.on_sample is never called: no loader has Both among its callbacks; give it to a HookedLoader too"
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
-        train([1, 2], Both())
+        train([Both()], batches=[1, 2])
     with pytest.warns(HookpointWarning, match="Both.on_sample is never called"):
-        train(Loader([1], [Double()]), Both())
+        train([Both()], batches=Loader([1], [Double()]))
 
 
-def test_a_handler_that_the_run_has_not_is_told():
+def test_a_handler_that_the_run_has_not_is_told(train):
     message = (
         "Both.on_epoch_end is never called: the loader has Both among its callbacks, the run has not; give it to the run too"
     )
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
-        train(Loader([1], [Both()]))
+        train([], batches=Loader([1], [Both()]))
 
 
-def test_who_is_in_both_lists_hears_nothing():
+def test_who_is_in_both_lists_hears_nothing(train):
     both = Both()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        train(Loader([1], [both]), both)
+        train([both], batches=Loader([1], [both]))
         loader = Loader([1], [both])  # of the validation, perhaps
-        train([1], both)
+        train([both])
     assert loader
 
 
@@ -279,32 +271,19 @@ class Saves(Callback):
         run.save("epoch")
 
 
-class Keeps:
-    """A store that can be gone on from, and has nothing yet."""
-
-    def open(self, resume, identity):
-        return None
-
-    def check(self, state): ...
-    def close(self): ...
-    def write(self, state, *, step, elapsed, request):
-        self.state = state
-        return Saved("somewhere", step, list(request.tags))
-
-
-def test_settings_that_would_be_lost_are_refused():
+def test_settings_that_would_be_lost_are_refused(train, new_disk):
     loader = Loader([1], [Double()], {"strength": 0.5})
     with pytest.raises(BadLoop) as caught:
-        train(loader, Saves(), store=Keeps())
+        train([Saves()], batches=loader, store=new_disk())
     assert str(caught.value) == (
         "the settings of the loader (strength) would not be in the checkpoint.\n"
         '  give      state={"data": loader.settings} to the Runner or the Loop'
     )
-    train(loader, store=Keeps())  # nothing saves
-    train(Loader([1], [Double()]), Saves(), store=Keeps())
+    train([], batches=loader, store=new_disk())  # nothing saves
+    train([Saves()], batches=Loader([1], [Double()]), store=new_disk())
 
 
-def test_settings_are_found_in_the_state_wherever_they_are():
-    loader, store = Loader([1], [Double()], {"strength": 0.5}), Keeps()
-    train(loader, Saves(), store=store, state={"data": [loader.settings]})
-    assert store.state["parts"]["data"] == {"0": {"values": {"strength": 0.5}, "of_pass": {}}}
+def test_settings_are_found_in_the_state_wherever_they_are(train, disk):
+    loader = Loader([1], [Double()], {"strength": 0.5})
+    train([Saves()], batches=loader, store=disk, state={"data": [loader.settings]})
+    assert disk.state["parts"]["data"] == {"0": {"values": {"strength": 0.5}, "of_pass": {}}}

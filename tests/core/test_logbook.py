@@ -8,22 +8,6 @@ from hookpoint import Callback, LambdaCallback
 from hookpoint.core.loop import Loop
 
 
-class Monitor(Callback):
-    def __init__(self):
-        self.records = []
-
-    def on_records(self, records):
-        self.records += [record for record in records if record.kind == "scalars"]
-
-    def scalars(self, at=None):
-        return [(record.step, record.scalars()) for record in self.records if at in (None, record.at)]
-
-
-@pytest.fixture
-def monitor():
-    return Monitor()
-
-
 @pytest.mark.parametrize(
     "log",
     [
@@ -210,7 +194,7 @@ def test_records_tell_the_mode_of_the_pass_they_are_means_of(monitor):
         for mode in ("train", "val", "pred"):
             for _ in run.batches("a", mode=mode):
                 run.log(x=1)
-    modes = [(record.at, record.mode) for record in monitor.records]
+    modes = [(record.at, record.mode) for record in monitor.records if record.kind == "scalars"]
     assert modes == [("value", None), ("step", "train"), ("epoch", "train"), ("epoch", "val"), ("epoch", "pred")]
 
 
@@ -218,23 +202,22 @@ def test_without_log_steps_only_epochs_are_sent(monitor):
     with Loop([monitor], log_every=0) as run:
         for batch in run.batches(range(200)):
             run.log(loss=batch)
-    assert [(record.at, record.step) for record in monitor.records] == [("epoch", 200)]
+    assert [(record.at, record.step) for record in monitor.records if record.kind == "scalars"] == [("epoch", 200)]
 
 
 def test_validation_sends_its_means_once_and_no_log_steps(monitor):
     with Loop([monitor], log_every=1) as run:
         for batch in run.batches([1, 2, 3], mode="val"):
             run.log(loss=batch)
-    assert [(record.at, dict(record.scalars())) for record in monitor.records] == [("epoch", {"val_loss": 2.0})]
+    assert [(record.at, dict(record.scalars())) for record in monitor.records if record.kind == "scalars"] == [
+        ("epoch", {"val_loss": 2.0})
+    ]
 
 
-def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor):
+def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor, train):
     log = LambdaCallback(on_epoch_end=lambda run: run.log(total=run.epoch))
-    with Loop([log, monitor]) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
-    assert [(one.epoch, one.step, one.at, one.scalars()) for one in monitor.records] == [
+    train([log, monitor], epochs=2, batches="ab")
+    assert [(one.epoch, one.step, one.at, one.scalars()) for one in monitor.records if one.kind == "scalars"] == [
         (1, 2, "value", {"total": 1.0}),
         (2, 4, "value", {"total": 2.0}),
     ]
@@ -339,7 +322,7 @@ def test_a_name_may_be_logged_and_put(monitor):
     assert run.metrics["x"] == float(passed.results["x"]) == 2.0
 
 
-def test_a_device_tensor_that_is_put_is_not_waited_for():
+def test_a_device_tensor_that_is_put_is_not_waited_for(monitor):
     waited = []
 
     class OnDevice:
@@ -352,18 +335,10 @@ def test_a_device_tensor_that_is_put_is_not_waited_for():
             waited.append(threading.current_thread() is threading.main_thread())
             return 7.0
 
-    class Sees(Callback):
-        def __init__(self):
-            self.seen = []
-
-        def on_records(self, records):
-            self.seen += [(record.step, record.at, record.scalars()) for record in records if record.kind == "scalars"]
-
-    sees = Sees()
-    with Loop([sees], log_every=1) as run:
+    with Loop([monitor], log_every=1) as run:
         for _ in run.batches(range(2)):
             run.put_scalar("norm", OnDevice())
         run.monitors.drain()
         assert waited == [False, False]
         assert run.monitors.get_history("norm") == [(0, 7.0), (1, 7.0)]
-    assert sees.seen == [(0, "value", {"norm": 7.0}), (1, "value", {"norm": 7.0})]
+    assert monitor.scalars() == monitor.scalars("value") == [(0, {"norm": 7.0}), (1, {"norm": 7.0})]

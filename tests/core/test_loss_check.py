@@ -29,37 +29,7 @@ class OnDevice:
         return self.value
 
 
-class Disk:
-    """A store that keeps states in memory, and gives the last one back."""
-
-    def __init__(self):
-        self.states = []
-
-    def open(self, resume, identity):
-        from types import SimpleNamespace
-
-        return SimpleNamespace(path="disk", state=self.states[-1]) if self.states else None
-
-    def check(self, state):
-        pass
-
-    def write(self, state, *, step, elapsed, request):
-        from hookpoint.core.store import Saved
-
-        self.states.append(state)
-        return Saved("disk", step, list(request.tags))
-
-    def collect(self, *, wait=False):
-        return []
-
-    def describe(self, facts):
-        pass
-
-    def close(self):
-        pass
-
-
-def train(losses, *callbacks, epochs=1, log_every=2, kind=float, name="loss", **options):
+def log_losses(losses, *callbacks, epochs=1, log_every=2, kind=float, name="loss", **options):
     with Loop(callbacks, log_every=log_every, **options) as run:
         for _ in run.epochs(epochs):
             for loss in run.batches(losses):
@@ -76,7 +46,7 @@ def ends(losses, **options):
             steps.append(run.step)
 
     try:
-        train(losses, Count(), on_nonfinite="raise", **options)
+        log_losses(losses, Count(), on_nonfinite="raise", **options)
     except NonFiniteLoss:
         return steps[-1]
     return None
@@ -141,14 +111,14 @@ def test_who_stops_the_run_at_such_a_loss_is_not_overruled():
         def on_train_iter_end(self, run):
             run.stop("no loss")
 
-    assert train([NAN], Stop(), log_every=1, on_nonfinite="raise").step == 1
+    assert log_losses([NAN], Stop(), log_every=1, on_nonfinite="raise").step == 1
 
 
 def test_a_callback_that_handles_such_losses_decides():
     class Handles(Callback):
         handles_nonfinite_loss = True
 
-    assert train([NAN] * 9, Handles(), on_nonfinite="raise").step == 9
+    assert log_losses([NAN] * 9, Handles(), on_nonfinite="raise").step == 9
 
 
 # What is said
@@ -156,7 +126,7 @@ def test_a_callback_that_handles_such_losses_decides():
 
 def test_the_error_says_which_log_steps():
     with pytest.raises(NonFiniteLoss) as caught:
-        train([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
+        log_losses([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
     assert str(caught.value) == (
         "all losses of the log steps 4 and 6 are NaN or infinite, in epoch 1. Seen at step 8: values are read late, so that no"
         " step waits for the device.\n"
@@ -170,7 +140,7 @@ def test_the_error_says_which_log_steps():
 @pytest.mark.parametrize("kind", [float, OnDevice])
 def test_a_loop_warns_once_until_a_loss_is_finite_again(kind, caplog):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
-        assert train([NAN] * 6 + [1.0, 1.0] + [INF] * 6 + [1.0], kind=kind).step == 15
+        assert log_losses([NAN] * 6 + [1.0, 1.0] + [INF] * 6 + [1.0], kind=kind).step == 15
     assert [record.message for record in caplog.records] == [
         "all losses of the log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues",
         "all losses of the log steps 10 and 12 are NaN or infinite, in epoch 1: the mean at step 12 is inf; training continues",
@@ -188,7 +158,7 @@ def test_a_loop_that_warns_does_not_wait_for_the_device(caplog):
             answer.set()  # only now: whoever waits before, waits in vain
 
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
-        train([NAN] * 8, Answer(), kind=late)
+        log_losses([NAN] * 8, Answer(), kind=late)
     assert all(in_time)
     assert "all losses of the log steps 2 and 4 are NaN or infinite" in caplog.text
 
@@ -220,19 +190,17 @@ class KillAt(Callback):
 
 @pytest.mark.parametrize("kind", [float, OnDevice])
 @pytest.mark.parametrize("killed_at", [3, 4, 5])
-def test_a_resumed_run_ends_at_the_same_step(kind, killed_at):
+def test_a_resumed_run_ends_at_the_same_step(kind, killed_at, disk):
     losses = [1.0, 1.0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 1.0]
-    disk = Disk()
     with pytest.raises(KeyboardInterrupt):
-        train(losses, SaveAt(killed_at), KillAt(killed_at), kind=kind, store=disk, on_nonfinite="raise")
-    assert len(disk.states) == 1
+        log_losses(losses, SaveAt(killed_at), KillAt(killed_at), kind=kind, store=disk, on_nonfinite="raise")
+    assert len(disk.checkpoints) == 1
     assert ends(losses, kind=kind, store=disk) == ends(losses, kind=kind)
 
 
-def test_a_checkpoint_without_the_counts_is_resumed():
+def test_a_checkpoint_without_the_counts_is_resumed(disk):
     losses = [NAN, NAN, NAN, NAN, 1.0, 1.0]
-    disk = Disk()
     with pytest.raises(KeyboardInterrupt):
-        train(losses, SaveAt(3), KillAt(3), store=disk)
-    del disk.states[0]["logbook"]["loss_check"]
+        log_losses(losses, SaveAt(3), KillAt(3), store=disk)
+    disk.change(lambda state: state["logbook"].pop("loss_check"))
     assert ends(losses, store=disk) is None

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback
+from hookpoint import LambdaCallback
 from hookpoint.core.errors import BadValue, MissingMetric
 from hookpoint.core.loop import Loop
 from hookpoint.core.metrics import Mean, Metrics
@@ -40,14 +40,6 @@ class Tensor:
         self.read_on.add(threading.current_thread().name)
         self.wait()
         return float(self.value)
-
-
-class Monitor(Callback):
-    def __init__(self):
-        self.scalars = []
-
-    def on_records(self, records):
-        self.scalars += [(record.at, record.scalars()) for record in records if record.kind == "scalars"]
 
 
 # What can be logged
@@ -139,17 +131,22 @@ def test_complex_arrays_and_tensors_of_one_element_are_refused():
 # The largest numbers
 
 
-def means(values, *, kind=float, log_every=2):
-    monitor = Monitor()
-    with Loop([monitor], log_every=log_every) as run:
-        for batch in run.batches([[value] * 3 for value in values]):  # of three samples each
-            run.log(x=kind(batch[0]))
-    steps = [scalars["x"] for at, scalars in monitor.scalars if at == "step"]
-    return [*steps, run.metrics["x"]]
+@pytest.fixture
+def means(new_monitor):
+    """Log values, and return the means of the log steps and the one of the pass."""
+
+    def go(values, *, kind=float, log_every=2):
+        monitor = new_monitor()
+        with Loop([monitor], log_every=log_every) as run:
+            for batch in run.batches([[value] * 3 for value in values]):  # of three samples each
+                run.log(x=kind(batch[0]))
+        return [*(scalars["x"] for _, scalars in monitor.scalars("step")), run.metrics["x"]]
+
+    return go
 
 
 @pytest.mark.parametrize("kind", [float, Tensor])
-def test_the_largest_numbers_are_logged_as_they_are(kind):
+def test_the_largest_numbers_are_logged_as_they_are(kind, means):
     assert means([1e308] * 5, kind=kind) == [1e308] * 3
     assert means([MOST] * 7, kind=kind) == [MOST] * 4
     assert means([-MOST, -MOST, MOST, MOST, 1.0], kind=kind) == [-MOST, MOST, 0.2]
@@ -158,12 +155,12 @@ def test_the_largest_numbers_are_logged_as_they_are(kind):
 
 @pytest.mark.parametrize("kind", [float, Tensor])
 @pytest.mark.parametrize("bad", [math.inf, -math.inf])
-def test_infinity_among_the_largest_numbers_stays_infinity(kind, bad):
+def test_infinity_among_the_largest_numbers_stays_infinity(kind, bad, means):
     assert means([1e308, 1e308, bad, -1e308, 1e308], kind=kind) == [1e308, bad, bad]
     assert all(math.isnan(mean) for mean in means([1e308, math.nan, 1e308, math.nan], kind=kind))
 
 
-def test_means_of_other_numbers_have_the_bits_of_plain_sums():
+def test_means_of_other_numbers_have_the_bits_of_plain_sums(means):
     generator = random.Random(7)
     values = [generator.uniform(-1e6, 1e6) for _ in range(60)]
     total = weight = 0.0
@@ -185,9 +182,9 @@ def test_a_sum_beyond_all_floats_is_in_the_state():
 
 
 @pytest.mark.parametrize("monitors", [0, 1, 2])
-def test_tensors_become_floats_off_the_training_thread_only(monitors):
+def test_tensors_become_floats_off_the_training_thread_only(monitors, new_monitor):
     read_on = set()
-    watching = [Monitor() for _ in range(monitors)]
+    watching = [new_monitor() for _ in range(monitors)]
     with Loop(watching, log_every=2) as run:
         for epoch in run.epochs(2):
             for batch in run.batches(range(150)):
@@ -201,18 +198,18 @@ def test_tensors_become_floats_off_the_training_thread_only(monitors):
     assert run.monitors.get_history("loss") == [(150, 74.5), (300, 74.5)]
     assert run.metrics["val_loss"] == 74.5
     for monitor in watching:
-        assert ("step", {"loss": 0.5, "plain": 0.5}) in monitor.scalars
-        assert monitor.scalars.count(("epoch", {"loss": 74.5, "plain": 74.5})) == 2
+        assert (2, {"loss": 0.5, "plain": 0.5}) in monitor.scalars("step")
+        assert [step for step, values in monitor.scalars("epoch") if values == {"loss": 74.5, "plain": 74.5}] == [150, 300]
 
 
-def test_a_device_that_does_not_answer_holds_up_no_log_step():
+def test_a_device_that_does_not_answer_holds_up_no_log_step(monitor):
     asked, answer, answers_in_time = threading.Event(), threading.Event(), []
 
     def wait():
         asked.set()
         answers_in_time.append(answer.wait(10))
 
-    with Loop([Monitor()], log_every=1) as run:
+    with Loop([monitor], log_every=1) as run:
         for batch in run.batches(range(200)):
             run.log(loss=Tensor(batch, wait=wait))
             if batch == 1:
@@ -230,8 +227,8 @@ def test_reading_a_metric_reads_it_once():
         assert reads == ["read"]
 
 
-def test_a_mean_is_right_whichever_part_of_it_was_read_before():
-    with Loop([Monitor()], log_every=4) as run:
+def test_a_mean_is_right_whichever_part_of_it_was_read_before(monitor):
+    with Loop([monitor], log_every=4) as run:
         for batch in run.batches([0, 0, 0, 0, 6, 6]):
             run.log(loss=Tensor(batch))
             if run.batch_idx == 4:

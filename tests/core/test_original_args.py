@@ -7,19 +7,14 @@ from hookpoint.core.errors import OutsideIteration
 from hookpoint.core.loop import Loop
 
 
-def test_the_names_of_mindspore_follow_the_run():
+def test_the_names_of_mindspore_follow_the_run(train):
     seen = []
 
     def look(run_context):
         args = run_context.original_args()
         seen.append((args.cur_epoch_num, args.cur_step_num, args.batch_num, args.epoch_num, args.mode))
 
-    with Loop([LambdaCallback(on_iter_begin=look)]) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
-            for _ in run.batches("x", mode="val"):
-                pass
+    train([LambdaCallback(on_iter_begin=look)], epochs=2, batches="ab", val="x")
     assert seen == [
         (1, 1, 2, 2, "train"),
         (1, 2, 2, 2, "train"),

@@ -18,14 +18,6 @@ class CannotTell(Unsized):
         raise TypeError("this kind of data has no length")
 
 
-class Monitor(Callback):
-    def __init__(self):
-        self.records = []
-
-    def on_records(self, records):
-        self.records += records
-
-
 def test_progress_counts_the_batches_that_are_done():
     seen = []
     with Loop() as run:
@@ -78,8 +70,7 @@ def test_a_loader_may_not_know_its_length(loader):
 
 
 @pytest.mark.parametrize("log_every", [50, 100, 128, 200])
-def test_a_log_step_sends_the_mean_of_everything_since_the_last_one(log_every):
-    monitor = Monitor()
+def test_a_log_step_sends_the_mean_of_everything_since_the_last_one(log_every, monitor):
     with Loop([monitor], log_every=log_every) as run:
         for batch in run.batches(range(400)):
             run.log(loss=batch)
@@ -88,8 +79,7 @@ def test_a_log_step_sends_the_mean_of_everything_since_the_last_one(log_every):
     assert sent == [(step, step - (log_every + 1) / 2) for step in steps]
 
 
-def test_what_is_logged_between_passes_is_sent_with_the_clocks_of_then():
-    monitor = Monitor()
+def test_what_is_logged_between_passes_is_sent_with_the_clocks_of_then(monitor):
     with Loop([monitor], log_every=2) as run:
         for epoch in run.epochs(2):
             run.log(rate=epoch)
@@ -101,8 +91,7 @@ def test_what_is_logged_between_passes_is_sent_with_the_clocks_of_then():
     ]
 
 
-def test_records_of_means_say_which_kind_of_pass_they_are_of():
-    monitor = Monitor()
+def test_records_of_means_say_which_kind_of_pass_they_are_of(monitor):
     with Loop([monitor], log_every=2) as run:
         for _ in run.batches(range(2)):
             run.log(loss=1.0)
@@ -118,12 +107,11 @@ def test_records_of_means_say_which_kind_of_pass_they_are_of():
     ]
 
 
-def test_the_end_of_an_epoch_is_an_event_after_all_its_values():
+def test_the_end_of_an_epoch_is_an_event_after_all_its_values(monitor):
     class Late(Callback):
         def on_epoch_end(self, run):
             run.log(late=1.0)
 
-    monitor = Monitor()
     with Loop([Late(), monitor]) as run:
         for epoch in run.epochs(2):
             for _ in run.batches(range(2)):

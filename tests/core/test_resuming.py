@@ -10,39 +10,10 @@ import pytest
 from hookpoint import Callback, Every, StopRun
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop import Loop
-from hookpoint.core.store import Checkpoint, Saved
 
 
 class Killed(BaseException):
     """The process is gone: nothing is saved any more."""
-
-
-class Disk:
-    """What outlives a process: checkpoints and what a monitor has written."""
-
-    def __init__(self):
-        self.checkpoints, self.rows, self.fails = [], [], []
-
-    def open(self, resume, identity):
-        return Checkpoint("disk", pickle.loads(self.checkpoints[-1][0])) if self.checkpoints else None
-
-    def check(self, state):
-        pass
-
-    def write(self, state, *, step, elapsed, request):
-        if self.fails and (error := self.fails.pop(0)) is not None:
-            raise error
-        self.checkpoints.append((pickle.dumps(state), step, list(request.tags)))
-        return Saved(f"disk/{len(self.checkpoints)}", step, list(request.tags))
-
-    def save(self, state, *, step, tags):
-        raise AssertionError("a store that can do more is asked for more")
-
-    def collect(self, *, wait=False):
-        return []
-
-    def close(self):
-        pass
 
 
 class Saver(Callback):
@@ -146,7 +117,7 @@ def no_ghosts(rows):
     try:
         yield
     except Killed:
-        rows.disk = Disk()
+        rows.disk = type(rows.disk)()
         raise
 
 
@@ -192,12 +163,12 @@ def train(disk, kill_at=0, *, shape="plain", epochs=3, every=None):
     return model.value, extra.value, decides.state_dict(), random.random(), disk.rows
 
 
-def count_points(shape, every):
+def count_points(disk, shape, every):
     counter = Kills(0)
     train_with = train.__globals__["Kills"]
     try:
         train.__globals__["Kills"] = lambda at: counter
-        train(Disk(), shape=shape, every=every)
+        train(disk, shape=shape, every=every)
     finally:
         train.__globals__["Kills"] = train_with
     return -counter.left
@@ -205,21 +176,21 @@ def count_points(shape, every):
 
 @pytest.mark.parametrize("shape", ["plain", "two passes", "validates first", "no epochs", "breaks", "drawn in the body"])
 @pytest.mark.parametrize("every", [Every(steps=2), None], ids=["each second step", "each epoch"])
-def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every, spread):
-    whole = train(Disk(), shape=shape, every=every)
+def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every, spread, new_disk):
+    whole = train(new_disk(), shape=shape, every=every)
     assert len(whole[-1]) > 5
-    points = count_points(shape, every)
+    points = count_points(new_disk(), shape, every)
     assert points > 50
     for point in spread(range(1, points + 1), 12):
-        disk = Disk()
+        disk = new_disk()
         with pytest.raises(Killed):
             train(disk, point, shape=shape, every=every)
         assert train(disk, shape=shape, every=every) == whole, f"killed at point {point} of {points}"
 
 
-def test_a_run_may_be_killed_again_and_again():
-    whole = train(Disk(), every=Every(steps=2))
-    disk, kills = Disk(), 0
+def test_a_run_may_be_killed_again_and_again(disk, new_disk):
+    whole = train(new_disk(), every=Every(steps=2))
+    kills = 0
     for point in [30, 45, 20, 33, 40, 25]:
         try:
             train(disk, point, every=Every(steps=2))
@@ -232,9 +203,8 @@ def test_a_run_may_be_killed_again_and_again():
 @pytest.mark.parametrize(
     "piece", ["clocks", "place", "parts", "callbacks", "logbook", "data", "rng"], ids=lambda piece: f"without {piece}"
 )
-def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch):
-    whole = train(Disk(), every=Every(steps=2))
-    disk = Disk()
+def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch, disk, new_disk):
+    whole = train(new_disk(), every=Every(steps=2))
     first = disk.write
     fresh = []
 
@@ -252,8 +222,7 @@ def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch):
     assert ended != whole
 
 
-def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys):
-    disk = Disk()
+def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys, disk, new_disk):
     three = train(disk, epochs=3)
     number = len(disk.checkpoints)
     capsys.readouterr()
@@ -261,11 +230,11 @@ def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys):
     assert again[:3] == three[:3]
     assert len(disk.checkpoints) == number
     assert "run is finished: 3 of 3 epochs are done" in capsys.readouterr().err
-    assert train(disk, epochs=4) == train(Disk(), epochs=4)
+    assert train(disk, epochs=4) == train(new_disk(), epochs=4)
 
 
-def test_resuming_is_said_and_seen(capsys):
-    disk, seen = Disk(), []
+def test_resuming_is_said_and_seen(capsys, disk):
+    seen = []
 
     class Watches(Callback):
         def on_setup(self, run):
@@ -296,7 +265,7 @@ def test_resuming_is_said_and_seen(capsys):
 
 
 @pytest.mark.parametrize("where", ["body", "epoch end", "epoch begin", "validation", "run begin"])
-def test_a_stop_is_saved_where_it_can_be_gone_on_with(where):
+def test_a_stop_is_saved_where_it_can_be_gone_on_with(where, disk, new_disk):
     class Stops(Callback):
         def __init__(self, active):
             super().__init__()
@@ -333,52 +302,16 @@ def test_a_stop_is_saved_where_it_can_be_gone_on_with(where):
                     pass
         return model.value, run.step
 
-    disk = Disk()
     stopped = run_it(disk, True)
     assert stopped[1] == {"body": 6, "epoch end": 8, "epoch begin": 4, "validation": 8, "run begin": 0}[where]
-    assert run_it(disk, False) == run_it(Disk(), False)
-
-
-def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog):
-    class Counts(Callback):
-        def __init__(self, name):
-            super().__init__(name=name)
-            self.number = 0
-
-        def on_train_iter_end(self):
-            self.number += 1
-
-        def state_dict(self):
-            return {"number": self.number}
-
-        def load_state_dict(self, state):
-            self.number = state["number"]
-
-    def run_it(names, epochs):
-        callbacks = [Counts(name) for name in names]
-        with Loop([Saver(), *callbacks], store=disk) as run:
-            for _ in run.epochs(epochs):
-                for _ in run.batches([1, 2]):
-                    pass
-        return {callback.name: callback.number for callback in callbacks}
-
-    disk = Disk()
-    assert run_it(["a", "b"], 1) == {"a": 2, "b": 2}
-    assert caplog.text == ""
-    assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
-    assert caplog.records[0].getMessage() == (
-        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts afresh\n  a  kept for later"
-    )
-    caplog.clear()
-    assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
-    assert caplog.text == ""
+    assert run_it(disk, False) == run_it(new_disk(), False)
 
 
 class Counter(Callback):
     """Count the steps, and keep the count."""
 
-    def __init__(self):
-        super().__init__(name="Counter")
+    def __init__(self, name="Counter"):
+        super().__init__(name=name)
         self.count = 0
 
     def on_train_iter_end(self):
@@ -389,6 +322,26 @@ class Counter(Callback):
 
     def load_state_dict(self, state):
         self.count = state["count"]
+
+
+def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, disk):
+    def run_it(names, epochs):
+        callbacks = [Counter(name) for name in names]
+        with Loop([Saver(), *callbacks], store=disk) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches([1, 2]):
+                    pass
+        return {callback.name: callback.count for callback in callbacks}
+
+    assert run_it(["a", "b"], 1) == {"a": 2, "b": 2}
+    assert caplog.text == ""
+    assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
+    assert caplog.records[0].getMessage() == (
+        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts afresh\n  a  kept for later"
+    )
+    caplog.clear()
+    assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
+    assert caplog.text == ""
 
 
 class Forgetful(Callback):
@@ -428,9 +381,7 @@ class WriteOnly(Forgetful):
         (ReadOnly, "restored, and kept as it was: its class has no state_dict"),
     ],
 )
-def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog):
-    disk = Disk()
-
+def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):
     def run_it(counter, epochs):
         with Loop([Saver().when(Every(epochs=1)), counter], store=disk) as run:
             for _ in run.epochs(epochs):
@@ -447,19 +398,16 @@ def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said
     assert caplog.text == ""
 
 
-def test_a_class_that_only_saves_its_state_is_told_that_it_was_not_restored(caplog):
-    disk = Disk()
+def test_a_class_that_only_saves_its_state_is_told_that_it_was_not_restored(caplog, disk):
     for epochs in (1, 2):
         with Loop([Saver().when(Every(epochs=1)), WriteOnly()], store=disk) as run:
             for _ in run.epochs(epochs):
                 list(run.batches([1, 2]))
     assert "Counter  not restored: its class has no load_state_dict" in caplog.text
-    assert pickle.loads(disk.checkpoints[-1][0])["callbacks"]["Counter"]["state"] == {"mine": 1}
+    assert disk.state["callbacks"]["Counter"]["state"] == {"mine": 1}
 
 
-def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog):
-    disk = Disk()
-
+def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     def run_it(**state):
         with Loop([Saver()], store=disk, state=state) as run:
             for _ in run.epochs(run.epoch + 1):
@@ -487,9 +435,7 @@ def test_state_that_cannot_be_kept_is_refused(state, message):
     assert str(caught.value) == message
 
 
-def test_a_script_that_has_changed_is_refused():
-    disk = Disk()
-
+def test_a_script_that_has_changed_is_refused(disk):
     def run_it(passes, stop_at=None):
         with Loop([Saver().when(Every(steps=1))], store=disk) as run:
             for _ in run.epochs(1):
@@ -516,22 +462,15 @@ def steps(disk, *more, number=6):
     return run
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_run_goes_on(caplog):
-    disk, events = Disk(), []
-
-    class Events(Callback):
-        def on_records(self, records):
-            events.extend(record.values for record in records if record.kind == "event")
-
+def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_run_goes_on(caplog, disk, monitor):
     disk.fails = [None, OSError(28, "No space left on device"), OSError(5, "Input/output error"), None]
-    assert steps(disk, Events()).step == 6
+    assert steps(disk, monitor).step == 6
     assert [step for _, step, _ in disk.checkpoints] == [1, 4, 5, 6, 6]  # the last one when the epoch has ended
     assert "step 2 could not be saved: [Errno 28] No space left on device; the last good checkpoint is disk/1" in caplog.text
-    assert [event["save_failed"]["in_a_row"] for event in events if "save_failed" in event] == [1, 2]
+    assert [event["in_a_row"] for event in monitor.events("save_failed")] == [1, 2]
 
 
-def test_the_third_failure_in_a_row_ends_the_run():
-    disk = Disk()
+def test_the_third_failure_in_a_row_ends_the_run(disk):
     disk.fails = [None, *[OSError(28, "No space left on device")] * 3]
     with pytest.raises(CannotSave) as caught:
         steps(disk)
@@ -543,15 +482,13 @@ def test_the_third_failure_in_a_row_ends_the_run():
     )
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_never_a_success():
-    disk = Disk()
+def test_a_last_checkpoint_that_cannot_be_written_is_never_a_success(disk):
     disk.fails = [*[None] * 5, OSError(28, "No space left on device"), OSError(28, "No space left on device")]
     with pytest.raises(CannotSave, match="step 6 could not be saved"):
         steps(disk)
 
 
-def test_weights_that_are_not_finite_are_not_saved(caplog):
-    disk = Disk()
+def test_weights_that_are_not_finite_are_not_saved(caplog, disk):
     disk.fails = [None, NotFinite("weight holds nan")]
     assert steps(disk).step == 6
     assert [step for _, step, _ in disk.checkpoints] == [1, 3, 4, 5, 6, 6]
@@ -564,12 +501,11 @@ def test_a_saver_without_a_place_is_refused_before_anything_runs():
     assert str(caught.value) == 'Saver has nowhere to save to.\n  give      workdir="runs/name"'
 
 
-def test_an_exception_is_saved_where_that_is_asked_for():
+def test_an_exception_is_saved_where_that_is_asked_for(disk):
     class Keeps(Callback):
         def on_exception(self, run):
             run.save("exception")
 
-    disk = Disk()
     with pytest.raises(ValueError, match="broken"), Loop([Saver(), Keeps()], store=disk) as run:
         for batch in run.batches(range(5)):
             if batch == 3:
@@ -580,7 +516,7 @@ def test_an_exception_is_saved_where_that_is_asked_for():
     assert (place["in_epoch"], place["passes"], place["batches"]) == (True, [], 3)
 
 
-def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing():
+def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing(disk):
     class Refuses(Callback):
         def on_run_begin(self, run):
             raise StopRun("not now")
@@ -593,7 +529,6 @@ def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing():
                     model.value += batch
         return model.value
 
-    disk = Disk()
     with pytest.raises(Killed):
         run_it(disk, Kills(24))
     number = len(disk.checkpoints)
@@ -603,7 +538,7 @@ def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing():
     assert run_it(disk) == 7.0
 
 
-def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on():
+def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on(new_disk):
     def run_it(disk, stop_at=None):
         random.seed(3)
         with Loop([Saver(), Rows(disk)], store=disk, log_every=3) as run:
@@ -614,38 +549,42 @@ def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on():
                         run.stop("enough")
         return disk.rows, run.metrics.observations("loss")
 
-    whole = run_it(Disk())
+    whole = run_it(new_disk())
     for stop_at in range(1, 11):
-        disk = Disk()
+        disk = new_disk()
         run_it(disk, stop_at)
         assert run_it(disk) == whole, f"stopped after step {stop_at}"
 
 
-class LateDisk(Disk):
-    """A disk that tells later what came of a checkpoint."""
+@pytest.fixture
+def late_disk(new_disk):
+    class LateDisk(new_disk):
+        """A disk that tells later what came of a checkpoint."""
 
-    def __init__(self):
-        super().__init__()
-        self.finished = []
+        def __init__(self):
+            super().__init__()
+            self.finished = []
 
-    def write(self, state, **given):
-        if not given["request"].in_background:
-            return super().write(state, **given)
-        try:
-            self.finished.append(super().write(state, **given))
-        except OSError as error:
-            self.finished.append(error)
-        return None
+        def write(self, state, **given):
+            if not given["request"].in_background:
+                return super().write(state, **given)
+            try:
+                self.finished.append(super().write(state, **given))
+            except OSError as error:
+                self.finished.append(error)
+            return None
 
-    def collect(self, *, wait=False):
-        if any(isinstance(one, OSError) for one in self.finished):
-            raise self.finished.pop(next(number for number, one in enumerate(self.finished) if isinstance(one, OSError)))
-        finished, self.finished = self.finished, []
-        return finished
+        def collect(self, *, wait=False):
+            if any(isinstance(one, OSError) for one in self.finished):
+                raise self.finished.pop(next(number for number, one in enumerate(self.finished) if isinstance(one, OSError)))
+            finished, self.finished = self.finished, []
+            return finished
+
+    return LateDisk()
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["ends", "is stopped"])
-def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_is_written(stops):
+def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_is_written(stops, late_disk, monitor):
     class SavesLate(Callback):
         saves = True
 
@@ -654,16 +593,10 @@ def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_i
             if stops and run.step == 3:
                 run.stop("enough")
 
-    disk, events = LateDisk(), []
-
-    class Events(Callback):
-        def on_records(self, records):
-            events.extend(record.values for record in records if record.kind == "event")
-
-    disk.fails = [None, None, OSError(28, "No space left on device")]
-    with Loop([SavesLate(), Events()], store=disk) as run:
+    late_disk.fails = [None, None, OSError(28, "No space left on device")]
+    with Loop([SavesLate(), monitor], store=late_disk) as run:
         for _ in run.epochs(1):
             for _ in run.batches(range(5 if stops else 3)):
                 pass
-    assert [event["save_failed"]["in_a_row"] for event in events if "save_failed" in event] == [1]
-    assert disk.checkpoints[-1][1:] == (3, ["stop" if stops else "end"])
+    assert [event["in_a_row"] for event in monitor.events("save_failed")] == [1]
+    assert late_disk.checkpoints[-1][1:] == (3, ["stop" if stops else "end"])

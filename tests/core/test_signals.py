@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -53,14 +54,49 @@ finally:
 """
 
 
-def train(body="pass", *, validate="pass", after="pass", store=False, before=""):
-    program = before + PROGRAM.format(body=body, validate=validate, after=after, store=store)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    return ended.returncode, ended.stdout.splitlines(), ended.stderr
+# Runs each program in a process of its own, without starting an interpreter for it.
+SERVER = """
+import json, os, sys
+import hookpoint.core.loop
+
+for line in sys.stdin:
+    program, *written = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, path in enumerate(written, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        exec(program, {"__name__": "__main__"})
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def train(server, tmp_path):
+    """Train in a process; return its exit code, the lines it printed, and its errors."""
+
+    def go(body="pass", *, validate="pass", after="pass", store=False, before=""):
+        program = before + PROGRAM.format(body=body, validate=validate, after=after, store=store)
+        number = len(list(tmp_path.iterdir()))
+        out, err = tmp_path / f"{number}.out", tmp_path / f"{number}.err"
+        server.stdin.write(json.dumps([program, str(out), str(err)]) + "\n")
+        server.stdin.flush()
+        return int(server.stdout.readline()), out.read_text().splitlines(), err.read_text()
+
+    return go
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
-def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code):
+def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code, train):
     ended, lines, errors = train(f"if batch == 'b': send('{name}')")
     assert ended == code
     assert lines == [
@@ -79,14 +115,14 @@ def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
-def test_the_second_signal_leaves_at_once(name, code):
+def test_the_second_signal_leaves_at_once(name, code, train):
     ended, lines, _ = train(f"send('{name}'); say('first'); send('{name}'); say('never')")
     assert ended == code
     error = "KeyboardInterrupt" if name == "SIGINT" else "SystemExit"
     assert lines == ["batch a", "first", f"exception {error}", "run end", "put back True"]
 
 
-def test_with_a_store_the_state_is_saved_before_the_end_points():
+def test_with_a_store_the_state_is_saved_before_the_end_points(train):
     _, lines, _ = train("if batch == 'b': send('SIGTERM')", store=True)
     assert lines[5:] == [
         "iter end 2",
@@ -98,13 +134,13 @@ def test_with_a_store_the_state_is_saved_before_the_end_points():
     ]
 
 
-def test_a_signal_in_validation_ends_it_where_nothing_is_saved():
+def test_a_signal_in_validation_ends_it_where_nothing_is_saved(train):
     ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')")
     assert ended == 143
     assert lines[-6:] == ["x", "y", "val end", "epoch end False", "run end", "put back True"]
 
 
-def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_end_which_is_saved():
+def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_end_which_is_saved(train):
     ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-8:] == [
@@ -119,20 +155,20 @@ def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_
     ]
 
 
-def test_a_second_signal_in_validation_leaves_at_once():
+def test_a_second_signal_in_validation_leaves_at_once(train):
     ended, lines, _ = train(validate="say(value); value != 'z' and send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-5:] == ["x", "y", "exception SystemExit", "run end", "put back True"]
 
 
-def test_a_signal_between_passes_is_saved_when_the_epoch_has_ended():
+def test_a_signal_between_passes_is_saved_when_the_epoch_has_ended(train):
     ended, lines, _ = train(after="send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-6:] == ["val end", "epoch end True", "triggered", "saved 3 ['signal']", "run end", "put back True"]
 
 
 @pytest.mark.parametrize("place", ["body", "validate", "after"])
-def test_sigusr1_saves_and_the_run_goes_on(place):
+def test_sigusr1_saves_and_the_run_goes_on(place, train):
     once = "os.environ.pop('SEND', None) and send('SIGUSR1')"
     ended, lines, _ = train(**{place: once}, store=True, before="import os; os.environ['SEND'] = '1'")
     assert ended == 0
@@ -141,7 +177,7 @@ def test_sigusr1_saves_and_the_run_goes_on(place):
     assert lines.count("batch a") == 2
 
 
-def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else_listens():
+def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else_listens(train):
     ended, _, _ = train("send('SIGUSR1')")
     assert ended == -signal.SIGUSR1
     ours = "import signal; signal.signal(signal.SIGUSR1, lambda *_: print('theirs', flush=True))"
@@ -150,21 +186,21 @@ def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else
     assert lines.count("theirs") == 6
 
 
-def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_other():
+def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_other(train):
     ended, lines, _ = train("if batch == 'c': send('SIGTERM')")
     assert ended == 143
     assert lines[-5:] == ["train end", "epoch end True", "triggered", "run end", "put back True"]
     assert lines.count("batch a") == 1
 
 
-def test_an_error_in_the_body_wins_over_a_signal():
+def test_an_error_in_the_body_wins_over_a_signal(train):
     ended, lines, errors = train("send('SIGTERM'); raise ValueError('body')")
     assert ended == 1
     assert lines == ["batch a", "exception ValueError", "run end", "put back True"]
     assert "ValueError: body" in errors
 
 
-def test_a_signal_that_is_ignored_stays_ignored():
+def test_a_signal_that_is_ignored_stays_ignored(train):
     ended, lines, _ = train("send('SIGTERM')", before="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     assert ended == 0
     assert lines.count("body done") == 6

@@ -48,24 +48,18 @@ class Stepping:
         self.hook(self, (), {})
 
 
-def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler():
+def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler(train):
     memory, seen = Memory(), []
     store: Store = memory
     last = LambdaCallback(on_epoch_end=lambda: seen.append(list(memory.saved)))
-    with Loop([Saver("last"), Saver("best"), Saver("last"), last], store=store) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
+    train([Saver("last"), Saver("best"), Saver("last"), last], epochs=2, batches="ab", store=store)
     assert memory.tags == [(2, ["last", "best"]), (4, ["last", "best"])]
     assert [len(saved) for saved in seen] == [0, 1]
 
 
-def test_on_save_gets_the_path_once_per_checkpoint():
+def test_on_save_gets_the_path_once_per_checkpoint(train):
     first, second = Saver("a"), Saver("b")
-    with Loop([first, second], store=Memory()) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches("ab"):
-                pass
+    train([first, second], epochs=2, batches="ab", store=Memory())
     assert first.paths == second.paths == [(2, "memory/1"), (4, "memory/2")]
 
 
@@ -81,12 +75,9 @@ def test_on_save_gets_the_path_once_per_checkpoint():
         ("on_run_end", [(2, ["x"])]),
     ],
 )
-def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved):
+def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved, train):
     memory = Memory()
-    with Loop([Saver("x", point)], store=memory) as run:
-        for _ in run.epochs(1):
-            for _ in run.batches("ab"):
-                pass
+    train([Saver("x", point)], batches="ab", store=memory)
     assert memory.tags == saved
 
 
@@ -181,19 +172,11 @@ def test_a_store_that_fails_at_the_very_end_fails_the_run_after_everyone_was_cal
     assert seen == ["end"]
 
 
-def test_each_checkpoint_is_an_event():
-    class Monitor(Callback):
-        def __init__(self):
-            self.saves = []
-
-        def on_records(self, records):
-            self.saves += [record.values["save"] for record in records if "save" in record.values]
-
-    monitor = Monitor()
+def test_each_checkpoint_is_an_event(monitor):
     with Loop([Saver("x"), monitor], store=Memory()) as run:
         for _ in run.epochs(1):
             pass
-    assert monitor.saves == [{"path": "memory/1", "tags": ["x"]}]
+    assert monitor.events("save") == [{"path": "memory/1", "tags": ["x"]}]
 
 
 def test_without_a_store_there_is_nothing_to_save_to():

@@ -50,17 +50,9 @@ class Listens(Callback):
     def on_run_end(self): ...
 
 
-def train(*callbacks, batches=2):
-    with Loop(callbacks) as run:
-        for _ in run.epochs(1):
-            for _ in run.batches(range(batches)):
-                run.loss = 1.0
-    return run
-
-
-def test_it_sees_each_handler_and_each_point():
+def test_it_sees_each_handler_and_each_point(train):
     sees = Sees(points=["on_iter_begin"])
-    train(Listens(), sees, batches=1)
+    train([Listens(), sees], body=lambda run: setattr(run, "loss", 1.0))
     assert sees.seen == [
         "on_epoch_begin",
         ("Listens", "on_epoch_begin"),
@@ -93,11 +85,11 @@ def test_without_one_the_functions_are_those_that_were_compiled():
                 assert dispatch.__globals__["h0"] == getattr(callbacks[0], point)
 
 
-def test_the_first_of_several_is_around_the_others():
+def test_the_first_of_several_is_around_the_others(train):
     first, second = Sees("first"), Sees("second")
     order = []
     first.seen = second.seen = order
-    train(first, second, LambdaCallback(on_epoch_begin=lambda run: order.append("called")), batches=0)
+    train([first, second, LambdaCallback(on_epoch_begin=lambda run: order.append("called"))], batches=())
     assert [one for one in order if one != "over"] == [
         *["on_epoch_begin"] * 2,
         *[("LambdaCallback", "on_epoch_begin")] * 2,
@@ -106,24 +98,24 @@ def test_the_first_of_several_is_around_the_others():
     ]
 
 
-def test_an_error_is_blamed_on_whom_it_came_from():
+def test_an_error_is_blamed_on_whom_it_came_from(train):
     def fails(run):
         raise ValueError("no")
 
     bad = LambdaCallback(on_epoch_begin=fails, name="bad")
     sees = Sees()
     with pytest.raises(ValueError, match="no") as raised:
-        train(Listens(), bad, sees)
+        train([Listens(), bad, sees], batches=range(2))
     assert "in callback bad at on_epoch_begin" in raised.value.__notes__[0]
     assert sees.seen[-2:] == [("Listens", "on_run_end"), "over"]
 
 
-def test_a_failure_is_dealt_with_as_without_it(caplog):
+def test_a_failure_is_dealt_with_as_without_it(caplog, train):
     def fails(run):
         raise ValueError("no")
 
     sees = Sees()
-    train(LambdaCallback(on_train_iter_end=fails, name="bad", on_error="warn"), sees, batches=5)
+    train([LambdaCallback(on_train_iter_end=fails, name="bad", on_error="warn"), sees], batches=range(5))
     assert names(sees.seen, "on_train_iter_end") == [("bad", "on_train_iter_end")] * 3
     assert "3 times in a row" in caplog.text
 

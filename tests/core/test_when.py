@@ -26,14 +26,6 @@ class Trigger(Callback):
         return [iteration for _, iteration, _ in self.seen]
 
 
-@pytest.fixture
-def time(monkeypatch):
-    """A clock that moves only when told to: time[0] += 5."""
-    now = [100.0]
-    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
-    return now
-
-
 # What a schedule means, by example: four epochs of three batches of two samples
 
 
@@ -74,12 +66,9 @@ def time(monkeypatch):
     ],
     ids=repr,
 )
-def test_a_trigger_runs_at_the_steps_its_schedule_says(schedule, steps):
+def test_a_trigger_runs_at_the_steps_its_schedule_says(schedule, steps, train):
     trigger = Trigger()
-    with Loop([trigger.when(schedule)]) as run:
-        for _ in run.epochs(4):
-            for _ in run.batches([["a", "b"]] * 3):
-                pass
+    train([trigger.when(schedule)], epochs=4, batches=[["a", "b"]] * 3)
     assert trigger.steps == steps
 
 
@@ -126,13 +115,10 @@ def test_a_cut_short_epoch_triggers_nothing_and_only_once_waits_for_the_next(sch
     assert [epoch for epoch, _, _ in trigger.seen] == epochs
 
 
-def test_once_takes_the_first_opportunity_of_either_kind():
+def test_once_takes_the_first_opportunity_of_either_kind(train):
     with_batches, without = Trigger().when(Once()), Trigger().when(Once())
     for trigger, batches in ((with_batches, "ab"), (without, "")):
-        with Loop([trigger]) as run:
-            for _ in run.epochs(2):
-                for _ in run.batches(batches):
-                    pass
+        train([trigger], epochs=2, batches=batches)
     assert (with_batches.seen, without.seen) == ([(1, 1, "iter")], [(1, 0, "epoch")])
 
 

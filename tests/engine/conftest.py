@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from hookpoint.engine.rng import rng_kept
 from hookpoint.engine.runner import Runner
 
 
@@ -16,6 +19,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    """Leave every generator as it was found, whatever a test draws."""
+    with rng_kept():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +63,22 @@ def runner(net):
         return Runner(model, options.pop("optimizer", optimizer), criterion, callbacks=callbacks, **options)
 
     return make
+
+
+@pytest.fixture
+def noise():
+    """Make batches of noise, four numbers in and one out; a sample of each `bad` one is not finite."""
+
+    def make(number=5, *, bad=(), value=math.nan):
+        made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
+        for place in bad:
+            made[place][0][0] = value
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def distance():
+    """A metric: how far outputs are from their targets."""
+    return lambda outputs, targets: (outputs - targets).abs().mean()

@@ -11,16 +11,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 from hookpoint import LambdaCallback, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume
-from hookpoint.engine.rng import rng_kept
 
 LINE = "the batch size is {}, and was {}"
 INEXACT = "from here on the run is not bitwise identical to the one that was saved"
-
-
-@pytest.fixture(autouse=True)
-def generators():
-    with rng_kept():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,17 +14,15 @@ import pytest
 import torch
 
 import hookpoint
-from hookpoint.engine.rng import rng_kept
 
 RUNS = Path(__file__).parents[1] / "data" / "earlier_runs"
 CASES = ["runner_in_an_epoch", "runner_between_epochs", "runner_with_best_values", "runner_with_groups", "loop_in_an_epoch"]
 
 
 @pytest.fixture(autouse=True)
-def generators():
+def threads_kept():
     threads = torch.get_num_threads()
-    with rng_kept():
-        yield
+    yield
     torch.set_num_threads(threads)
 
 

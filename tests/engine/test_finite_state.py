@@ -42,13 +42,6 @@ def normed():
     return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
 
 
-def batches(number=5, *, bad=None):
-    made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
-    if bad is not None:
-        made[bad][0][0] = math.inf
-    return made
-
-
 def fit(workdir, model, data, *more, epochs=1, optimizer=None, loss=nn.functional.mse_loss):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01) if optimizer is None else optimizer
     saver = callbacks.ModelSaver().when(Every(steps=1))
@@ -58,48 +51,48 @@ def fit(workdir, model, data, *more, epochs=1, optimizer=None, loss=nn.functiona
     return runner.fit(data, epochs=epochs)
 
 
-def test_batch_norm_with_nan_in_its_statistics_does_not_become_a_checkpoint(tmp_path, caplog):
+def test_batch_norm_with_nan_in_its_statistics_does_not_become_a_checkpoint(tmp_path, caplog, noise):
     model = normed()
     with pytest.raises(NotFinite, match=r"^0\.running_mean, 0\.running_var of the model hold NaN or infinity\."):
-        fit(tmp_path, model, batches(bad=3), SkipBadSteps())
+        fit(tmp_path, model, noise(bad=[3], value=math.inf), SkipBadSteps())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert newest_good(tmp_path).manifest.step == 3
     assert "is not saved: 0.running_mean" in caplog.text
 
 
-def test_a_mask_of_infinities_is_saved(tmp_path):
-    fit(tmp_path, Masked(), batches())
+def test_a_mask_of_infinities_is_saved(tmp_path, noise):
+    fit(tmp_path, Masked(), noise())
     assert newest_good(tmp_path).manifest.step == 5
-    fit(tmp_path, Masked(), batches(), epochs=2)
+    fit(tmp_path, Masked(), noise(), epochs=2)
     assert newest_good(tmp_path).manifest.step == 10
 
 
-def test_a_mask_that_is_a_frozen_parameter_is_saved(tmp_path):
+def test_a_mask_that_is_a_frozen_parameter_is_saved(tmp_path, noise):
     model = nn.Linear(4, 1)
     model.mask = nn.Parameter(torch.full((4, 4), -math.inf).triu(1), requires_grad=False)
     model.offset = nn.Parameter(torch.zeros(1), requires_grad=False)
-    fit(tmp_path, model, batches())
+    fit(tmp_path, model, noise())
     assert newest_good(tmp_path).manifest.step == 5
     spoil = LambdaCallback(on_train_iter_end=lambda run: run.step == 7 and model.offset.fill_(math.nan))
     with pytest.raises(NotFinite, match=r"^offset of the model holds"):
-        fit(tmp_path, model, batches(), spoil, epochs=2)
+        fit(tmp_path, model, noise(), spoil, epochs=2)
 
 
-def test_a_mask_that_a_forward_makes_is_saved(tmp_path):
-    fit(tmp_path, Masked(late=True), batches())
+def test_a_mask_that_a_forward_makes_is_saved(tmp_path, noise):
+    fit(tmp_path, Masked(late=True), noise())
     assert "mask" in newest_good(tmp_path).state["parts"]["model"]
 
 
-def test_an_optimizer_with_infinity_in_its_state_does_not_become_a_checkpoint(tmp_path):
+def test_an_optimizer_with_infinity_in_its_state_does_not_become_a_checkpoint(tmp_path, noise):
     model = nn.Linear(4, 1)
     huge = LambdaCallback(on_step_begin=lambda run: run.step == 3 and model.bias.grad.fill_(1e30))
     with pytest.raises(NotFinite, match=r"^state\.1\.exp_avg_sq of the optimizer holds NaN or infinity\."):
-        fit(tmp_path, model, batches(), huge, optimizer=torch.optim.Adam(model.parameters()))
+        fit(tmp_path, model, noise(), huge, optimizer=torch.optim.Adam(model.parameters()))
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert newest_good(tmp_path).manifest.step == 3
 
 
-def test_the_parameters_of_a_criterion_are_checked(tmp_path):
+def test_the_parameters_of_a_criterion_are_checked(tmp_path, noise):
     class Weighted(nn.MSELoss):
         def __init__(self):
             super().__init__()
@@ -108,26 +101,26 @@ def test_the_parameters_of_a_criterion_are_checked(tmp_path):
     criterion = Weighted()
     spoil = LambdaCallback(on_train_iter_end=lambda run: run.step == 4 and criterion.weight.data.fill_(math.nan))
     with pytest.raises(NotFinite, match=r"^weight of the criterion holds"):
-        fit(tmp_path, nn.Linear(4, 1), batches(), spoil, loss=criterion)
+        fit(tmp_path, nn.Linear(4, 1), noise(), spoil, loss=criterion)
     assert newest_good(tmp_path).manifest.step == 3
 
 
-def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path):
-    fit(tmp_path, normed(), batches())
+def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path, noise):
+    fit(tmp_path, normed(), noise())
     spoilt = normed()
     spoilt[0].running_mean.fill_(math.nan)  # as after a run that has failed; the checkpoint replaces it
     with pytest.raises(NotFinite, match=r"^0\.running_mean"):
-        fit(tmp_path, spoilt, batches(bad=1), SkipBadSteps(), epochs=2)
+        fit(tmp_path, spoilt, noise(bad=[1], value=math.inf), SkipBadSteps(), epochs=2)
     assert newest_good(tmp_path).manifest.step == 6
 
 
-def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, monkeypatch):
+def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, monkeypatch, noise):
     from hookpoint.core.saving import Saving
 
     state = Saving.state
     with monkeypatch.context() as patched:  # as versions before this one have saved
         patched.setattr(Saving, "state", lambda saving: {k: v for k, v in state(saving).items() if k != "finite_buffers"})
-        fit(tmp_path, normed(), batches())
+        fit(tmp_path, normed(), noise())
     assert "finite_buffers" not in newest_good(tmp_path).state
     with pytest.raises(NotFinite, match=r"^0\.running_mean"):
-        fit(tmp_path, normed(), batches(bad=1), SkipBadSteps(), epochs=2)
+        fit(tmp_path, normed(), noise(bad=[1], value=math.inf), SkipBadSteps(), epochs=2)

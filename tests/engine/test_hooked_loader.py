@@ -12,7 +12,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from hookpoint import Callback, HookedLoader, LambdaCallback, Loop, Replace, SeededSamples
 from hookpoint.callbacks import ScheduledHyperParamSetter
 from hookpoint.core.errors import NotACallback
-from hookpoint.engine.rng import rng_kept
 from hookpoint.engine.runner import Runner
 
 WORKERS = [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
@@ -20,13 +19,6 @@ WORKERS = [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persi
 
 def named(options):
     return " ".join(f"{name} {value}" for name, value in options.items()) or "no workers"
-
-
-@pytest.fixture(autouse=True)
-def generators():
-    """Leave every generator as it was found."""
-    with rng_kept():
-        yield
 
 
 class Numbers(Dataset):

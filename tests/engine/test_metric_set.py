@@ -30,17 +30,13 @@ class Count:
         return self.seen
 
 
-def distance(outputs, targets):
-    return (outputs - targets).abs().mean()
-
-
 def uneven(batches):
     """The same samples in batches of four, four, four and two."""
     x, y = (torch.cat(part)[:14] for part in zip(*batches, strict=True))
     return list(zip(x.split(4), y.split(4), strict=True)), (x, y)
 
 
-def test_a_function_is_averaged_over_the_pass_by_samples(runner, batches):
+def test_a_function_is_averaged_over_the_pass_by_samples(runner, batches, distance):
     parts, (x, y) = uneven(batches)
     one = runner(metrics={"far": distance})
     with torch.no_grad():
@@ -88,7 +84,7 @@ def test_a_function_sees_no_gradients(runner, batches):
     assert seen == [False] * 10
 
 
-def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_set(runner, batches):
+def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_set(runner, batches, distance):
     class Main(MainCallback):
         def on_iter_forward(self, run):
             inputs, targets = run.batch
@@ -105,7 +101,7 @@ def test_what_is_no_metric_is_refused_at_once(runner):
     assert str(caught.value) == "metrics['acc'] is 3.\n  give      a function (outputs, targets) -> number"
 
 
-def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches):
+def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, distance):
     class OnlyLoss(MainCallback):
         def on_iter_forward(self, run):
             run.loss = nn.functional.mse_loss(run.model(run.batch[0]), run.batch[1])

@@ -4,69 +4,63 @@ import logging
 import math
 
 import pytest
-import torch
 from torch import nn
 
-from hookpoint import Every, Runner, callbacks
+from hookpoint import Every, callbacks
 from hookpoint.core.errors import BadLoop, NonFiniteLoss
 from hookpoint.storage.finding import newest_good
 
 
-def batches(number, bad=()):
-    made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
-    for place in bad:
-        made[place][0].fill_(math.nan)
-    return made
+@pytest.fixture
+def runner(runner):
+    """Make a runner that logs each second step."""
+
+    def make(*added, **options):
+        quiet = {"extra_callbacks": [], "monitors": [], "log_every": 2, **options}
+        return runner(*added, model=nn.Linear(4, 1), **quiet)
+
+    return make
 
 
-def runner(*added, **options):
-    model = nn.Linear(4, 1)
-    quiet = {"extra_callbacks": [], "monitors": [], "log_every": 2, **options}
-    return Runner(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.MSELoss(), callbacks=added, **quiet)
-
-
-def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint(tmp_path):
+def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint(tmp_path, runner, noise):
     with pytest.raises(NonFiniteLoss, match=r"^all losses of the log steps 6 and 8 are NaN or infinite, in epoch 1\."):
-        runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(batches(20, bad=[4]), epochs=3)
+        runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(20, bad=[4]), epochs=3)
     assert newest_good(tmp_path).manifest.step == 4
 
 
-def test_an_epoch_without_a_finite_loss_ends_the_run():
+def test_an_epoch_without_a_finite_loss_ends_the_run(runner, noise):
     with pytest.raises(NonFiniteLoss, match=r"^all losses of epoch 1 are NaN or infinite\."):
-        runner(log_every=50).fit(batches(5, bad=[0]), epochs=3)
+        runner(log_every=50).fit(noise(5, bad=[0]), epochs=3)
 
 
-def test_a_run_may_continue_with_one_warning(caplog):
+def test_a_run_may_continue_with_one_warning(caplog, runner, noise):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
-        assert runner(on_nonfinite="warn").fit(batches(5, bad=[0]), epochs=3).step == 15
+        assert runner(on_nonfinite="warn").fit(noise(5, bad=[0]), epochs=3).step == 15
     (record,) = caplog.records
     assert record.message == (
         "all losses of the log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues"
     )
 
 
-def test_losses_that_are_infinite_now_and_then_end_no_run():
+def test_losses_that_are_infinite_now_and_then_end_no_run(runner, noise):
     class Overflows(nn.MSELoss):
         def forward(self, outputs, targets):
             loss = super().forward(outputs, targets)
             return loss + math.inf if next(counted) % 3 else loss
 
     counted = iter(range(99))
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    made = Runner(model, optimizer, Overflows(), extra_callbacks=[], monitors=[], log_every=3)
-    assert made.fit(batches(12), epochs=2).step == 24
+    assert runner(criterion=Overflows(), log_every=3).fit(noise(12), epochs=2).step == 24
 
 
-def test_terminate_on_nan_stops_as_before():
-    assert runner(callbacks.TerminateOnNaN(), log_every=1).fit(batches(1, bad=[0]), epochs=3).step == 1
+def test_terminate_on_nan_stops_as_before(runner, noise):
+    assert runner(callbacks.TerminateOnNaN(), log_every=1).fit(noise(1, bad=[0]), epochs=3).step == 1
 
 
-def test_loss_monitor_raises_as_before():
+def test_loss_monitor_raises_as_before(runner, noise):
     with pytest.raises(NonFiniteLoss, match=r"^the loss is nan at step 1, in epoch 1\."):
-        runner(callbacks.LossMonitor(0), on_nonfinite="warn").fit(batches(1, bad=[0]), epochs=1)
+        runner(callbacks.LossMonitor(0), on_nonfinite="warn").fit(noise(1, bad=[0]), epochs=1)
 
 
-def test_what_to_do_is_one_of_two():
+def test_what_to_do_is_one_of_two(runner):
     with pytest.raises(BadLoop, match=r"^on_nonfinite='ignore'\.\n  choose    'raise' or 'warn'$"):
         runner(on_nonfinite="ignore")

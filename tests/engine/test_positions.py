@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.engine.rng import rng_kept, seed_all
+from hookpoint.engine.rng import seed_all
 from hookpoint.engine.seeded_samples import SeededSamples
 
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
@@ -39,13 +39,6 @@ STREAM_WARNING = (
     "random numbers drawn inside the data set by worker processes are not restored; seed them in its __iter__ if it draws any"
 )
 IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may come again, or not at all"
-
-
-@pytest.fixture(autouse=True)
-def generators():
-    """Leave every generator as it was found."""
-    with rng_kept():
-        yield
 
 
 # Data that can be told apart, and counts how often it is read

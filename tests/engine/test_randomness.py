@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.engine.rng import rng_kept, seed_all
-
-
-@pytest.fixture(autouse=True)
-def generators():
-    """Leave every generator as it was found."""
-    with rng_kept():
-        yield
+from hookpoint.engine.rng import seed_all
 
 
 def draw():

@@ -13,13 +13,6 @@ def draw():
     return random.random(), np.random.rand(), torch.rand(1).item()
 
 
-@pytest.fixture(autouse=True)
-def generators():
-    """Leave every generator as it was found, whatever a test draws."""
-    with rng_kept():
-        yield
-
-
 @pytest.mark.parametrize("seed", [0, 7, 2**40, -1])
 def test_one_seed_is_for_every_generator(seed):
     seed_all(seed)

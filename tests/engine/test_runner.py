@@ -49,10 +49,6 @@ def expected(net, batches):
     return weights(model)
 
 
-def distance(outputs, targets):
-    return (outputs - targets).abs().mean()
-
-
 class Points(Callback):
     """Remember every point that fires."""
 
@@ -86,7 +82,7 @@ def test_the_loss_is_averaged_by_samples(runner, batches):
     assert one.validate(uneven)["val_loss"] == pytest.approx((4 * losses[0] + losses[1]) / 5)
 
 
-def test_a_function_says_how_many_samples_a_batch_has(runner, batches):
+def test_a_function_says_how_many_samples_a_batch_has(runner, batches, distance):
     uneven = [batches[0], tuple(part[:1] for part in batches[1])]
 
     def squared(batch):
@@ -218,7 +214,7 @@ def test_a_missing_criterion_is_said(runner, batches):
     assert "in the step of batch 0, (float32[4, 3], float32[4, 2]) (step 0, rank 0)" in caught.value.__notes__
 
 
-def test_without_a_criterion_a_validation_still_has_its_metrics(runner, batches):
+def test_without_a_criterion_a_validation_still_has_its_metrics(runner, batches, distance):
     values = runner(criterion=None, metrics={"far": distance}).validate(batches)
     assert list(values) == ["val_far"]
 
@@ -741,7 +737,7 @@ def test_an_epoch_that_stop_epoch_ended_is_validated_and_one_that_stop_ended_is_
 # validate and predict
 
 
-def test_validate_returns_the_names_as_logged(runner, batches):
+def test_validate_returns_the_names_as_logged(runner, batches, distance):
     @on("on_val_epoch_end")
     def log(run):
         run.log(extra=1, val_given=2)
@@ -904,7 +900,7 @@ JOBS = {
         *["on_step_begin", "on_train_iter_end", "on_train_epoch_end", "on_val_epoch_begin", "on_epoch_end", "on_run_end"],
     ],
 )
-def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point):
+def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point, distance):
     def fit(*callbacks):
         """Return all that can be seen of a fit with shuffling, dropout, a frozen part, metrics and windows."""
         seen = []
@@ -952,7 +948,7 @@ def test_a_validation_inside_a_fit_gives_the_numbers_of_one_outside(runner, batc
 
 
 @pytest.mark.parametrize("job", ["validate", "predict"])
-def test_a_job_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches, job):
+def test_a_job_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches, job, distance):
     class Flaky(Callback):
         on_error = "warn"
 
@@ -1233,7 +1229,7 @@ def test_the_run_has_orcas_names(net, batches):
     assert seen == [5]
 
 
-def test_a_main_callback_may_write_output_and_target(runner, batches):
+def test_a_main_callback_may_write_output_and_target(runner, batches, distance):
     class Main(MainCallback):
         def on_iter_forward(self, runner):
             features, target = runner.batch

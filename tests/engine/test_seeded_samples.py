@@ -11,17 +11,10 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine.rng import rng_kept, seed_all
+from hookpoint.engine.rng import seed_all
 from hookpoint.engine.seeded_samples import SeededSamples, seeded_samples_of
 
 SAMPLES = 6
-
-
-@pytest.fixture(autouse=True)
-def generators():
-    """Leave every generator as it was found."""
-    with rng_kept():
-        yield
 
 
 class Noise(Dataset):

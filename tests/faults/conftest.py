@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -80,3 +81,30 @@ def tally(request):
         request.node.user_properties.append(("faults", [heading, {name: int(number) for name, number in counts.items()}]))
 
     return count
+
+
+@pytest.fixture
+def goes_on(tally):
+    """Start a run again after the last of its processes, see that it ends as if nothing had been, and count that."""
+
+    def check(run, child, heading, **counts):
+        assert run.is_sound, child.log
+        last = run.start()
+        is_lost = last.wait() != 0
+        differences = ["lost"] if is_lost else run.differences(last)
+        tally(heading, **counts, runs=1, lost=is_lost, bitwise_equal=not differences)
+        assert not differences, child.log + last.log
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def events():
+    """Return the events of a name that a run has written."""
+
+    def read(workdir, name):
+        path = workdir / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    return read

@@ -6,7 +6,6 @@ A run is small here, and in this process, so that each of its operations can fai
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -80,11 +79,6 @@ def untimed(rows):
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 
 
-def events(workdir):
-    path = workdir / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def is_harmless(operation):
     """Say whether nobody need know: of the link for people, and of a manifest that is only read to see what may be deleted."""
     is_link = operation.path.endswith("/last") or "/.staging-last-" in operation.path
@@ -109,7 +103,7 @@ def number_of_operations(name, in_background, place):
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("name", FAILING)
 def test_an_operation_that_fails_costs_at_most_a_checkpoint(
-    name, for_good, in_background, chunk, expected, place, tally, caplog
+    name, for_good, in_background, chunk, expected, place, events, tally, caplog
 ):
     numbers = chosen(range(1, number_of_operations(name, in_background, place) + 1), 6)
     went_on = stopped = 0
@@ -125,14 +119,14 @@ def test_an_operation_that_fails_costs_at_most_a_checkpoint(
         if problem is not None:
             stopped += 1
             assert len(problem.splitlines()) > 1, "it says what to do"
-            saved = [event["tags"] for event in events(workdir) if event["event"] == "save"]
+            saved = [event["tags"] for event in events(workdir, "save")]
             assert ["end"] not in saved, "nothing is wrong where the last checkpoint is there"
         else:
             went_on += 1
             assert came_out == expected
             assert is_harmless(fails.hit) or caplog.records, f"{fails.hit} failed, and nobody was told"
             if ".staging-step-" in fails.hit.path:
-                assert "save_failed" in {event["event"] for event in events(workdir)}
+                assert events(workdir, "save_failed")
             assert newest_good(workdir).state["clocks"]["step"] == EPOCHS * BATCHES
         assert fails.hit is not None
         if workdir.exists() and (workdir / "checkpoints").exists():

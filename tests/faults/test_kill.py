@@ -37,7 +37,7 @@ RUNS = times(full=8, sample=1)
 
 @pytest.mark.parametrize("number", range(RUNS))
 @pytest.mark.parametrize("variant", RANDOMLY if FULL else RANDOMLY[:4], ids=str)
-def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, tally):
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, goes_on):
     chance, run, kills = random.Random(f"{variant} {number}"), trial(variant), 0
     for _ in range(MOST_KILLS):
         if not kills or chance.random() < 0.4:
@@ -52,25 +52,15 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant
         if child.ended == 0:
             break
         kills += 1
-    last = run.start()
-    is_lost = last.wait() != 0
-    differences = ["lost"] if is_lost else run.differences(last)
-    kind = "own loop" if variant.kind == "loop" else "Runner"
-    tally(f"kill -9 at random, {kind}", kills=kills, runs=1, lost=is_lost, bitwise_equal=not differences)
-    assert not differences, last.log
+    goes_on(run, child, f"kill -9 at random, {'own loop' if variant.kind == 'loop' else 'Runner'}", kills=kills)
     assert kills > 0
 
 
 @pytest.mark.parametrize(("variant", "site", "step"), EVERYWHERE if FULL else SOMEWHERE, ids=str)
-def test_a_run_that_is_killed_at_a_site_of_a_step_ends_as_if_it_had_not_been(variant, site, step, trial, tally):
+def test_a_run_that_is_killed_at_a_site_of_a_step_ends_as_if_it_had_not_been(variant, site, step, trial, goes_on):
     run = trial(variant)
     child = run.start(site=site, step=step)
     ended = child.wait()
     # After the last step nothing is left to delete: the run ends, and that is all there is to see.
     assert ended == -signal.SIGKILL or (site == "retention" and step > STEPS - 1 and ended == 0), child.log
-    assert run.is_sound, child.log
-    last = run.start()
-    is_lost = last.wait() != 0
-    differences = ["lost"] if is_lost else run.differences(last)
-    tally(f"kill -9 at {site}", kills=ended != 0, runs=1, lost=is_lost, bitwise_equal=not differences)
-    assert not differences, last.log
+    goes_on(run, child, f"kill -9 at {site}", kills=ended != 0)

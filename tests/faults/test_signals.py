@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 from time import monotonic, sleep
@@ -22,24 +21,9 @@ VARIANTS = [
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
-def check(run, child, tally, heading, **counts):
-    """Go on with what a signal has ended, and compare."""
-    assert run.is_sound, child.log
-    last = run.start()
-    is_lost = last.wait() != 0
-    differences = ["lost"] if is_lost else run.differences(last)
-    tally(heading, **counts, runs=1, lost=is_lost, bitwise_equal=not differences)
-    assert not differences, child.log + last.log
-
-
-def events(run):
-    path = run.workdir / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 @pytest.mark.parametrize("number", range(times(full=27, sample=1)))
 @pytest.mark.parametrize("variant", VARIANTS if FULL else VARIANTS[:3], ids=str)
-def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, trial, tally):
+def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, trial, goes_on, events):
     chance, run = random.Random(f"{variant} {number}"), trial(variant)
     sent = signal.SIGINT if number % 4 == 3 else signal.SIGTERM
     child = run.start()
@@ -51,15 +35,15 @@ def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, tria
     assert run.newest()["clocks"]["iteration"] == trained, child.log
     if trained < len(run.whole.steps):
         assert ended == CODES[sent], child.log
-        assert [event["received"] for event in events(run) if event["event"] == "signal"] == [sent.name]
+        assert [event["received"] for event in events(run.workdir, "signal")] == [sent.name]
     else:  # it was over, or about to be, and perhaps nobody listened any more
         assert ended in (CODES[sent], 0, -sent), child.log
-    check(run, child, tally, f"{sent.name} at random", signals=1, saved_at_its_step=1)
+    goes_on(run, child, f"{sent.name} at random", signals=1, saved_at_its_step=1)
 
 
 @pytest.mark.parametrize("number", range(times(full=25, sample=1)))
 @pytest.mark.parametrize("sent", CODES, ids=lambda sent: sent.name)
-def test_the_second_signal_does_not_wait_for_a_slow_disk(sent, number, trial, tally):
+def test_the_second_signal_does_not_wait_for_a_slow_disk(sent, number, trial, goes_on):
     chance, run = random.Random(f"{sent} {number}"), trial()
     child = run.start(slow_from=8, pause=15.0)
     run.wait_until(lambda: "step-00000006" in run.checkpoints)
@@ -71,12 +55,12 @@ def test_the_second_signal_does_not_wait_for_a_slow_disk(sent, number, trial, ta
     assert child.wait() == CODES[sent], child.log
     assert monotonic() - second < 10.0, "as long as the disk takes for a part of one file"
     assert run.newest()["clocks"]["step"] == 6
-    check(run, child, tally, f"{sent.name} twice, in a save", signals=2)
+    goes_on(run, child, f"{sent.name} twice, in a save", signals=2)
 
 
 @pytest.mark.parametrize("number", range(times(full=25, sample=1)))
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
-def test_two_signals_at_random_leave_a_good_checkpoint(in_background, number, trial, tally):
+def test_two_signals_at_random_leave_a_good_checkpoint(in_background, number, trial, goes_on):
     chance, run = random.Random(f"two {in_background} {number}"), trial(Variant(in_background=in_background))
     child = run.start()
     run.wait_until(lambda: run.checkpoints)
@@ -86,12 +70,12 @@ def test_two_signals_at_random_leave_a_good_checkpoint(in_background, number, tr
     child.kill(signal.SIGTERM)
     assert child.wait() in (143, 0, -signal.SIGTERM), child.log
     assert run.newest() is not None
-    check(run, child, tally, "SIGTERM twice", signals=2)
+    goes_on(run, child, "SIGTERM twice", signals=2)
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
 @pytest.mark.parametrize("sent", CODES, ids=lambda sent: sent.name)
-def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, trial, tally):
+def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, trial, goes_on):
     chance, run = random.Random(f"background {sent} {number}"), trial(Variant(in_background=True))
     child = run.start(slow_from=chance.randint(4, 20), pause=0.02)
     run.wait_until(lambda: len(run.checkpoints) > 1)
@@ -100,19 +84,19 @@ def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, tria
     assert child.wait() == CODES[sent], child.log
     trained = max(iteration for iteration, _ in steps_of(run.trace)) + 1
     assert run.newest()["clocks"]["iteration"] == trained, child.log
-    check(run, child, tally, f"{sent.name} during a background save", signals=1)
+    goes_on(run, child, f"{sent.name} during a background save", signals=1)
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
 @pytest.mark.parametrize("variant", VARIANTS[:3] if FULL else VARIANTS[:1], ids=str)
-def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, tally):
+def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, events, tally):
     chance, run = random.Random(f"usr1 {variant} {number}"), trial(variant)
     child = run.start(slow_from=1, pause=0.005)  # so that it is not over when the signal comes
     run.wait_for(chance.uniform(0.0, 0.7))
     sleep(chance.uniform(0.0, 0.02))
     child.kill(signal.SIGUSR1)
     assert child.wait() == 0, child.log
-    manual = [event for event in events(run) if event["event"] == "save" and "manual" in event["tags"]]
+    manual = [event for event in events(run.workdir, "save") if "manual" in event["tags"]]
     assert [event["step"] for event in manual] != []
     assert manual[0]["path"].split("/")[-1] in run.checkpoints, "nobody deletes what a person has asked for"
     differences = run.differences(child)

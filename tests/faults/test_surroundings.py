@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -12,11 +11,6 @@ from scale import chosen, times
 from subject import STEPS, Variant
 
 OF_TRAINING = ("weights", "optimizer", "rates", "generators", "batches")
-
-
-def events(run, name):
-    lines = (run.workdir / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == name]
 
 
 def differences_in_training(run, child):

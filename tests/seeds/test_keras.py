@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from hookpoint import Callback, LambdaCallback, Runner, errors
@@ -204,23 +202,10 @@ def test_reduce_lr_on_plateau_in_a_few_lines():
     assert rates == [1.0, 1.0, 0.2, 0.2, 0.1, 0.1]
 
 
-def digits():
-    """Pictures of 8 by 8 pixels and their labels, few of them: a network soon knows them by heart."""
-    pictures, labels = load_digits(return_X_y=True)
-    return torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
-
-
-def network(callbacks):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, monitors=[], device="cpu")
-
-
-def test_reduce_lr_on_plateau_in_a_fit():
-    inputs, targets = digits()
+def test_reduce_lr_on_plateau_in_a_fit(digits, network):
+    inputs, targets = digits
     reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
-    model = network(callbacks=[reduce_lr])
+    model = Runner(*network(), nn.CrossEntropyLoss(), callbacks=[reduce_lr], monitors=[], device="cpu")
     run = model.fit((inputs[:150], targets[:150]), (inputs[1000:], targets[1000:]), epochs=60, batch_size=50)
 
     rate, best, waited, expected = 0.1, float("inf"), 0, []
@@ -235,11 +220,11 @@ def test_reduce_lr_on_plateau_in_a_fit():
     assert run.optimizer.param_groups[0]["lr"] == 0.001
 
 
-def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing():
+def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing(digits, network):
     """Keras warns in each epoch; here a metric that nothing logs is refused."""
-    inputs, targets = digits()
+    inputs, targets = digits
     reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
-    model = network(callbacks=[reduce_lr])
+    model = Runner(*network(), nn.CrossEntropyLoss(), callbacks=[reduce_lr], monitors=[], device="cpu")
     with pytest.raises(errors.UnknownMetric, match=r"val_loss[^\n]*\n(.*\n)*.*learning_rate, loss"):
         model.fit((inputs[:150], targets[:150]), epochs=2, batch_size=50)
 

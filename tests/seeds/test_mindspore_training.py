@@ -7,7 +7,6 @@ import time
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -23,25 +22,21 @@ def accuracy(outputs, targets):
 
 
 @pytest.fixture(scope="module")
-def digits():
-    """Pictures of 8 by 8 pixels, to train with and to evaluate with."""
-    pictures, labels = load_digits(return_X_y=True)
-    inputs, targets = torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
+def digits(digits):
+    """Pictures to train with and to evaluate with."""
+    inputs, targets = digits
     return (inputs[:1400], targets[:1400]), (inputs[1400:], targets[1400:])
 
 
 @pytest.fixture
-def runner():
+def runner(network):
     """Make what is `Model(network, loss_fn, optimizer, metrics={"accuracy"})` there."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
     def make(callbacks, lr=0.1, **given):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
         options = {"callbacks": callbacks, "metrics": {"accuracy": accuracy}, "device": "cpu", **given}
-        return Runner(network, optimizer, nn.CrossEntropyLoss(), **options)
+        return Runner(*network(lr), nn.CrossEntropyLoss(), **options)
 
     yield make
     torch.set_num_threads(threads)

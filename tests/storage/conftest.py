@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -116,3 +118,17 @@ def flip():
         path.write_bytes(data)
 
     return go
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Run a program in a Python of its own, with warnings as errors; return the lines it prints. `silent`: none to stderr."""
+
+    def run(program, *arguments, silent=False):
+        command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not (silent and done.stderr), done.stderr
+        return done.stdout.splitlines()
+
+    return run

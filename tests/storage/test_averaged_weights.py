@@ -18,7 +18,7 @@ def fit(workdir, *callbacks, model=None):
     return model
 
 
-def same(one, other):
+def same_weights(one, other):
     return sorted(one) == sorted(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -26,15 +26,15 @@ def same(one, other):
 def test_averages_are_found_where_weights_are(path, tmp_path):
     ema = SwapEMAWeights(0.5)
     model = fit(tmp_path, ema)
-    assert same(load_weights(tmp_path / path, averaged=True), ema.weights())
-    assert same(load_weights(tmp_path / path), model.state_dict())
+    assert same_weights(load_weights(tmp_path / path, averaged=True), ema.weights())
+    assert same_weights(load_weights(tmp_path / path), model.state_dict())
 
 
 def test_of_several_one_is_named(tmp_path):
     slow, fast = SwapEMAWeights(0.9, name="slow"), SwapEMAWeights(0.5, name="fast")
     fit(tmp_path, slow, fast)
-    assert same(load_weights(tmp_path, averaged="slow"), slow.weights())
-    assert same(load_weights(tmp_path, averaged="fast"), fast.weights())
+    assert same_weights(load_weights(tmp_path, averaged="slow"), slow.weights())
+    assert same_weights(load_weights(tmp_path, averaged="fast"), fast.weights())
     with pytest.raises(CannotResume, match=r"has several averages.\n  name +one of slow, fast"):
         load_weights(tmp_path, averaged=True)
     with pytest.raises(CannotResume, match=r"has no averages of SwapEMAWeights.\n  name +one of slow, fast"):
@@ -59,7 +59,7 @@ def test_tied_weights_types_and_what_is_frozen(tmp_path):
     ema = SwapEMAWeights(0.5)
     fit(tmp_path, ema, model=model)
     found = load_weights(tmp_path, averaged=True)
-    assert same(found, ema.weights())
+    assert same_weights(found, ema.weights())
     assert torch.equal(found["0.weight"], found["1.weight"])
 
 
@@ -74,4 +74,4 @@ def test_a_mapping_for_each_of_several_models(tmp_path):
                 models["two"](models["one"](batch)).sum().backward()
                 optimizer.step()
     found = load_weights(tmp_path, averaged=True)
-    assert all(same(found[name], ema.weights()[name]) for name in models)
+    assert all(same_weights(found[name], ema.weights()[name]) for name in models)

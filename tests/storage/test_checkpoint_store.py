@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -217,7 +215,7 @@ def test_closing_waits_for_the_background(opened, write, names, gate):
     assert names() == ["last", "step-00000001"]
 
 
-def test_a_process_does_not_end_before_its_background_save_is_done(tmp_path):
+def test_a_process_does_not_end_before_its_background_save_is_done(tmp_path, python):
     program = f"""
 import time
 from hookpoint.core.store import Request
@@ -234,8 +232,7 @@ store = CheckpointStore({str(tmp_path)!r})
 store.open("auto", {{}})
 store.write({{"a": 1}}, step=1, elapsed=0.0, request=Request({{"mine": None}}))
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(program)
     assert read_checkpoint(tmp_path / "checkpoints" / "step-00000001").state == {"a": 1}
 
 

@@ -4,37 +4,46 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from hookpoint.storage.checkpoint_folder import read_checkpoint
 from hookpoint.storage.retention import KeepNewest
 
+# Saves three times, and is killed at the n-th operation of the last: a process for each n, until one is not killed.
 KILLED = """
 import os, signal, sys
 from hookpoint.core.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
 
-workdir, at = sys.argv[1], int(sys.argv[2])
-store = CheckpointStore(workdir)
-store.open("auto", {})
-for step in (1, 2):
-    store.write({"step": step}, step=step, elapsed=0.0, request=Request({"best-x": None}, in_background=False))
-seen = []
+def save(workdir, at):
+    store = CheckpointStore(workdir)
+    store.open("auto", {})
+    for step in (1, 2):
+        store.write({"step": step}, step=step, elapsed=0.0, request=Request({"best-x": None}, in_background=False))
+    seen = []
 
-def kill(operation, proceed):
-    if "best-x" in operation.path and operation.changes:
-        seen.append(operation.name)
-        if len(seen) == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return proceed()
+    def kill(operation, proceed):
+        if "best-x" in operation.path and operation.changes:
+            seen.append(operation.name)
+            if len(seen) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return proceed()
 
-with intercepted(kill):
-    store.write({"step": 3}, step=3, elapsed=0.0, request=Request({"best-x": None}, in_background=False))
-print(len(seen))
+    with intercepted(kill):
+        store.write({"step": 3}, step=3, elapsed=0.0, request=Request({"best-x": None}, in_background=False))
+
+at, code = 0, -signal.SIGKILL
+while code == -signal.SIGKILL:
+    at += 1
+    child = os.fork()
+    if child == 0:
+        save(os.path.join(sys.argv[1], str(at)), at)
+        sys.exit()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(at)
+sys.exit(code)
 """
 
 
@@ -90,20 +99,16 @@ def test_a_link_that_fails_leaves_the_old_one_and_the_checkpoint_good(opened, wr
     assert step_of(best) == 4
 
 
-def test_wherever_a_kill_comes_the_next_start_heals_it(tmp_path, opened):
-    at, killed = 0, True
-    while killed:
-        at += 1
+def test_wherever_a_kill_comes_the_next_start_heals_it(tmp_path, opened, python):
+    (last,) = map(int, python(KILLED, tmp_path))
+    assert last > 6
+    for at in range(1, last + 1):
         workdir = tmp_path / str(at)
-        done = subprocess.run([sys.executable, "-c", KILLED, workdir, str(at)], capture_output=True, text=True, check=False)
-        assert done.returncode in (0, -9), done.stderr
-        killed = done.returncode == -9
         store = opened("must", workdir=workdir)
         best = workdir / "checkpoints" / "best-x"
         assert store.resumed.state["step"] == read_checkpoint(best).state["step"] == 3
         assert sorted(os.listdir(workdir / "checkpoints")) == ["best-x", "last", *(f"step-0000000{step}" for step in (1, 2, 3))]
         store.close()
-    assert at > 6
 
 
 @pytest.mark.parametrize("how", ["gone", "half", "old", "no-manifest"])

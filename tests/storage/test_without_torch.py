@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 HIDDEN = """
@@ -14,14 +11,11 @@ Finder.find_spec = lambda name, *where: None if name.partition(".")[0] in {names
 
 
 @pytest.fixture
-def without():
+def without(python):
     """Run a program where these packages cannot be found, and return what it prints."""
 
     def go(names, program):
-        program = HIDDEN.format(names=set(names)) + program
-        done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        return python(HIDDEN.format(names=set(names)) + program)
 
     return go
 
@@ -101,33 +95,38 @@ except CannotResume as error:
     assert names() == ["last", "step-00000001"]
 
 
-@pytest.mark.parametrize("stops_at", [2, 5], ids=["in-an-epoch", "between-epochs"])
-def test_a_run_that_was_saved_before_torch_was_imported_goes_on_with_it(stops_at, tmp_path):
-    program = f"""
-import random
+BEFORE_AND_AFTER = """
+import os, random, sys
 from hookpoint import Loop, callbacks as cb
 
-seen = []
-def train(stops_at=None):
-    with Loop([cb.ModelSaver()], workdir={str(tmp_path / "run")!r}, extra_callbacks=[], monitors=[]) as run:
+def train(seed, stops_at=None, **options):
+    seen = []
+    random.seed(seed)
+    with Loop(extra_callbacks=[], monitors=[], **options) as run:
         for epoch in run.epochs(2):
             for batch in run.batches(random.sample(range(5), 5)):
                 seen.append((epoch, batch, random.random()))
                 if len(seen) == stops_at:
                     run.stop()
-random.seed(3)
-train(stops_at={stops_at})
+    return seen
+
+def saved(stops_at):
+    return {"callbacks": [cb.ModelSaver()], "workdir": os.path.join(sys.argv[1], str(stops_at))}
+
+begun = {stops_at: train(3, stops_at, **saved(stops_at)) for stops_at in (2, 5)}
 import torch
-random.seed(4)
-train()
-resumed = list(seen)
-random.seed(3)
-seen.clear()
-with Loop(extra_callbacks=[], monitors=[]) as run:
-    for epoch in run.epochs(2):
-        for batch in run.batches(random.sample(range(5), 5)):
-            seen.append((epoch, batch, random.random()))
-print(resumed == seen, len(seen))
+whole = train(3)
+for stops_at, seen in begun.items():
+    print(stops_at, seen + train(4, **saved(stops_at)) == whole, len(whole))
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "True 10\n"), done.stderr
+
+
+@pytest.fixture(scope="module")
+def before_and_after(python, tmp_path_factory):
+    """Stop two runs, import torch, and go on with them, in one process; return what it printed."""
+    return python(BEFORE_AND_AFTER, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("stops_at", [2, 5], ids=["in-an-epoch", "between-epochs"])
+def test_a_run_that_was_saved_before_torch_was_imported_goes_on_with_it(stops_at, before_and_after):
+    assert f"{stops_at} True 10" in before_and_after

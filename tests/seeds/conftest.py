@@ -1,0 +1,27 @@
+"""What the tests of other projects' callbacks share: pictures of digits, and a small network that reads them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """Pictures of 8 by 8 pixels, and their labels."""
+    pictures, labels = load_digits(return_X_y=True)
+    return torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
+
+
+@pytest.fixture
+def network():
+    """Make a network that reads digits, the same every time, and its optimizer."""
+
+    def make(lr=0.1):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+    return make
