@@ -15,11 +15,15 @@ endif
 
 TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
 PINNED := pyproject.toml constraints.txt
-PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+# Python compiles what is imported when it is; compiling all of torch takes a minute.
+PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
+
+# Compiled modules are kept, whatever the shell says: each process of the tests would compile everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel lint bench bench-parallel bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel lint style bench bench-parallel bench-peers docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,8 +31,9 @@ help: ## list the targets
 demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
 	@$(VENV)/bin/hookpoint demo
 
-test: lint ## lint, then run the tests (eight minutes on two cores)
-	@$(PY) -m pytest -n auto --dist worksteal
+test: style ## check style and types, and run the tests (eight minutes on two cores)
+	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
+	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 
 test-all: lint ## lint, then run every test: the slow ones too, every kill point, more generated examples
 	@$(PY) -m pytest -n auto --dist worksteal -m ''
@@ -39,10 +44,12 @@ faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (
 test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
 
-lint: $(VENV)/.stamp-dev ## check style, formatting and types
+lint: style ## check style, formatting and types
+	@$(PY) -m mypy
+
+style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
-	@$(PY) -m mypy
 
 bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory and saving
 	@$(PY) benchmarks/dispatch.py

@@ -38,6 +38,20 @@ def pytest_configure(config):
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items):
+    """Mark as slow what `thin` leaves out of the cases of a test."""
+    cases = {}
+    for item in items:
+        for mark in item.iter_markers("thin"):
+            cases.setdefault((item.parent.nodeid, item.originalname, mark.args[0]), []).append(item)
+    for (_, _, number), all_cases in cases.items():
+        chosen = _spread(all_cases, number)
+        for item in all_cases:
+            if item not in chosen:
+                item.add_marker("slow")
+
+
 def _has_room(folder):
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_BYTES
 
@@ -48,11 +62,15 @@ def spread(pytestconfig):
 
     def choose(cases, number):
         cases = list(cases)
-        if pytestconfig.option.markexpr != QUICK or number >= len(cases):
-            return cases
-        return [cases[round(place * (len(cases) - 1) / (number - 1))] for place in range(number)]
+        return _spread(cases, number) if pytestconfig.option.markexpr == QUICK else cases
 
     return choose
+
+
+def _spread(cases, number):
+    if number >= len(cases):
+        return cases
+    return [cases[round(place * (len(cases) - 1) / (number - 1))] for place in range(number)]
 
 
 class Cut(Exception):

@@ -98,6 +98,7 @@ ODD = {
 }
 
 
+@pytest.mark.thin(9)
 @pytest.mark.parametrize("log", [True, False])
 @pytest.mark.parametrize("numbers", ODD.values(), ids=ODD)
 def test_odd_values_are_drawn_without_a_warning(values, subject, tmp_path, numbers, log):
