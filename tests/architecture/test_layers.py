@@ -15,7 +15,8 @@ import hookpoint
 
 SOURCE = Path(hookpoint.__file__).parent
 
-EVERYTHING = frozenset({"core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "cli", "presets"})
+LAYERS = ("core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "run_folder", "cli", "presets")
+EVERYTHING = frozenset(LAYERS)
 MAY_IMPORT = {
     "core": {"core"},
     "callbacks": {"callbacks", "core", "monitors", "storage"},  # users find monitors among the callbacks
@@ -23,6 +24,7 @@ MAY_IMPORT = {
     "storage": {"storage", "core"},
     "parallel": {"parallel", "core"},
     "plots": {"plots", "core"},
+    "run_folder": {"run_folder", "core", "storage", "plots"},
     "engine": {"engine", "core", "storage", "parallel"},
     "cli": EVERYTHING,
     "presets": EVERYTHING,
@@ -188,7 +190,7 @@ def test_a_breach_is_seen(tree, file, text):
     [
         (
             "core/run",
-            "import os\nfrom collections.abc import Iterable\nfrom hookpoint.core.loop import Loop\nfrom .loop import Loop",
+            "import os\nfrom collections import abc\nfrom hookpoint.core.loop import Loop\nfrom .loop import Loop",
         ),
         ("core/run", "from hookpoint._version import __version__"),
         ("callbacks/saver", "from hookpoint.storage.write import write\nimport torch"),

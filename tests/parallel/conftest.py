@@ -45,6 +45,12 @@ class Outcome:
         self.status, self.printed = status, printed
 
 
+@pytest.fixture
+def scripts(monkeypatch):
+    """Let the test import the scripts that processes run."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+
+
 @pytest.fixture(scope="session")
 def nursery():
     """Return the process that others are forks of; it is started when it is first asked."""

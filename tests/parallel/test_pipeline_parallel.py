@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -147,7 +146,7 @@ def test_stages_train_as_one_process_does(launch, ranks):
             assert is_near(flat(joined), flat(expected[kind]), limit)
 
 
-def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, monkeypatch):
+def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, scripts):
     def save_and_go_on(folder):
         from staged import RANK, train
 
@@ -178,7 +177,6 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, mo
     assert results[0]["whole"]["weights"] != results[1]["whole"]["weights"]
     assert verify(tmp_path / "run").ok
 
-    monkeypatch.syspath_prepend(Path(__file__).with_name("scripts"))
     from staged import network, train
 
     dense = network().eval()

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any
 
 # What a training imports sooner or later, each time anew in each fork if it is not here.
@@ -45,7 +45,7 @@ def prepare() -> None:
             import_module(name)
     for name in PACKAGES:
         package = import_module(name)
-        for module in iter_modules(package.__path__, f"{name}."):
+        for module in walk_packages(package.__path__, f"{name}."):
             import_module(module.name)
 
 
