@@ -83,6 +83,14 @@ def blocked():
     return tell
 
 
+@pytest.mark.skipif("fork" not in METHODS, reason="nothing is forked here")
+def test_a_process_that_is_stopped_at_once_ends(train_public):
+    for _ in range(10):
+        one = process(sleep, "fork")
+        train_public([StartProcOrThread(one)], batches=None)
+        assert one.exitcode == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(train_public, method, blocked):
     one = process(sleep, method)

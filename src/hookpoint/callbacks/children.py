@@ -144,12 +144,24 @@ def _reset_signals_after_fork() -> None:
     global _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=_reset_signals)
+        os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
+
+
+def _hold_signals() -> None:
+    """Let signals wait until the new process has its own handlers: one that comes before would be lost."""
+    if getattr(_forking, "is_ours", False):
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in KEPT_FROM_CHILDREN])
+
+
+def _release_signals() -> None:
+    if getattr(_forking, "is_ours", False):
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _reset_signals() -> None:
     if getattr(_forking, "is_ours", False):
-        _forking.is_ours = False
         for name in KEPT_FROM_CHILDREN:
             if callable(signal.getsignal(getattr(signal, name))):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
+        _release_signals()
+        _forking.is_ours = False
