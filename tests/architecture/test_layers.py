@@ -177,8 +177,8 @@ def tree(tmp_path):
         ("core/run", "try:\n    import os\nexcept ImportError:\n    import numpy"),
         ("core/run", "from ..engine import step"),
         ("callbacks/saver", "from hookpoint.engine import step"),
-        ("storage/write", "from hookpoint.callbacks.saver import Saver"),
-        ("engine/step", "from hookpoint.callbacks.saver import Saver"),
+        ("storage/write", "from hookpoint.callbacks._shared.saver import Saver"),
+        ("engine/step", "from hookpoint.callbacks._shared.saver import Saver"),
     ],
 )
 def test_a_breach_is_seen(tree, file, text):

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hookpoint import Every, Runner
 from hookpoint.callbacks import DumpTensorAsImage, ModelSaver, TFEventWriter
-from hookpoint.callbacks import extras as extras_of_callbacks
+from hookpoint.callbacks._shared import extras as extras_of_callbacks
 from hookpoint.core.errors import BadLoop, BadValue
 
 

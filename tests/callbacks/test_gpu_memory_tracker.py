@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from hookpoint.callbacks import GPUMemoryTracker, extras
+from hookpoint.callbacks import GPUMemoryTracker
+from hookpoint.callbacks._shared import extras
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import Loop
 

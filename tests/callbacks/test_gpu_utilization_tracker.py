@@ -5,7 +5,8 @@ import threading
 import pytest
 import torch
 
-from hookpoint.callbacks import GPUUtilizationTracker, extras, gpu_utilization_tracker
+from hookpoint.callbacks import GPUUtilizationTracker, gpu_utilization_tracker
+from hookpoint.callbacks._shared import extras
 from hookpoint.core.loop import Loop
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from hookpoint.callbacks import extras
+from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.gpus import open_gpus, visible
 from hookpoint.core.errors import BadLoop
 

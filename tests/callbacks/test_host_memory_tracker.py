@@ -7,7 +7,8 @@ import sys
 import psutil
 import pytest
 
-from hookpoint.callbacks import HostMemoryTracker, extras
+from hookpoint.callbacks import HostMemoryTracker
+from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.host_memory_tracker import GB, taken_bytes
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from hookpoint.callbacks import progress_display
+from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.callbacks.progress_display import PlainDisplay, choose_display
-from hookpoint.callbacks.progress_view import View
 from hookpoint.core import terminal
 
 VIEW = View("train", 5, 10, epoch=1)
@@ -30,7 +30,7 @@ def test_an_epoch_gets_a_plain_line_only_if_it_took_longer_than_the_lines_are_ap
 PROGRAM = """
 import os, sys
 from hookpoint.callbacks.progress_display import choose_display
-from hookpoint.callbacks.progress_view import View
+from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.core import terminal
 display = choose_display(0.25, 30)
 """

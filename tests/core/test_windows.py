@@ -21,7 +21,7 @@ from hookpoint.callbacks import (
     StopAtThreshold,
     TopKSaver,
 )
-from hookpoint.callbacks.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.loop import Loop
 from hookpoint.core.moment import Moment
 from hookpoint.core.store import Checkpoint, Kept, Saved

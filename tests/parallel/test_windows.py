@@ -6,7 +6,7 @@ from __future__ import annotations
 def test_all_values_count_one_log_step_late_as_means_of_all_processes(launch):
     def reads():
         from hookpoint import Every, Loop
-        from hookpoint.callbacks.metric_watcher import MetricWatcher
+        from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 
         class Watches(MetricWatcher):
             def __init__(self, **options):
@@ -63,7 +63,7 @@ def test_a_team_that_is_killed_sees_the_same_bits_when_it_resumes(launch, tmp_pa
 
         from hookpoint import Every, Loop
         from hookpoint.callbacks import ModelSaver
-        from hookpoint.callbacks.metric_watcher import MetricWatcher
+        from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 
         class Watches(MetricWatcher):
             def __init__(self, **options):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
 from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles
 from hookpoint.callbacks.measured_steps import MeasuredSteps
-from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import is_compiled, named_modules
 from hookpoint.callbacks.tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.sharded_tensors import whole
+from hookpoint.callbacks._shared.sharded_tensors import whole
 from hookpoint.callbacks.weight_average import WeightAverage
 from hookpoint.callbacks.weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback import Callback

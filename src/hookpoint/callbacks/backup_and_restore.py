@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
-from hookpoint.callbacks.saver import Saver, positive, refuse_place
+from hookpoint.callbacks._shared.saver import Saver, positive, refuse_place
 from hookpoint.core.errors import text
 from hookpoint.core.when import Every
 from hookpoint.storage.retention import KeepNewest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.callbacks.best import Best, Mode
 from hookpoint.callbacks.best_watch import BestWatch
-from hookpoint.callbacks.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.saver import measured
+from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.best import Best, Mode
-from hookpoint.callbacks.new_values import NewValues
-from hookpoint.callbacks.saver import measured
 
 if TYPE_CHECKING:
     from hookpoint.core.callback import Callback

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.outputs import Source, outputs_of, read, targets_of, vector
+from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.ratio import Ratio
 from hookpoint.core.errors import BadValue, text
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.late_floats import LateFloats
-from hookpoint.callbacks.numerics import bad_ones, largest
+from hookpoint.callbacks._shared.async_scalars import LateFloats
+from hookpoint.callbacks._shared.numerics import bad_ones, largest
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, NotFinite, text
 from hookpoint.core.parts import named_parameters

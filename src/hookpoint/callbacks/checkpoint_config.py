@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks.saver import positive
+from hookpoint.callbacks._shared.saver import positive
 from hookpoint.core.errors import text
 from hookpoint.core.store import Keep
 from hookpoint.core.when import Every, When

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.outputs import Source, named, outputs_of, read, targets_of, vector
+from hookpoint.callbacks._shared.outputs import Source, named, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.ratio import Ratio
 from hookpoint.callbacks.top_classes import wrong_in_top
 

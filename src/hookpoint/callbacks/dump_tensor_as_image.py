@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number
-from hookpoint.callbacks.extras import optional
-from hookpoint.callbacks.late_array import as_of_now
+from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.async_array import as_of_now
+from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.pictures import Pictures, png
 from hookpoint.callbacks.tensor_dumps import TensorDumps
 from hookpoint.callbacks.tensor_reader import TensorReader

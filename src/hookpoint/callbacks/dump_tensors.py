@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.extras import optional
-from hookpoint.callbacks.late_array import as_of_now
+from hookpoint.callbacks._shared.async_array import as_of_now
+from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.tensor_archive import archive, archive_keys
 from hookpoint.callbacks.tensor_dumps import TensorDumps
 from hookpoint.callbacks.tensor_reader import TensorReader

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.saver import is_claimed, measured
+from hookpoint.callbacks._shared.sharded_tensors import whole_state
+from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
 from hookpoint.callbacks.best import Best, mode_of
-from hookpoint.callbacks.metric_watcher import MetricWatcher
-from hookpoint.callbacks.new_values import is_current, told_apart
 from hookpoint.callbacks.patience import Patience
-from hookpoint.callbacks.saver import is_claimed, measured
-from hookpoint.callbacks.sharded_tensors import whole_state
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import has_state, load_state, state_of
 from hookpoint.core.terminal import say

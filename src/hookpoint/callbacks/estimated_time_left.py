@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import whole
-from hookpoint.callbacks.progress_view import clock
+from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.progress_view import clock
 from hookpoint.core.callback import Callback
 from hookpoint.core.terminal import say
 

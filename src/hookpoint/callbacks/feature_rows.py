@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hookpoint.callbacks.late_array import LateArray
+from hookpoint.callbacks._shared.async_array import LateArray
 from hookpoint.core.errors import BadLoop, text
 
 UNDER_WAY = 2  # batches whose copies nobody waits for yet

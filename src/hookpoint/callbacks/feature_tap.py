@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import named_modules
 from hookpoint.callbacks.feature_rows import FeatureRows
 from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles
-from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import named_modules
 from hookpoint.callbacks.tensor_stats import first_tensor
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, CompileError, text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.automatic_gc import AUTOMATIC
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text

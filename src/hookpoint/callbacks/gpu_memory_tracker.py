@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import devices_given
-from hookpoint.callbacks.extras import optional, say_once
+from hookpoint.callbacks._shared.arguments import devices_given
+from hookpoint.callbacks._shared.extras import optional, say_once
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import devices_given
+from hookpoint.callbacks._shared.arguments import devices_given
 from hookpoint.callbacks.gpus import Gpus, open_gpus
 from hookpoint.callbacks.sampler import Averages, Sampler
 from hookpoint.core.callback import Callback

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hookpoint.callbacks.extras import optional, say_once
+from hookpoint.callbacks._shared.extras import optional, say_once
 from hookpoint.core.errors import BadLoop, text
 
 

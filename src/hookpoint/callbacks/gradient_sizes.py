@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hookpoint.callbacks.numerics import largest
-from hookpoint.callbacks.sharded_tensors import gathered, here, is_apart, is_sharded
+from hookpoint.callbacks._shared.numerics import largest
+from hookpoint.callbacks._shared.sharded_tensors import gathered, here, is_apart, is_sharded
 
 LEAST_NORM = 1e-12  # of weights, so that those that are all 0 have a ratio, too
 

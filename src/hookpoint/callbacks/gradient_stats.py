@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_other_layers
+from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.measured_steps import MeasuredSteps
-from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import chosen_parameters, has_other_layers
-from hookpoint.callbacks.step_gradients import step_gradients
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

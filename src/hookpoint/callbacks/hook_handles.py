@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
+from hookpoint.callbacks._shared.named_modules import is_compiled
 from hookpoint.callbacks.hook_call import HookCall
-from hookpoint.callbacks.named_modules import is_compiled
 
 logger = logging.getLogger("hookpoint")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.extras import optional
+from hookpoint.callbacks._shared.extras import optional
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:

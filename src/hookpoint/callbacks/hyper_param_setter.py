@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.setting import Setting
+from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.callback import Callback
 from hookpoint.core.hyper import HyperParam
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.late_floats import LateFloats
+from hookpoint.callbacks._shared.async_scalars import LateFloats
 from hookpoint.core.errors import MissingMetric
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:

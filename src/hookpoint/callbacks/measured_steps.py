@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:

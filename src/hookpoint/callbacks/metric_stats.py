@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.outputs import number, outputs_of, targets_of
+from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.ratio import Ratio
 
 if TYPE_CHECKING:

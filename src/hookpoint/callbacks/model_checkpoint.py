@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, positive, refuse_place
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.best_watch import BestWatch
 from hookpoint.callbacks.checkpoint_config import CheckpointConfig
-from hookpoint.callbacks.saver import Saver, is_in_training, named, positive, refuse_place
 from hookpoint.core.errors import text
 from hookpoint.core.store import Keep
 from hookpoint.core.when import Every

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hookpoint.callbacks.sharded_tensors import is_sharded
+from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.core.current import CURRENT
 
 GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.saver import Saver, named, positive, refuse_place
+from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
 from hookpoint.core.store import Keep
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import has_other_layers, named_modules
 from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles, Registered
-from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import has_other_layers, named_modules
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.outputs import named
+from hookpoint.callbacks._shared.outputs import named
 from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.plain_names import plain_name
 from hookpoint.core.spelling import near_miss

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hookpoint.callbacks.progress_view import clock
+from hookpoint.callbacks._shared.progress_view import clock
 from hookpoint.core.secrets import masked
 from hookpoint.core.terminal import printable
 

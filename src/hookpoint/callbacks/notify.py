@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.saver import named, positive
+from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.best import Best, mode_of
-from hookpoint.callbacks.new_values import NewValues
 from hookpoint.callbacks.news import News, blame, command, news, tidy
 from hookpoint.callbacks.news_way import NewsWay
 from hookpoint.callbacks.outbox import Outbox
-from hookpoint.callbacks.saver import named, positive
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

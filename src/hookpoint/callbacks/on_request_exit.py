@@ -12,7 +12,7 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.saver import refuse_place
+from hookpoint.callbacks._shared.saver import refuse_place
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import chosen_parameters
+from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.callbacks.hook_call import HookCall
 from hookpoint.callbacks.hook_handles import HookHandles, Registered
 from hookpoint.callbacks.module_hooks import functions_given
-from hookpoint.callbacks.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks.named_modules import chosen_parameters
-from hookpoint.callbacks.sharded_tensors import is_sharded
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from hookpoint.callbacks.input_images import CHANNELS, MOST_IMAGES
+from hookpoint.callbacks._shared.input_images import CHANNELS, MOST_IMAGES
 from hookpoint.core.errors import BadValue, text
 
 

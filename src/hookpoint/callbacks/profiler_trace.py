@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import whole
-from hookpoint.callbacks.extras import optional
+from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.profiler_window import ProfilerWindow
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Protocol
 
-from hookpoint.callbacks.progress_view import View, as_html, as_line, as_text
+from hookpoint.callbacks._shared.progress_view import View, as_html, as_line, as_text
 from hookpoint.core import terminal
 
 

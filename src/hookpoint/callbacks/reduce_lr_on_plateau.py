@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.best import mode_of
-from hookpoint.callbacks.metric_watcher import MetricWatcher
 from hookpoint.callbacks.plateau import Plateau
-from hookpoint.callbacks.setting import Setting
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam
 from hookpoint.core.terminal import say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.outputs import named, number
+from hookpoint.callbacks._shared.outputs import named, number
 from hookpoint.callbacks.ratio import Ratio
 from hookpoint.core.errors import MissingOutput
 

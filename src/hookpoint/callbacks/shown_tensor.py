@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks.late_array import LateArray
+from hookpoint.callbacks._shared.async_array import LateArray
 
 
 class ShownTensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensor_reader import TensorReader
 from hookpoint.core.metrics import Floats, Mean, floats_one_by_one, held
 

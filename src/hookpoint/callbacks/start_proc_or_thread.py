@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks import children
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

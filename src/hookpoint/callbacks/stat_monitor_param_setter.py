@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number, whole
-from hookpoint.callbacks.metric_watcher import MetricWatcher
-from hookpoint.callbacks.setting import Setting
+from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.stagnation import Stagnation
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam

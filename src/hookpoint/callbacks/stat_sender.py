@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.saver import named, positive
 from hookpoint.callbacks.command import Command
 from hookpoint.callbacks.command_way import CommandWay
 from hookpoint.callbacks.outbox import Outbox, Way
-from hookpoint.callbacks.saver import named, positive
 from hookpoint.callbacks.template import Value
 from hookpoint.callbacks.url_way import UrlWay
 from hookpoint.core.callback import Callback

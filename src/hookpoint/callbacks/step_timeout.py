@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks.stacks import stacks
 from hookpoint.callbacks.step_too_slow import StepTooSlow
 from hookpoint.callbacks.step_watch import StepWatch

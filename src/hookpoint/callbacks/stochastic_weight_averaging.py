@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.named_modules import has_other_layers
+from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.averaged_weights import AveragedWeights
 from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
-from hookpoint.callbacks.named_modules import has_other_layers
-from hookpoint.callbacks.setting import Setting
 from hookpoint.callbacks.swa_schedule import SWASchedule
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.plain_names import plain_name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks.best import mode_of
-from hookpoint.callbacks.metric_watcher import MetricWatcher
 
 if TYPE_CHECKING:
     from typing import Unpack

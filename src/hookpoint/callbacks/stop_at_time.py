@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.arguments import number
+from hookpoint.callbacks._shared.arguments import number
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookpoint.callbacks.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks.averaged_weights import AveragedWeights
 from hookpoint.callbacks.weight_swap import changed, version_of
 from hookpoint.core.errors import text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.shown_tensor import ShownTensor
 from hookpoint.callbacks.tensor_reader import TensorReader
 from hookpoint.core.terminal import printable, say

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.callbacks.numerics import largest
+from hookpoint.callbacks._shared.numerics import largest
 
 STATS = ("mean", "std", "zeros", "max")
 

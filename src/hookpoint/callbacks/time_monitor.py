@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.arguments import whole
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.timed import Timed
 from hookpoint.core.terminal import say
 

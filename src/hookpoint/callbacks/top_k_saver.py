@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.callbacks._shared.saver import Saver, is_claimed, is_in_training, measured, named
+from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.best import Best, mode_of
-from hookpoint.callbacks.new_values import NewValues
-from hookpoint.callbacks.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks.top_k import TopK
 from hookpoint.storage.retention import KeepNewest
 

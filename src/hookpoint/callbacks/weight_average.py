@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookpoint.callbacks.sharded_tensors import here, is_sharded, part_like
+from hookpoint.callbacks._shared.sharded_tensors import here, is_sharded, part_like
 from hookpoint.core.parts import named_parameters
 from hookpoint.core.plain_names import plain_name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hookpoint.callbacks.sharded_tensors import here
+from hookpoint.callbacks._shared.sharded_tensors import here
 from hookpoint.core.errors import BadLoop, text
 
 

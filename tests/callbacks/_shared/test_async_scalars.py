@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.late_floats import MOST_WAITING, LateFloats, is_on_host
+from hookpoint.callbacks._shared.async_scalars import MOST_WAITING, LateFloats, is_on_host
 
 
 class Distant:

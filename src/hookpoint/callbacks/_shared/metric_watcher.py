@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.new_values import NewValues
+from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
-from hookpoint.callbacks.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.errors import MissingMetric
 from hookpoint.core.loop import Loop
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.input_images import images_in
+from hookpoint.callbacks._shared.input_images import images_in
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, numpy.asarray], ids=["torch", "numpy"])

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from hookpoint.callbacks import extras
-from hookpoint.callbacks.extras import optional, say_once
+from hookpoint.callbacks._shared import extras
+from hookpoint.callbacks._shared.extras import optional, say_once
 
 
 @pytest.fixture(autouse=True)

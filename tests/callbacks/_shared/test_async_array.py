@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.late_array import LateArray, as_of_now
+from hookpoint.callbacks._shared.async_array import LateArray, as_of_now
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])

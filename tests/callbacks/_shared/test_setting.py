@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hookpoint import Callback, ObjAttrParam
-from hookpoint.callbacks.setting import Setting
+from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.loop import Loop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hookpoint.callbacks.named_modules import is_compiled, named_modules, named_parameters
+from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules, named_parameters
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.plain_names import COMPILED, plain_name
 
 if TYPE_CHECKING:
-    from hookpoint.callbacks.name_pattern import NamePattern
+    from hookpoint.callbacks._shared.name_pattern import NamePattern
     from hookpoint.core.run import Run
 
 

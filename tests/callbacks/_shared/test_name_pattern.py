@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hookpoint.callbacks.name_pattern import NamePattern
+from hookpoint.callbacks._shared.name_pattern import NamePattern
 from hookpoint.core.errors import BadLoop
 
 NAMES = ["", "conv1", "conv1.norm", "layers.0.linear1", "layers.0.linear2", "layers.1.linear1", "head"]

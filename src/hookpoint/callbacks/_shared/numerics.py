@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from hookpoint.callbacks.late_floats import LateFloats
-from hookpoint.callbacks.sharded_tensors import here
+from hookpoint.callbacks._shared.async_scalars import LateFloats
+from hookpoint.callbacks._shared.sharded_tensors import here
 
 MOST_NAMED = 3
 

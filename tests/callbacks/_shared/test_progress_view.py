@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hookpoint.callbacks.progress_view import View, as_html, as_line, as_text, clock
+from hookpoint.callbacks._shared.progress_view import View, as_html, as_line, as_text, clock
 
 NUMBERS = (("loss", 0.123456), ("accuracy", 0.875))
 HALFWAY = View("train", 50, 100, epoch=3, max_epochs=10, rate=12.5, values=NUMBERS)

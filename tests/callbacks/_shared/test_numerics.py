@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.numerics import bad_ones, largest
+from hookpoint.callbacks._shared.numerics import bad_ones, largest
 
 KINDS = [torch.tensor, numpy.array, lambda values: values[0]]
 

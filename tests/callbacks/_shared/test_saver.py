@@ -8,7 +8,7 @@ import pytest
 import hookpoint
 from hookpoint import Callback, Every, callbacks
 from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
-from hookpoint.callbacks.saver import Saver
+from hookpoint.callbacks._shared.saver import Saver
 from hookpoint.core.errors import CompileError, NothingToSaveTo
 from hookpoint.core.loop import Loop
 
