@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.checkpoint_config import CheckpointConfig as CheckpointConfig
     from hookpoint.callbacks.classification_error import ClassificationError as ClassificationError
+    from hookpoint.callbacks.debug.inject_shell import InjectShell as InjectShell
+    from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
     from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
     from hookpoint.callbacks.early_stopping import EarlyStopping as EarlyStopping
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.hyper_param_setter_with_func import HyperParamSetterWithFunc as HyperParamSetterWithFunc
     from hookpoint.callbacks.inference_runner import InferenceRunner as InferenceRunner
     from hookpoint.callbacks.inferencer import Inferencer as Inferencer
-    from hookpoint.callbacks.inject_shell import InjectShell as InjectShell
     from hookpoint.callbacks.learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
     from hookpoint.callbacks.loss_monitor import LossMonitor as LossMonitor
     from hookpoint.callbacks.max_saver import MaxSaver as MaxSaver
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.send_stat import SendStat as SendStat
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
-    from hookpoint.callbacks.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.stat_monitor_param_setter import StatMonitorParamSetter as StatMonitorParamSetter
     from hookpoint.callbacks.step_timeout import StepTimeout as StepTimeout
     from hookpoint.callbacks.step_too_slow import StepTooSlow as StepTooSlow

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hookpoint.callbacks import trigger_file
-from hookpoint.callbacks.trigger_file import TriggerFile
+from hookpoint.callbacks.debug import _trigger_file as trigger_file
+from hookpoint.callbacks.debug._trigger_file import TriggerFile
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookpoint.callbacks import children
 from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks.debug import _processes as children
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

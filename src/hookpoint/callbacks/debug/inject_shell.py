@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookpoint.callbacks import shells
+from hookpoint.callbacks.debug import _shells as shells
+from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress_bar import ProgressBar
-from hookpoint.callbacks.trigger_file import TriggerFile
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

@@ -14,7 +14,8 @@ from time import monotonic
 
 import pytest
 
-from hookpoint.callbacks import InjectShell, shells
+from hookpoint.callbacks import InjectShell
+from hookpoint.callbacks.debug import _shells as shells
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import Loop
 
@@ -272,7 +273,7 @@ def test_what_is_no_file_of_ones_own_opens_nothing(train_with_file, tmp_path, mo
 
 def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog):
     calls = opened(monkeypatch)
-    monkeypatch.setattr("hookpoint.callbacks.trigger_file.os.geteuid", lambda: 12345)
+    monkeypatch.setattr("hookpoint.callbacks.debug._trigger_file.os.geteuid", lambda: 12345)
     train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
     assert calls == []
     assert "belongs to user" in caplog.text

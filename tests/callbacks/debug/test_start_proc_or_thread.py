@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hookpoint.callbacks import JSONWriter, StartProcOrThread, start_proc_or_thread
+from hookpoint.callbacks import JSONWriter, StartProcOrThread
+from hookpoint.callbacks.debug import start_proc_or_thread
 
 SECONDS = 20.0
 METHODS = ["spawn", "forkserver", *(["fork"] if hasattr(os, "fork") else [])]

@@ -1,0 +1,1 @@
+"""A shell inside a run, and processes beside it."""
