@@ -29,11 +29,18 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.gradient_stats import GradientStats as GradientStats
     from hookpoint.callbacks.hook_trace import HookTrace as HookTrace
     from hookpoint.callbacks.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
-    from hookpoint.callbacks.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
-    from hookpoint.callbacks.hyper_param_setter_with_func import HyperParamSetterWithFunc as HyperParamSetterWithFunc
+    from hookpoint.callbacks.hyper_params.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
+    from hookpoint.callbacks.hyper_params.hyper_param_setter_with_func import (
+        HyperParamSetterWithFunc as HyperParamSetterWithFunc,
+    )
+    from hookpoint.callbacks.hyper_params.learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
+    from hookpoint.callbacks.hyper_params.reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+    from hookpoint.callbacks.hyper_params.scheduled_hyper_param_setter import (
+        ScheduledHyperParamSetter as ScheduledHyperParamSetter,
+    )
+    from hookpoint.callbacks.hyper_params.stat_monitor_param_setter import StatMonitorParamSetter as StatMonitorParamSetter
     from hookpoint.callbacks.inference_runner import InferenceRunner as InferenceRunner
     from hookpoint.callbacks.inferencer import Inferencer as Inferencer
-    from hookpoint.callbacks.learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
     from hookpoint.callbacks.loss_monitor import LossMonitor as LossMonitor
     from hookpoint.callbacks.max_saver import MaxSaver as MaxSaver
     from hookpoint.callbacks.max_steps import MaxSteps as MaxSteps
@@ -49,15 +56,12 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.profiler_trace import ProfilerTrace as ProfilerTrace
     from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar
-    from hookpoint.callbacks.reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.scalar_stats import ScalarStats as ScalarStats
-    from hookpoint.callbacks.scheduled_hyper_param_setter import ScheduledHyperParamSetter as ScheduledHyperParamSetter
     from hookpoint.callbacks.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.send_stat import SendStat as SendStat
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
-    from hookpoint.callbacks.stat_monitor_param_setter import StatMonitorParamSetter as StatMonitorParamSetter
     from hookpoint.callbacks.step_timeout import StepTimeout as StepTimeout
     from hookpoint.callbacks.step_too_slow import StepTooSlow as StepTooSlow
     from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.hyper_param_setter import HyperParamSetter
+from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.errors import BadValue, text
 from hookpoint.core.hyper import HyperParam
 from hookpoint.core.terminal import say

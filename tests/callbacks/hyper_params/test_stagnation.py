@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hookpoint.callbacks.stagnation import Stagnation
+from hookpoint.callbacks.hyper_params._stagnation import Stagnation
 
 NAN = math.nan
 

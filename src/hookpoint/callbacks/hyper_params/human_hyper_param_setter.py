@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.hyper_file import HyperFile, Line, Problem, Reading
-from hookpoint.callbacks.hyper_param_setter import HyperParamSetter
+from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Line, Problem, Reading
+from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.hyper import HyperParam
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookpoint import Callback, Every, ObjAttrParam, on
-from hookpoint.callbacks import HumanHyperParamSetter, LearningRateScheduler, ModelSaver, ScheduledHyperParamSetter, hyper_file
+from hookpoint.callbacks import HumanHyperParamSetter, LearningRateScheduler, ModelSaver, ScheduledHyperParamSetter
+from hookpoint.callbacks.hyper_params import _hyper_file as hyper_file
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import Loop
 

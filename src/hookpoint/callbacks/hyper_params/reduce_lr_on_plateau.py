@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.best import mode_of
-from hookpoint.callbacks.plateau import Plateau
+from hookpoint.callbacks.hyper_params._plateau import Plateau
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam
 from hookpoint.core.terminal import say

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hookpoint.callbacks import hyper_file
-from hookpoint.callbacks.hyper_file import HyperFile, parse
+from hookpoint.callbacks.hyper_params import _hyper_file as hyper_file
+from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, parse
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.hyper_param_setter import HyperParamSetter
-from hookpoint.callbacks.value_schedule import Interpolation, ValueSchedule
+from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
+from hookpoint.callbacks.hyper_params._value_schedule import Interpolation, ValueSchedule
 from hookpoint.core.hyper import HyperParam
 from hookpoint.core.when import At, Every
 

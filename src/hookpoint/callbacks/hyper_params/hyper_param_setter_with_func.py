@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.hyper_param_setter import HyperParamSetter
+from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
-from hookpoint.callbacks.stagnation import Stagnation
+from hookpoint.callbacks.hyper_params._stagnation import Stagnation
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam
 

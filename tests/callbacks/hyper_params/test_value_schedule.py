@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.value_schedule import ValueSchedule
+from hookpoint.callbacks.hyper_params._value_schedule import ValueSchedule
 from hookpoint.core.errors import BadSchedule
 
 

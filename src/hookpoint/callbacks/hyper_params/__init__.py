@@ -1,0 +1,1 @@
+"""Settings that change during a run: by schedule, by metric, by hand."""
