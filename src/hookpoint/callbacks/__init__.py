@@ -12,10 +12,8 @@ from hookpoint._exports import CALLBACKS, load
 if TYPE_CHECKING:
     from hookpoint.callbacks.activation_stats import ActivationStats as ActivationStats
     from hookpoint.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
-    from hookpoint.callbacks.binary_classification_stats import BinaryClassificationStats as BinaryClassificationStats
     from hookpoint.callbacks.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.checkpoint_config import CheckpointConfig as CheckpointConfig
-    from hookpoint.callbacks.classification_error import ClassificationError as ClassificationError
     from hookpoint.callbacks.debug.inject_shell import InjectShell as InjectShell
     from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
@@ -39,8 +37,11 @@ if TYPE_CHECKING:
         ScheduledHyperParamSetter as ScheduledHyperParamSetter,
     )
     from hookpoint.callbacks.hyper_params.stat_monitor_param_setter import StatMonitorParamSetter as StatMonitorParamSetter
-    from hookpoint.callbacks.inference_runner import InferenceRunner as InferenceRunner
-    from hookpoint.callbacks.inferencer import Inferencer as Inferencer
+    from hookpoint.callbacks.inference.binary_classification_stats import BinaryClassificationStats as BinaryClassificationStats
+    from hookpoint.callbacks.inference.classification_error import ClassificationError as ClassificationError
+    from hookpoint.callbacks.inference.inference_runner import InferenceRunner as InferenceRunner
+    from hookpoint.callbacks.inference.inferencer import Inferencer as Inferencer
+    from hookpoint.callbacks.inference.scalar_stats import ScalarStats as ScalarStats
     from hookpoint.callbacks.loss_monitor import LossMonitor as LossMonitor
     from hookpoint.callbacks.max_saver import MaxSaver as MaxSaver
     from hookpoint.callbacks.max_steps import MaxSteps as MaxSteps
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
-    from hookpoint.callbacks.scalar_stats import ScalarStats as ScalarStats
     from hookpoint.callbacks.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.send_stat import SendStat as SendStat
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import Source, named, outputs_of, read, targets_of, vector
-from hookpoint.callbacks.ratio import Ratio
-from hookpoint.callbacks.top_classes import wrong_in_top
+from hookpoint.callbacks.inference._running_ratio import Ratio
+from hookpoint.callbacks.inference._top_classes import wrong_in_top
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run

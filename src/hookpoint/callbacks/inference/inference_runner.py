@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.inferencer import Inferencer
-from hookpoint.callbacks.metric_stats import MetricStats
+from hookpoint.callbacks.inference._metric_stats import MetricStats
+from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback import Callback
 from hookpoint.core.data import check_data
 from hookpoint.core.errors import CompileError, text

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import named, number
-from hookpoint.callbacks.ratio import Ratio
+from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import MissingOutput
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
-from hookpoint.callbacks.ratio import Ratio
+from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import BadValue, text
 
 if TYPE_CHECKING:

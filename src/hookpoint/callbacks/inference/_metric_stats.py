@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
-from hookpoint.callbacks.ratio import Ratio
+from hookpoint.callbacks.inference._running_ratio import Ratio
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.callbacks.ratio import Ratio, wide
+from hookpoint.callbacks.inference._running_ratio import Ratio, wide
 
 
 def test_sums_are_divided_when_they_are_read():

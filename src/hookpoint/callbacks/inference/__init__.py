@@ -1,0 +1,1 @@
+"""Validation beside training, and what it computes."""
