@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._exports import CALLBACKS, load
 
 if TYPE_CHECKING:
-    from hookpoint.callbacks.activation_stats import ActivationStats as ActivationStats
     from hookpoint.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
     from hookpoint.callbacks.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.checkpoint_config import CheckpointConfig as CheckpointConfig
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
     from hookpoint.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from hookpoint.callbacks.estimated_time_left import EstimatedTimeLeft as EstimatedTimeLeft
-    from hookpoint.callbacks.feature_tap import FeatureTap as FeatureTap
     from hookpoint.callbacks.garbage_collector import GarbageCollector as GarbageCollector
     from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
-    from hookpoint.callbacks.gradient_stats import GradientStats as GradientStats
     from hookpoint.callbacks.hook_trace import HookTrace as HookTrace
     from hookpoint.callbacks.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
     from hookpoint.callbacks.hyper_params.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
@@ -48,12 +45,15 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
     from hookpoint.callbacks.min_saver import MinSaver as MinSaver
     from hookpoint.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
+    from hookpoint.callbacks.model_hooks.activation_stats import ActivationStats as ActivationStats
+    from hookpoint.callbacks.model_hooks.feature_tap import FeatureTap as FeatureTap
+    from hookpoint.callbacks.model_hooks.gradient_stats import GradientStats as GradientStats
+    from hookpoint.callbacks.model_hooks.module_hooks import ModuleHooks as ModuleHooks
+    from hookpoint.callbacks.model_hooks.parameter_hooks import ParameterHooks as ParameterHooks
     from hookpoint.callbacks.model_saver import ModelSaver as ModelSaver
-    from hookpoint.callbacks.module_hooks import ModuleHooks as ModuleHooks
     from hookpoint.callbacks.moving_average_summary import MovingAverageSummary as MovingAverageSummary
     from hookpoint.callbacks.notify import Notify as Notify
     from hookpoint.callbacks.on_request_exit import OnRequestExit as OnRequestExit
-    from hookpoint.callbacks.parameter_hooks import ParameterHooks as ParameterHooks
     from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.profiler_trace import ProfilerTrace as ProfilerTrace
     from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
-from hookpoint.callbacks.hook_call import HookCall
-from hookpoint.callbacks.hook_handles import HookHandles
-from hookpoint.callbacks.measured_steps import MeasuredSteps
-from hookpoint.callbacks.tensor_stats import STATS, TensorStats, first_tensor
+from hookpoint.callbacks.model_hooks._hook_call import HookCall
+from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
+from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
+from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from hookpoint.callbacks.tensor_stats import TensorStats, first_tensor
+from hookpoint.callbacks.model_hooks._tensor_stats import TensorStats, first_tensor
 
 
 def stats(*tensors):

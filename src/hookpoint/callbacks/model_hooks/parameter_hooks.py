@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
-from hookpoint.callbacks.hook_call import HookCall
-from hookpoint.callbacks.hook_handles import HookHandles, Registered
-from hookpoint.callbacks.module_hooks import functions_given
+from hookpoint.callbacks.model_hooks._hook_call import HookCall
+from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
+from hookpoint.callbacks.model_hooks.module_hooks import functions_given
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hookpoint.callbacks.gradient_sizes import dense, sizes, update_ratio
+from hookpoint.callbacks.model_hooks._gradient_sizes import dense, sizes, update_ratio
 
 
 def test_they_are_those_of_all_numbers():

@@ -7,8 +7,8 @@ import pickle
 import pytest
 from torch import nn
 
-from hookpoint.callbacks.hook_call import HookCall
-from hookpoint.callbacks.hook_handles import HookHandles
+from hookpoint.callbacks.model_hooks._hook_call import HookCall
+from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 
 
 def hooks(model, *names):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import has_other_layers, named_modules
-from hookpoint.callbacks.hook_call import HookCall
-from hookpoint.callbacks.hook_handles import HookHandles, Registered
+from hookpoint.callbacks.model_hooks._hook_call import HookCall
+from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

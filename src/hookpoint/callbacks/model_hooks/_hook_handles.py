@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any
 
 from hookpoint.callbacks._shared.named_modules import is_compiled
-from hookpoint.callbacks.hook_call import HookCall
+from hookpoint.callbacks.model_hooks._hook_call import HookCall
 
 logger = logging.getLogger("hookpoint")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_other_layers
 from hookpoint.callbacks._shared.step_gradients import step_gradients
-from hookpoint.callbacks.gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
-from hookpoint.callbacks.measured_steps import MeasuredSteps
+from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
+from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

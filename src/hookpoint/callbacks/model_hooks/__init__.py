@@ -1,0 +1,1 @@
+"""Hooks on modules and parameters: activations, gradients, features."""
