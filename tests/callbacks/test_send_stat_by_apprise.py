@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from hookpoint.callbacks import SendStat, stat_sender
+from hookpoint.callbacks import SendStat
+from hookpoint.callbacks.notify import _stat_sender as stat_sender
 
 
 @pytest.fixture

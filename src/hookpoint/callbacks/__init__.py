@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.model_hooks.parameter_hooks import ParameterHooks as ParameterHooks
     from hookpoint.callbacks.model_saver import ModelSaver as ModelSaver
     from hookpoint.callbacks.moving_average_summary import MovingAverageSummary as MovingAverageSummary
-    from hookpoint.callbacks.notify import Notify as Notify
+    from hookpoint.callbacks.notify.notify import Notify as Notify
+    from hookpoint.callbacks.notify.send_monitor_data import SendMonitorData as SendMonitorData
+    from hookpoint.callbacks.notify.send_stat import SendStat as SendStat
     from hookpoint.callbacks.on_request_exit import OnRequestExit as OnRequestExit
     from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.profiler_trace import ProfilerTrace as ProfilerTrace
     from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
-    from hookpoint.callbacks.send_monitor_data import SendMonitorData as SendMonitorData
-    from hookpoint.callbacks.send_stat import SendStat as SendStat
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.step_timeout import StepTimeout as StepTimeout
     from hookpoint.callbacks.step_too_slow import StepTooSlow as StepTooSlow

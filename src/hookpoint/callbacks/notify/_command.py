@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
-from hookpoint.callbacks.shell_words import Piece, as_script, signs, split, without_silence
-from hookpoint.callbacks.template import Field, Template, Value, fill
+from hookpoint.callbacks.notify._shell_words import Piece, as_script, signs, split, without_silence
+from hookpoint.callbacks.notify._template import Field, Template, Value, fill
 from hookpoint.core.errors import text
 
 SHELL = "/bin/sh"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hookpoint.callbacks.outbox import Outbox, SendFailed
+from hookpoint.callbacks.notify._send_queue import Outbox, SendFailed
 
 
 class Door:

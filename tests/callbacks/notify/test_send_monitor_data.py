@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hookpoint.callbacks import ModelSaver, SendMonitorData, stat_sender
+from hookpoint.callbacks import ModelSaver, SendMonitorData
+from hookpoint.callbacks.notify import _stat_sender as stat_sender
 
 WRITE = "import json, sys; open(sys.argv[1], 'a').write(json.dumps(sys.argv[2:]) + chr(10))"
 

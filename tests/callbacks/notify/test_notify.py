@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from hookpoint import Callback
-from hookpoint.callbacks import MaxSteps, ModelSaver, Notify, notify
+from hookpoint.callbacks import MaxSteps, ModelSaver, Notify
+from hookpoint.callbacks.notify import notify
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from hookpoint.callbacks.template import Field
+from hookpoint.callbacks.notify._template import Field
 from hookpoint.core.errors import text
 
 Piece = str | Field

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.template import Field, Template
+from hookpoint.callbacks.notify._template import Field, Template
 
 HOSTILE = [
     "; reboot",

@@ -10,9 +10,9 @@ from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.saver import named, positive
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.best import Best, mode_of
-from hookpoint.callbacks.news import News, blame, command, news, tidy
-from hookpoint.callbacks.news_way import NewsWay
-from hookpoint.callbacks.outbox import Outbox
+from hookpoint.callbacks.notify._messages import News, blame, command, news, tidy
+from hookpoint.callbacks.notify._send_queue import Outbox
+from hookpoint.callbacks.notify._transport import NewsWay
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

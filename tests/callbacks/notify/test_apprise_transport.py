@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from hookpoint.callbacks.outbox import SendFailed
-from hookpoint.callbacks.url_way import UrlWay
+from hookpoint.callbacks.notify._apprise_transport import UrlWay
+from hookpoint.callbacks.notify._send_queue import SendFailed
 
 MESSAGE = {"run": "mine", "epoch": 3, "step": 300, "loss": 1 / 3, "val-error": 0.25, "workdir": "/w", "checkpoint": "/c"}
 
@@ -108,7 +108,7 @@ def test_an_address_that_apprise_does_not_know_is_refused_without_showing_it(ser
 
 
 def test_without_apprise_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("hookpoint.callbacks.url_way.find_spec", lambda name: None)
+    monkeypatch.setattr("hookpoint.callbacks.notify._apprise_transport.find_spec", lambda name: None)
     message = r"^SendStat\(url=\.\.\.\) needs Apprise, which is not installed\.\n  run       pip install 'hookpoint\[notify\]'$"
     with pytest.raises(ImportError, match=message):
         UrlWay("SendStat", "ntfys://topic", [], 10)

@@ -7,9 +7,9 @@ from time import monotonic, sleep
 
 import pytest
 
-from hookpoint.callbacks.command import Command
-from hookpoint.callbacks.command_way import CommandWay
-from hookpoint.callbacks.outbox import SendFailed
+from hookpoint.callbacks.notify._command import Command
+from hookpoint.callbacks.notify._command_transport import CommandWay
+from hookpoint.callbacks.notify._send_queue import SendFailed
 
 
 def way(command, timeout_seconds=60, **given):

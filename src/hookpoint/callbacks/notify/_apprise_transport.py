@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from hookpoint.callbacks.outbox import SendFailed
-from hookpoint.callbacks.template import Value
+from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.errors import text
 from hookpoint.core.terminal import printable
 

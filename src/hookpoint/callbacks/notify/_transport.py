@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hookpoint.callbacks.news import News
-from hookpoint.callbacks.url_way import UrlWay
+from hookpoint.callbacks.notify._apprise_transport import UrlWay
+from hookpoint.callbacks.notify._messages import News
 
 
 class NewsWay:

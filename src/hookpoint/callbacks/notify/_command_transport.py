@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import IO
 
-from hookpoint.callbacks.command import Command
-from hookpoint.callbacks.outbox import SendFailed
-from hookpoint.callbacks.template import Value
+from hookpoint.callbacks.notify._command import Command
+from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.terminal import printable
 
 MOST_SAID = 200

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import named, positive
-from hookpoint.callbacks.command import Command
-from hookpoint.callbacks.command_way import CommandWay
-from hookpoint.callbacks.outbox import Outbox, Way
-from hookpoint.callbacks.template import Value
-from hookpoint.callbacks.url_way import UrlWay
+from hookpoint.callbacks.notify._apprise_transport import UrlWay
+from hookpoint.callbacks.notify._command import Command
+from hookpoint.callbacks.notify._command_transport import CommandWay
+from hookpoint.callbacks.notify._send_queue import Outbox, Way
+from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.stat_sender import StatSender
+from hookpoint.callbacks.notify._stat_sender import StatSender
 
 if TYPE_CHECKING:
     from typing import Unpack

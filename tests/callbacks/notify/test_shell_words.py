@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.shell_words import as_script, split, without_silence
-from hookpoint.callbacks.template import Field, Template
+from hookpoint.callbacks.notify._shell_words import as_script, split, without_silence
+from hookpoint.callbacks.notify._template import Field, Template
 
 RUN = Field("run")
 

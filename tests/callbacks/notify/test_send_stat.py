@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hookpoint import Callback, Every, on
-from hookpoint.callbacks import ModelSaver, SendStat, stat_sender
+from hookpoint.callbacks import ModelSaver, SendStat
+from hookpoint.callbacks.notify import _stat_sender as stat_sender
 from hookpoint.core.loop import Loop
 
 WRITE = 'import json, sys; open(sys.argv[1], "a").write(json.dumps(sys.argv[2:]) + chr(10))'
@@ -345,7 +346,7 @@ def test_mistakes_are_refused(given, says):
 
 
 def test_apprise_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setattr("hookpoint.callbacks.url_way.find_spec", lambda name: None)
+    monkeypatch.setattr("hookpoint.callbacks.notify._apprise_transport.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'hookpoint\[notify\]'"):
         SendStat(url="ntfys://topic")
 

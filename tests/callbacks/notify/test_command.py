@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from hookpoint.callbacks.command import Command
+from hookpoint.callbacks.notify._command import Command
 
 HOSTILE = [
     "; touch PWNED",
