@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.garbage_collector import GarbageCollector as GarbageCollector
     from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
-    from hookpoint.callbacks.hook_trace import HookTrace as HookTrace
     from hookpoint.callbacks.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
     from hookpoint.callbacks.hyper_params.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
     from hookpoint.callbacks.hyper_params.hyper_param_setter_with_func import (
@@ -57,13 +56,14 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.notify.send_stat import SendStat as SendStat
     from hookpoint.callbacks.on_request_exit import OnRequestExit as OnRequestExit
     from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
-    from hookpoint.callbacks.profiler_trace import ProfilerTrace as ProfilerTrace
+    from hookpoint.callbacks.profiling.hook_trace import HookTrace as HookTrace
+    from hookpoint.callbacks.profiling.profiler_trace import ProfilerTrace as ProfilerTrace
+    from hookpoint.callbacks.profiling.step_timeout import StepTimeout as StepTimeout
+    from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow as StepTooSlow
     from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
-    from hookpoint.callbacks.step_timeout import StepTimeout as StepTimeout
-    from hookpoint.callbacks.step_too_slow import StepTooSlow as StepTooSlow
     from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.stop_at_threshold import StopAtThreshold as StopAtThreshold
     from hookpoint.callbacks.stop_at_time import StopAtTime as StopAtTime

@@ -17,7 +17,7 @@ from torch import nn
 
 from hookpoint import Callback, Every, Loop, MainCallback, Runner, on
 from hookpoint.callbacks import ClassificationError, HookTrace, InferenceRunner, ModelSaver
-from hookpoint.callbacks.chrome_trace import ChromeTrace
+from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace
 
 SLACK = 0.0011  # microseconds: times are written with three digits
 PAUSE = 0.01

@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread, get_ident
 from time import monotonic
 from typing import Any
 
-from hookpoint.callbacks.stacks import is_in_debugger
+from hookpoint.callbacks.profiling._thread_dump import is_in_debugger
 
 logger = logging.getLogger("hookpoint")
 

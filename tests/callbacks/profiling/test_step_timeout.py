@@ -12,8 +12,8 @@ import pytest
 
 from hookpoint import Loop, on
 from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
-from hookpoint.callbacks.stacks import is_in_debugger, stacks
-from hookpoint.callbacks.step_watch import StepWatch
+from hookpoint.callbacks.profiling._step_watch import StepWatch
+from hookpoint.callbacks.profiling._thread_dump import is_in_debugger, stacks
 
 LIMIT = 0.5
 SECONDS = 20.0

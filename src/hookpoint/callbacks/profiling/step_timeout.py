@@ -12,9 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.arguments import number
-from hookpoint.callbacks.stacks import stacks
-from hookpoint.callbacks.step_too_slow import StepTooSlow
-from hookpoint.callbacks.step_watch import StepWatch
+from hookpoint.callbacks.profiling._step_watch import StepWatch
+from hookpoint.callbacks.profiling._thread_dump import stacks
+from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 

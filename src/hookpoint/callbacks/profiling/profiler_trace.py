@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.callbacks.profiler_window import ProfilerWindow
+from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.terminal import say
@@ -17,7 +17,7 @@ from hookpoint.core.terminal import say
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.torch_profile import TorchProfile
+    from hookpoint.callbacks.profiling._torch_profile import TorchProfile
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 
@@ -121,7 +121,7 @@ class ProfilerTrace(Callback):
             raise
 
     def _open(self) -> bool:
-        from hookpoint.callbacks.torch_profile import TorchProfile
+        from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
         if TorchProfile.is_taken():
             self._window = None

@@ -8,8 +8,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.chrome_trace import ChromeTrace, next_free
-from hookpoint.callbacks.hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans, StepWindow
+from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
+from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans, StepWindow
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.watcher import Watcher
 

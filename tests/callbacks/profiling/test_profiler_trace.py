@@ -10,8 +10,8 @@ from torch import nn
 
 from hookpoint import Every, Loop, Runner, on
 from hookpoint.callbacks import JSONWriter, ModelSaver, ProfilerTrace
-from hookpoint.callbacks.profiler_window import ProfilerWindow
-from hookpoint.callbacks.torch_profile import TorchProfile
+from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
+from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
 
 @pytest.fixture(autouse=True)

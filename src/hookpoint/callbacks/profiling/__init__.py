@@ -1,0 +1,1 @@
+"""Traces, and steps that take too long."""
