@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
     from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
     from hookpoint.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from hookpoint.callbacks.estimated_time_left import EstimatedTimeLeft as EstimatedTimeLeft
     from hookpoint.callbacks.garbage_collector import GarbageCollector as GarbageCollector
     from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
@@ -60,7 +59,10 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.profiling.profiler_trace import ProfilerTrace as ProfilerTrace
     from hookpoint.callbacks.profiling.step_timeout import StepTimeout as StepTimeout
     from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow as StepTooSlow
-    from hookpoint.callbacks.progress_bar import ProgressBar as ProgressBar
+    from hookpoint.callbacks.progress.estimated_time_left import EstimatedTimeLeft as EstimatedTimeLeft
+    from hookpoint.callbacks.progress.progress_bar import ProgressBar as ProgressBar
+    from hookpoint.callbacks.progress.throughput_tracker import ThroughputTracker as ThroughputTracker
+    from hookpoint.callbacks.progress.time_monitor import TimeMonitor as TimeMonitor
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
@@ -71,8 +73,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
     from hookpoint.callbacks.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
-    from hookpoint.callbacks.throughput_tracker import ThroughputTracker as ThroughputTracker
-    from hookpoint.callbacks.time_monitor import TimeMonitor as TimeMonitor
     from hookpoint.callbacks.top_k_saver import TopKSaver as TopKSaver
 
 __all__ = sorted(CALLBACKS)

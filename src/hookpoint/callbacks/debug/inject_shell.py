@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hookpoint.callbacks.debug import _shells as shells
 from hookpoint.callbacks.debug._trigger_file import TriggerFile
-from hookpoint.callbacks.progress_bar import ProgressBar
+from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 

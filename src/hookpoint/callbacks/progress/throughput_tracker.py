@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.timed import Timed
+from hookpoint.callbacks.progress._lap_timer_callback import Timed
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -262,7 +262,7 @@ def test_only_the_chief_has_one(monkeypatch):
 
 
 def test_a_display_that_fails_does_not_end_the_run(monkeypatch, caplog):
-    monkeypatch.setattr("hookpoint.callbacks.progress_bar.choose_display", lambda *seconds: 1 / 0)
+    monkeypatch.setattr("hookpoint.callbacks.progress.progress_bar.choose_display", lambda *seconds: 1 / 0)
     with Loop([ProgressBar()]) as run:
         for _ in run.epochs(2):
             for _ in run.batches(range(3)):

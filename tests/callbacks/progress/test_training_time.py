@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.callbacks.training_time import Done, Lap, TrainingTime
+from hookpoint.callbacks.progress._training_time import Done, Lap, TrainingTime
 
 
 @pytest.fixture

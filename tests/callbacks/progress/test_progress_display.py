@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from hookpoint.callbacks import progress_display
 from hookpoint.callbacks._shared.progress_view import View
-from hookpoint.callbacks.progress_display import PlainDisplay, choose_display
+from hookpoint.callbacks.progress import _progress_display as progress_display
+from hookpoint.callbacks.progress._progress_display import PlainDisplay, choose_display
 from hookpoint.core import terminal
 
 VIEW = View("train", 5, 10, epoch=1)
@@ -29,7 +29,7 @@ def test_an_epoch_gets_a_plain_line_only_if_it_took_longer_than_the_lines_are_ap
 
 PROGRAM = """
 import os, sys
-from hookpoint.callbacks.progress_display import choose_display
+from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.core import terminal
 display = choose_display(0.25, 30)

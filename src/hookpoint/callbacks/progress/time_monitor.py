@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.timed import Timed
+from hookpoint.callbacks.progress._lap_timer_callback import Timed
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.training_time import Done, Lap, TrainingTime
+from hookpoint.callbacks.progress._training_time import Done, Lap, TrainingTime
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:

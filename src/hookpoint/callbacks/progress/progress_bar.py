@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.progress_view import View
-from hookpoint.callbacks.progress_display import choose_display
-from hookpoint.callbacks.progress_ticker import Meter, Ticker
+from hookpoint.callbacks.progress._progress_display import choose_display
+from hookpoint.callbacks.progress._progress_ticker import Meter, Ticker
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:

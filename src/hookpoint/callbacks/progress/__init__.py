@@ -1,0 +1,1 @@
+"""The progress bar, the time left, the throughput."""
