@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._exports import CALLBACKS, load
 
 if TYPE_CHECKING:
-    from hookpoint.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
     from hookpoint.callbacks.check_numerics import CheckNumerics as CheckNumerics
-    from hookpoint.callbacks.checkpoint_config import CheckpointConfig as CheckpointConfig
     from hookpoint.callbacks.debug.inject_shell import InjectShell as InjectShell
     from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
@@ -38,17 +36,13 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.inference.inferencer import Inferencer as Inferencer
     from hookpoint.callbacks.inference.scalar_stats import ScalarStats as ScalarStats
     from hookpoint.callbacks.loss_monitor import LossMonitor as LossMonitor
-    from hookpoint.callbacks.max_saver import MaxSaver as MaxSaver
     from hookpoint.callbacks.max_steps import MaxSteps as MaxSteps
     from hookpoint.callbacks.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
-    from hookpoint.callbacks.min_saver import MinSaver as MinSaver
-    from hookpoint.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
     from hookpoint.callbacks.model_hooks.activation_stats import ActivationStats as ActivationStats
     from hookpoint.callbacks.model_hooks.feature_tap import FeatureTap as FeatureTap
     from hookpoint.callbacks.model_hooks.gradient_stats import GradientStats as GradientStats
     from hookpoint.callbacks.model_hooks.module_hooks import ModuleHooks as ModuleHooks
     from hookpoint.callbacks.model_hooks.parameter_hooks import ParameterHooks as ParameterHooks
-    from hookpoint.callbacks.model_saver import ModelSaver as ModelSaver
     from hookpoint.callbacks.moving_average_summary import MovingAverageSummary as MovingAverageSummary
     from hookpoint.callbacks.notify.notify import Notify as Notify
     from hookpoint.callbacks.notify.send_monitor_data import SendMonitorData as SendMonitorData
@@ -65,6 +59,13 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.progress.time_monitor import TimeMonitor as TimeMonitor
     from hookpoint.callbacks.run_op import RunOp as RunOp
     from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
+    from hookpoint.callbacks.saving.backup_and_restore import BackupAndRestore as BackupAndRestore
+    from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig as CheckpointConfig
+    from hookpoint.callbacks.saving.max_saver import MaxSaver as MaxSaver
+    from hookpoint.callbacks.saving.min_saver import MinSaver as MinSaver
+    from hookpoint.callbacks.saving.model_checkpoint import ModelCheckpoint as ModelCheckpoint
+    from hookpoint.callbacks.saving.model_saver import ModelSaver as ModelSaver
+    from hookpoint.callbacks.saving.top_k_saver import TopKSaver as TopKSaver
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.stop_at_threshold import StopAtThreshold as StopAtThreshold
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
     from hookpoint.callbacks.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
-    from hookpoint.callbacks.top_k_saver import TopKSaver as TopKSaver
 
 __all__ = sorted(CALLBACKS)
 

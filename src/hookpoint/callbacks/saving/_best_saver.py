@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.callbacks.best import Best, Mode
-from hookpoint.callbacks.best_watch import BestWatch
+from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

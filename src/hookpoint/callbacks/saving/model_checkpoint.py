@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, positive, refuse_place
 from hookpoint.callbacks.best import Best, mode_of
-from hookpoint.callbacks.best_watch import BestWatch
-from hookpoint.callbacks.checkpoint_config import CheckpointConfig
+from hookpoint.callbacks.saving._best_tracker import BestWatch
+from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.errors import text
 from hookpoint.core.store import Keep
 from hookpoint.core.when import Every

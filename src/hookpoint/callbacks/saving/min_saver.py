@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.best_saver import BestSaver
+from hookpoint.callbacks.saving._best_saver import BestSaver
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -1,0 +1,1 @@
+"""Which checkpoints are asked for, and which of them are kept."""
