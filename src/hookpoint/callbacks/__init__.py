@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._exports import CALLBACKS, load
 
 if TYPE_CHECKING:
-    from hookpoint.callbacks.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.debug.inject_shell import InjectShell as InjectShell
     from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
     from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
-    from hookpoint.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from hookpoint.callbacks.garbage_collector import GarbageCollector as GarbageCollector
     from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.inference.inference_runner import InferenceRunner as InferenceRunner
     from hookpoint.callbacks.inference.inferencer import Inferencer as Inferencer
     from hookpoint.callbacks.inference.scalar_stats import ScalarStats as ScalarStats
-    from hookpoint.callbacks.loss_monitor import LossMonitor as LossMonitor
-    from hookpoint.callbacks.max_steps import MaxSteps as MaxSteps
     from hookpoint.callbacks.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
     from hookpoint.callbacks.model_hooks.activation_stats import ActivationStats as ActivationStats
     from hookpoint.callbacks.model_hooks.feature_tap import FeatureTap as FeatureTap
@@ -47,7 +43,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.notify.notify import Notify as Notify
     from hookpoint.callbacks.notify.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.notify.send_stat import SendStat as SendStat
-    from hookpoint.callbacks.on_request_exit import OnRequestExit as OnRequestExit
     from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.profiling.hook_trace import HookTrace as HookTrace
     from hookpoint.callbacks.profiling.profiler_trace import ProfilerTrace as ProfilerTrace
@@ -68,12 +63,17 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.saving.top_k_saver import TopKSaver as TopKSaver
     from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
-    from hookpoint.callbacks.stop_at_threshold import StopAtThreshold as StopAtThreshold
-    from hookpoint.callbacks.stop_at_time import StopAtTime as StopAtTime
+    from hookpoint.callbacks.stopping.check_numerics import CheckNumerics as CheckNumerics
+    from hookpoint.callbacks.stopping.early_stopping import EarlyStopping as EarlyStopping
+    from hookpoint.callbacks.stopping.loss_monitor import LossMonitor as LossMonitor
+    from hookpoint.callbacks.stopping.max_steps import MaxSteps as MaxSteps
+    from hookpoint.callbacks.stopping.on_request_exit import OnRequestExit as OnRequestExit
+    from hookpoint.callbacks.stopping.stop_at_threshold import StopAtThreshold as StopAtThreshold
+    from hookpoint.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
+    from hookpoint.callbacks.stopping.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
     from hookpoint.callbacks.summary_collector import SummaryCollector as SummaryCollector
     from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
-    from hookpoint.callbacks.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 
 __all__ = sorted(CALLBACKS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.loss_watch import Loss, LossWatch
+from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import NonFiniteLoss
 

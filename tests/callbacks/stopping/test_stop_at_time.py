@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from hookpoint.callbacks import ModelSaver, StopAtTime, stop_at_time
+from hookpoint.callbacks import ModelSaver, StopAtTime
+from hookpoint.callbacks.stopping import stop_at_time
 from hookpoint.core import clocks
 from hookpoint.core.loop import Loop
 

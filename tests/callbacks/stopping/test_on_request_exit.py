@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from hookpoint import on
-from hookpoint.callbacks import OnRequestExit, on_request_exit
+from hookpoint.callbacks import OnRequestExit
+from hookpoint.callbacks.stopping import on_request_exit
 from hookpoint.core.errors import NothingToSaveTo
 
 

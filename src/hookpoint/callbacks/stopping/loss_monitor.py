@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.loss_watch import Loss, LossWatch
+from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.terminal import say
