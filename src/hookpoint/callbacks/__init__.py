@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.inference.inference_runner import InferenceRunner as InferenceRunner
     from hookpoint.callbacks.inference.inferencer import Inferencer as Inferencer
     from hookpoint.callbacks.inference.scalar_stats import ScalarStats as ScalarStats
-    from hookpoint.callbacks.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
     from hookpoint.callbacks.model_hooks.activation_stats import ActivationStats as ActivationStats
     from hookpoint.callbacks.model_hooks.feature_tap import FeatureTap as FeatureTap
     from hookpoint.callbacks.model_hooks.gradient_stats import GradientStats as GradientStats
     from hookpoint.callbacks.model_hooks.module_hooks import ModuleHooks as ModuleHooks
     from hookpoint.callbacks.model_hooks.parameter_hooks import ParameterHooks as ParameterHooks
-    from hookpoint.callbacks.moving_average_summary import MovingAverageSummary as MovingAverageSummary
     from hookpoint.callbacks.notify.notify import Notify as Notify
     from hookpoint.callbacks.notify.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.notify.send_stat import SendStat as SendStat
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.progress.progress_bar import ProgressBar as ProgressBar
     from hookpoint.callbacks.progress.throughput_tracker import ThroughputTracker as ThroughputTracker
     from hookpoint.callbacks.progress.time_monitor import TimeMonitor as TimeMonitor
-    from hookpoint.callbacks.run_op import RunOp as RunOp
-    from hookpoint.callbacks.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.saving.backup_and_restore import BackupAndRestore as BackupAndRestore
     from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig as CheckpointConfig
     from hookpoint.callbacks.saving.max_saver import MaxSaver as MaxSaver
@@ -71,7 +67,11 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.stopping.stop_at_threshold import StopAtThreshold as StopAtThreshold
     from hookpoint.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
     from hookpoint.callbacks.stopping.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
-    from hookpoint.callbacks.summary_collector import SummaryCollector as SummaryCollector
+    from hookpoint.callbacks.summaries.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
+    from hookpoint.callbacks.summaries.moving_average_summary import MovingAverageSummary as MovingAverageSummary
+    from hookpoint.callbacks.summaries.run_op import RunOp as RunOp
+    from hookpoint.callbacks.summaries.run_update_ops import RunUpdateOps as RunUpdateOps
+    from hookpoint.callbacks.summaries.summary_collector import SummaryCollector as SummaryCollector
     from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
 

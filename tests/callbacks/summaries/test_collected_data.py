@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.callbacks.collected_data import CollectedData, Selection
+from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
 
 NAMES = [f"layer{number}.{kind}" for number in range(4) for kind in ("weight", "bias")]
 

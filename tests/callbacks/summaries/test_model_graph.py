@@ -9,7 +9,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import hookpoint
 from hookpoint import Loop
-from hookpoint.callbacks.model_graph import ModelGraph, as_positional
+from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 
 
 class Net(torch.nn.Module):

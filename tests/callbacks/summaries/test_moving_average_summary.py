@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookpoint.callbacks import MovingAverageSummary
-from hookpoint.callbacks.moving_average_summary import Average
+from hookpoint.callbacks.summaries.moving_average_summary import Average
 from hookpoint.core.loop import Loop
 
 

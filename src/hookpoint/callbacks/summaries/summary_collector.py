@@ -11,8 +11,8 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.async_array import LateArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import step_gradients
-from hookpoint.callbacks.collected_data import CollectedData, Selection
-from hookpoint.callbacks.model_graph import ModelGraph, as_positional
+from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
+from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import named_parameters

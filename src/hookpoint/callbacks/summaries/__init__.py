@@ -1,0 +1,1 @@
+"""Summaries, and operations at each step or epoch."""
