@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
     from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
     from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
-    from hookpoint.callbacks.garbage_collector import GarbageCollector as GarbageCollector
-    from hookpoint.callbacks.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
-    from hookpoint.callbacks.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
-    from hookpoint.callbacks.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
     from hookpoint.callbacks.hyper_params.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
     from hookpoint.callbacks.hyper_params.hyper_param_setter_with_func import (
         HyperParamSetterWithFunc as HyperParamSetterWithFunc,
@@ -73,6 +69,10 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.summaries.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.summaries.summary_collector import SummaryCollector as SummaryCollector
     from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
+    from hookpoint.callbacks.system.garbage_collector import GarbageCollector as GarbageCollector
+    from hookpoint.callbacks.system.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
+    from hookpoint.callbacks.system.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
+    from hookpoint.callbacks.system.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
     from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
 
 __all__ = sorted(CALLBACKS)

@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.automatic_gc import AUTOMATIC
+from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.when import Every

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hookpoint.callbacks.sampler import Averages, Sampler
+from hookpoint.callbacks.system._background_sampler import Averages, Sampler
 
 SOON = 5.0  # seconds that nothing here takes unless it is broken
 

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from hookpoint.callbacks._shared import extras
-from hookpoint.callbacks.gpus import open_gpus, visible
+from hookpoint.callbacks.system._gpus import open_gpus, visible
 from hookpoint.core.errors import BadLoop
 
 

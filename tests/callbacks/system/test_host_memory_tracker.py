@@ -9,7 +9,7 @@ import pytest
 
 from hookpoint.callbacks import HostMemoryTracker
 from hookpoint.callbacks._shared import extras
-from hookpoint.callbacks.host_memory_tracker import GB, taken_bytes
+from hookpoint.callbacks.system.host_memory_tracker import GB, taken_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_what_is_shared_with_a_child_counts_once():
 import os, sys, time
 import psutil
 sys.path[:0] = {sys.path!r}
-from hookpoint.callbacks.host_memory_tracker import taken_bytes
+from hookpoint.callbacks.system.host_memory_tracker import taken_bytes
 kept = b"x" * 200 * 2**20
 alone = taken_bytes(psutil)
 children = []

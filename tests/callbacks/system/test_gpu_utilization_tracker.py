@@ -5,8 +5,9 @@ import threading
 import pytest
 import torch
 
-from hookpoint.callbacks import GPUUtilizationTracker, gpu_utilization_tracker
+from hookpoint.callbacks import GPUUtilizationTracker
 from hookpoint.callbacks._shared import extras
+from hookpoint.callbacks.system import gpu_utilization_tracker
 from hookpoint.core.loop import Loop
 
 

@@ -8,7 +8,8 @@ import weakref
 import pytest
 
 from hookpoint import Every
-from hookpoint.callbacks import GarbageCollector, ModelSaver, garbage_collector
+from hookpoint.callbacks import GarbageCollector, ModelSaver
+from hookpoint.callbacks.system import garbage_collector
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import devices_given
-from hookpoint.callbacks.gpus import Gpus, open_gpus
-from hookpoint.callbacks.sampler import Averages, Sampler
+from hookpoint.callbacks.system._background_sampler import Averages, Sampler
+from hookpoint.callbacks.system._gpus import Gpus, open_gpus
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Memory, GPU utilization, garbage collection."""
