@@ -12,8 +12,6 @@ from hookpoint._exports import CALLBACKS, load
 if TYPE_CHECKING:
     from hookpoint.callbacks.debug.inject_shell import InjectShell as InjectShell
     from hookpoint.callbacks.debug.start_proc_or_thread import StartProcOrThread as StartProcOrThread
-    from hookpoint.callbacks.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
-    from hookpoint.callbacks.dump_tensors import DumpTensors as DumpTensors
     from hookpoint.callbacks.hyper_params.human_hyper_param_setter import HumanHyperParamSetter as HumanHyperParamSetter
     from hookpoint.callbacks.hyper_params.hyper_param_setter_with_func import (
         HyperParamSetterWithFunc as HyperParamSetterWithFunc,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.notify.notify import Notify as Notify
     from hookpoint.callbacks.notify.send_monitor_data import SendMonitorData as SendMonitorData
     from hookpoint.callbacks.notify.send_stat import SendStat as SendStat
-    from hookpoint.callbacks.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.profiling.hook_trace import HookTrace as HookTrace
     from hookpoint.callbacks.profiling.profiler_trace import ProfilerTrace as ProfilerTrace
     from hookpoint.callbacks.profiling.step_timeout import StepTimeout as StepTimeout
@@ -53,7 +50,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.saving.model_checkpoint import ModelCheckpoint as ModelCheckpoint
     from hookpoint.callbacks.saving.model_saver import ModelSaver as ModelSaver
     from hookpoint.callbacks.saving.top_k_saver import TopKSaver as TopKSaver
-    from hookpoint.callbacks.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.stopping.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.stopping.early_stopping import EarlyStopping as EarlyStopping
@@ -73,7 +69,11 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.system.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.system.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
     from hookpoint.callbacks.system.host_memory_tracker import HostMemoryTracker as HostMemoryTracker
-    from hookpoint.callbacks.tensor_printer import TensorPrinter as TensorPrinter
+    from hookpoint.callbacks.tensors.dump_tensor_as_image import DumpTensorAsImage as DumpTensorAsImage
+    from hookpoint.callbacks.tensors.dump_tensors import DumpTensors as DumpTensors
+    from hookpoint.callbacks.tensors.process_tensors import ProcessTensors as ProcessTensors
+    from hookpoint.callbacks.tensors.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
+    from hookpoint.callbacks.tensors.tensor_printer import TensorPrinter as TensorPrinter
 
 __all__ = sorted(CALLBACKS)
 

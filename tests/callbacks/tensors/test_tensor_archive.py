@@ -6,7 +6,7 @@ import zipfile
 import numpy
 import pytest
 
-from hookpoint.callbacks.tensor_archive import archive, archive_key, archive_keys
+from hookpoint.callbacks.tensors._tensor_archive import archive, archive_key, archive_keys
 
 
 def test_numpy_reads_it_without_pickle():

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.async_array import as_of_now
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.callbacks.pictures import Pictures, png
-from hookpoint.callbacks.tensor_dumps import TensorDumps
-from hookpoint.callbacks.tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._images import Pictures, png
+from hookpoint.callbacks.tensors._tensor_dumps import TensorDumps
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.errors import text
 from hookpoint.storage.layout import safe_name
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Source
+    from hookpoint.callbacks.tensors._named_tensors import Source
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

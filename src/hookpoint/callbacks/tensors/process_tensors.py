@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.errors import text
 from hookpoint.core.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Names
+    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookpoint.callbacks.tensor_dumps import MOST_WAITING, TensorDumps
+from hookpoint.callbacks.tensors._tensor_dumps import MOST_WAITING, TensorDumps
 from hookpoint.storage.operations import intercepted
 
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks.shown_tensor import ShownTensor, first_elements
+from hookpoint.callbacks.tensors._shown_tensor import ShownTensor, first_elements
 
 
 @pytest.mark.parametrize(

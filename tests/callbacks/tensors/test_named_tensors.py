@@ -9,7 +9,7 @@ import torch
 
 from hookpoint import Every, Loop, Runner
 from hookpoint.callbacks import DumpTensorAsImage, DumpTensors, ProcessTensors, SimpleMovingAverage, TensorPrinter
-from hookpoint.callbacks.named_tensors import NamedTensors
+from hookpoint.callbacks.tensors._named_tensors import NamedTensors
 from hookpoint.core.errors import BadLoop, BadValue
 
 

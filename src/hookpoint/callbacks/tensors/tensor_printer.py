@@ -6,15 +6,15 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.shown_tensor import ShownTensor
-from hookpoint.callbacks.tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.terminal import printable, say
 from hookpoint.core.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Names
+    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

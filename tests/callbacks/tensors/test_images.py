@@ -6,7 +6,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from hookpoint.callbacks.pictures import Pictures, png
+from hookpoint.callbacks.tensors._images import Pictures, png
 from hookpoint.core.errors import BadValue
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookpoint.callbacks.named_tensors import NamedTensors
+from hookpoint.callbacks.tensors._named_tensors import NamedTensors
 from hookpoint.core.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Names
+    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

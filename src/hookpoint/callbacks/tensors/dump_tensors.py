@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.async_array import as_of_now
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.callbacks.tensor_archive import archive, archive_keys
-from hookpoint.callbacks.tensor_dumps import TensorDumps
-from hookpoint.callbacks.tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_archive import archive, archive_keys
+from hookpoint.callbacks.tensors._tensor_dumps import TensorDumps
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Names
+    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.metrics import Floats, Mean, floats_one_by_one, held
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.named_tensors import Names
+    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback import Options
     from hookpoint.core.run import Run
 

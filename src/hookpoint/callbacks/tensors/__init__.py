@@ -1,0 +1,1 @@
+"""Print, dump and average any tensor of a step."""
