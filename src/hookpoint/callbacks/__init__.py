@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.saving.model_checkpoint import ModelCheckpoint as ModelCheckpoint
     from hookpoint.callbacks.saving.model_saver import ModelSaver as ModelSaver
     from hookpoint.callbacks.saving.top_k_saver import TopKSaver as TopKSaver
-    from hookpoint.callbacks.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.stopping.check_numerics import CheckNumerics as CheckNumerics
     from hookpoint.callbacks.stopping.early_stopping import EarlyStopping as EarlyStopping
     from hookpoint.callbacks.stopping.loss_monitor import LossMonitor as LossMonitor
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.summaries.run_op import RunOp as RunOp
     from hookpoint.callbacks.summaries.run_update_ops import RunUpdateOps as RunUpdateOps
     from hookpoint.callbacks.summaries.summary_collector import SummaryCollector as SummaryCollector
-    from hookpoint.callbacks.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.callbacks.system.garbage_collector import GarbageCollector as GarbageCollector
     from hookpoint.callbacks.system.gpu_memory_tracker import GPUMemoryTracker as GPUMemoryTracker
     from hookpoint.callbacks.system.gpu_utilization_tracker import GPUUtilizationTracker as GPUUtilizationTracker
@@ -74,6 +72,8 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.tensors.process_tensors import ProcessTensors as ProcessTensors
     from hookpoint.callbacks.tensors.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.tensors.tensor_printer import TensorPrinter as TensorPrinter
+    from hookpoint.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
+    from hookpoint.callbacks.weights.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
 
 __all__ = sorted(CALLBACKS)
 

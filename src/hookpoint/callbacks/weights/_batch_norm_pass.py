@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.weight_average import named_buffers
+from hookpoint.callbacks.weights._weight_average import named_buffers
 from hookpoint.core.evaluation import randomness_kept
 from hookpoint.core.iteration import Iteration
 from hookpoint.core.run import set_now

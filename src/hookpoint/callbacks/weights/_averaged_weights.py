@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.sharded_tensors import whole
-from hookpoint.callbacks.weight_average import WeightAverage
-from hookpoint.callbacks.weight_swap import WeightSwap, version_of, write
+from hookpoint.callbacks.weights._weight_average import WeightAverage
+from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback import Callback
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.parts import named_parameters, state_of

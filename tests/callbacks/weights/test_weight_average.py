@@ -5,7 +5,7 @@ import pickle
 import torch
 from torch import nn
 
-from hookpoint.callbacks.weight_average import WeightAverage, averaged_tensors
+from hookpoint.callbacks.weights._weight_average import WeightAverage, averaged_tensors
 
 
 def changed(model, seed):

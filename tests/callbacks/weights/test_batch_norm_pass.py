@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookpoint
 from hookpoint import Loop, Runner
-from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
+from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
 
 DATA = [(torch.randn(4, 3, generator=torch.Generator().manual_seed(at)), torch.zeros(4, 2)) for at in range(5)]
 

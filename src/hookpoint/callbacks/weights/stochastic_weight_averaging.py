@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.named_modules import has_other_layers
 from hookpoint.callbacks._shared.setting import Setting
-from hookpoint.callbacks.averaged_weights import AveragedWeights
-from hookpoint.callbacks.batch_norm_pass import batch_norm_buffers, measured_statistics
-from hookpoint.callbacks.swa_schedule import SWASchedule
+from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
+from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
+from hookpoint.callbacks.weights._swa_schedule import SWASchedule
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.plain_names import plain_name
 from hookpoint.core.rates import put

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.arguments import number, whole
-from hookpoint.callbacks.averaged_weights import AveragedWeights
-from hookpoint.callbacks.weight_swap import changed, version_of
+from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
+from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.errors import text
 from hookpoint.core.parts import named_parameters
 from hookpoint.core.stepper import PlainStepper

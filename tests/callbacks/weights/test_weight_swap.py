@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint.callbacks.weight_swap import WeightSwap
+from hookpoint.callbacks.weights._weight_swap import WeightSwap
 from hookpoint.core.errors import BadLoop
 
 

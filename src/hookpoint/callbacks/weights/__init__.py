@@ -1,0 +1,1 @@
+"""Averaged weights."""
