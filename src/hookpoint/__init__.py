@@ -13,10 +13,25 @@ from hookpoint._version import __version__ as __version__
 if TYPE_CHECKING:
     from hookpoint import callbacks as callbacks
     from hookpoint.core import errors as errors
-    from hookpoint.core.callback import Callback as Callback
-    from hookpoint.core.callback_factory import CallbackFactory as CallbackFactory
-    from hookpoint.core.current import current_run as current_run
-    from hookpoint.core.current import log as log
+    from hookpoint.core.callback.callback import Callback as Callback
+    from hookpoint.core.callback.callback_factory import CallbackFactory as CallbackFactory
+    from hookpoint.core.callback.current import current_run as current_run
+    from hookpoint.core.callback.current import log as log
+    from hookpoint.core.callback.lambda_callback import LambdaCallback as LambdaCallback
+    from hookpoint.core.callback.main_callback import MainCallBack as MainCallBack
+    from hookpoint.core.callback.main_callback import MainCallback as MainCallback
+    from hookpoint.core.callback.on import on as on
+    from hookpoint.core.callback.periodic import (
+        EnableCallbackIf as EnableCallbackIf,
+    )
+    from hookpoint.core.callback.periodic import (
+        PeriodicCallback as PeriodicCallback,
+    )
+    from hookpoint.core.callback.periodic import (
+        PeriodicTrigger as PeriodicTrigger,
+    )
+    from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
+    from hookpoint.core.callback.replace import Replace as Replace
     from hookpoint.core.errors import HookpointError as HookpointError
     from hookpoint.core.errors import HookpointWarning as HookpointWarning
     from hookpoint.core.errors import StopRun as StopRun
@@ -26,25 +41,10 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks import Hooks as Hooks
     from hookpoint.core.hyper import HyperParam as HyperParam
     from hookpoint.core.hyper import ObjAttrParam as ObjAttrParam
-    from hookpoint.core.lambda_callback import LambdaCallback as LambdaCallback
-    from hookpoint.core.main_callback import MainCallBack as MainCallBack
-    from hookpoint.core.main_callback import MainCallback as MainCallback
-    from hookpoint.core.on import on as on
-    from hookpoint.core.periodic import (
-        EnableCallbackIf as EnableCallbackIf,
-    )
-    from hookpoint.core.periodic import (
-        PeriodicCallback as PeriodicCallback,
-    )
-    from hookpoint.core.periodic import (
-        PeriodicTrigger as PeriodicTrigger,
-    )
-    from hookpoint.core.pipeline import CallbackPipeline as CallbackPipeline
     from hookpoint.core.points import Point as Point
     from hookpoint.core.points import declare as declare
     from hookpoint.core.points import points as points
     from hookpoint.core.records import Record as Record
-    from hookpoint.core.replace import Replace as Replace
     from hookpoint.core.routine import run_each as run_each
     from hookpoint.core.run import Run as Run
     from hookpoint.core.store import Store as Store

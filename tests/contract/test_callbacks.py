@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import SGD
 
 from hookpoint import Callback, Every, Hooks, Loop, ObjAttrParam, callbacks
-from hookpoint.core.handlers import find_handlers
+from hookpoint.core.callback.handlers import find_handlers
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.tree import copied
 

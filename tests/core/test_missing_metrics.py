@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from hookpoint.core import errors
-from hookpoint.core.callback import Callback
-from hookpoint.core.lambda_callback import LambdaCallback
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.lambda_callback import LambdaCallback
+from hookpoint.core.callback.on import on
+from hookpoint.core.callback.periodic import EnableCallbackIf
 from hookpoint.core.loop import Loop
-from hookpoint.core.on import on
-from hookpoint.core.periodic import EnableCallbackIf
 from hookpoint.core.when import After, At, Every
 
 

@@ -10,7 +10,7 @@ from hookpoint.cli.named_object import failed, named_object
 from hookpoint.cli.output import put, width
 from hookpoint.cli.refusal import NO, Refusal, one_line
 from hookpoint.cli.table import Column, table
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.terminal import printable

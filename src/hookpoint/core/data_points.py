@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.replace import Replace
 from hookpoint.core.dispatch import Call
 from hookpoint.core.entry import Entry
 from hookpoint.core.errors import BadLoop, BadSchedule, BadValue, HookpointWarning, NotACallback, text
 from hookpoint.core.hooks import Hooks
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.replace import Replace
 
 if TYPE_CHECKING:
     from hookpoint.core.loop import Loop

@@ -22,9 +22,9 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.costs import Cost
 from hookpoint.core.entry import Entry
-from hookpoint.core.handlers import Handler
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.ticks import Armed
 

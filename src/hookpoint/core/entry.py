@@ -10,19 +10,19 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
-from hookpoint.core.current import current_run
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.current import current_run
+from hookpoint.core.callback.handlers import Handler, Parameter, find_handlers
+from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.callback.on import Mark, marks
+from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
-from hookpoint.core.handlers import Handler, Parameter, find_handlers
-from hookpoint.core.main_callback import MainCallback
-from hookpoint.core.on import Mark, marks
-from hookpoint.core.pipeline import CallbackPipeline
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
+    from hookpoint.core.callback.watcher import Watcher
     from hookpoint.core.run import Run
-    from hookpoint.core.watcher import Watcher
     from hookpoint.core.when import When
 
 logger = logging.getLogger("hookpoint")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+from hookpoint.core.callback.current import current_run
 from hookpoint.core.compiled import compiled
-from hookpoint.core.current import current_run
 from hookpoint.core.errors import BadGuard, text
 from hookpoint.core.guarded_call import GuardedCall
 from hookpoint.core.points import declare

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.current import current_run
+from hookpoint.core.callback.handlers import Handler, answering
+from hookpoint.core.callback.replace import Replace
+from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.costs import Cost
-from hookpoint.core.current import current_run
 from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
 from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.errors import OutsideRun, StopRun, text
 from hookpoint.core.explain import explain
-from hookpoint.core.handlers import Handler, answering
 from hookpoint.core.order import Order
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.replace import Replace
 from hookpoint.core.ticks import Armed
-from hookpoint.core.watcher import Watcher
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks

@@ -21,9 +21,9 @@ from typing import Any
 from hookpoint.core.account import Account, config_of
 from hookpoint.core.agreement import Agreement, Wishes
 from hookpoint.core.batches import Batches
+from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
-from hookpoint.core.current import CURRENT
 from hookpoint.core.data_points import check_pass
 from hookpoint.core.epochs import Epochs
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text

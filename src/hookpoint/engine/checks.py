@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.when import When
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, NotACallback, text
-from hookpoint.core.main_callback import MainCallback
 from hookpoint.core.run import Run
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.current import current_run, log
+from hookpoint.core.callback.current import current_run, log
 
 LOGGING = (log, current_run)
 NAMES = {one.__name__ for one in LOGGING}

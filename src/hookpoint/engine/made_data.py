@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from hookpoint.core.current import current_run
+from hookpoint.core.callback.current import current_run
 from hookpoint.core.data_points import BATCH, SAMPLE, BatchPlace, DataPoints
 from hookpoint.core.data_settings import DataSettings
 from hookpoint.core.positions import END

@@ -11,13 +11,13 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.callback.on import on
 from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
-from hookpoint.core.main_callback import MainCallback
-from hookpoint.core.on import on
 from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
 from hookpoint.core.store import Resume

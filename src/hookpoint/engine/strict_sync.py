@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.run import Run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.monitors.csv_table import CsvTable, Row
 from hookpoint.monitors.epoch_values import EPOCH, EpochValues
@@ -17,7 +17,7 @@ from hookpoint.storage import disk
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
 

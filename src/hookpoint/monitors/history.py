@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.monitors.epoch_values import EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.moment import Moment
 from hookpoint.core.plain_values import plain
 from hookpoint.core.secrets import masked
@@ -19,7 +19,7 @@ from hookpoint.core.secrets import masked
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
 

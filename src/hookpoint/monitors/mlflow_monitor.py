@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
 
 logger = logging.getLogger("hookpoint")
 

@@ -11,14 +11,14 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.monitors.epoch_values import EPOCH, EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.records import Record
 
 HERE = ("localhost", "127.0.0.1", "::1")

@@ -11,14 +11,14 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from torch.utils.tensorboard import SummaryWriter
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.secrets import masked
 from hookpoint.monitors.tracked import Ending, Facts, Kept, Surroundings, Tracked
@@ -20,7 +20,7 @@ from hookpoint.monitors.tracked import Ending, Facts, Kept, Surroundings, Tracke
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import OnError, Options
+    from hookpoint.core.callback.callback import OnError, Options
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run
 

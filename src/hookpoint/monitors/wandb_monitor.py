@@ -20,7 +20,7 @@ from hookpoint.monitors.wandb_run import WandbRun, settings
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
 
 logger = logging.getLogger("hookpoint")
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, OutOfStep, text
 from hookpoint.core.parts import state_of
 from hookpoint.core.team import Solo, Team

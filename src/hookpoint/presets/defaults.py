@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hookpoint import callbacks as cb
-from hookpoint.core.callback import Callback
-from hookpoint.core.pipeline import CallbackPipeline
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.pipeline import CallbackPipeline
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, HookpointError, text
 from hookpoint.core.loop import EVERYWHERE
 from hookpoint.core.run import Run

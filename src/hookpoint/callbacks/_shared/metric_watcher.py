@@ -6,13 +6,13 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 

@@ -9,7 +9,7 @@ from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
-    from hookpoint.core.callback import Callback
+    from hookpoint.core.callback.callback import Callback
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 

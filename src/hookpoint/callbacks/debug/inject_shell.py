@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 from hookpoint.callbacks.debug import _shells as shells
 from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks.debug import _processes as children
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -14,7 +14,7 @@ from hookpoint.core.hyper import HyperParam
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -16,7 +16,7 @@ from hookpoint.core.terminal import say
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 

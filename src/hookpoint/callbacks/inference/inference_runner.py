@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.data import check_data
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.missing_metrics import is_ours
@@ -18,7 +18,7 @@ from hookpoint.core.points import RUN_NAMES
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 PARTS = ("reset", "update", "results")

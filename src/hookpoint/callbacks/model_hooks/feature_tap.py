@@ -12,13 +12,13 @@ from hookpoint.callbacks.model_hooks._feature_rows import FeatureRows
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, CompileError, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 MODES = ("pred", "val")

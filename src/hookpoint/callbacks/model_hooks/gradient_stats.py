@@ -10,13 +10,13 @@ from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_oth
 from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -12,13 +12,13 @@ from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.callbacks.model_hooks.module_hooks import functions_given
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

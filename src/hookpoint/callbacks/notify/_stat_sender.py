@@ -13,13 +13,13 @@ from hookpoint.callbacks.notify._command import Command
 from hookpoint.callbacks.notify._command_transport import CommandWay
 from hookpoint.callbacks.notify._send_queue import Outbox, Way
 from hookpoint.callbacks.notify._template import Value
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 NUMBERS = ("epoch", "step")

@@ -13,13 +13,13 @@ from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.notify._messages import News, blame, command, news, tidy
 from hookpoint.callbacks.notify._send_queue import Outbox
 from hookpoint.callbacks.notify._transport import NewsWay
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 KINDS = ("start", "end", "failure", "stop", "best")

@@ -10,7 +10,7 @@ from hookpoint.callbacks.notify._stat_sender import StatSender
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
 
 
 class SendStat(StatSender):

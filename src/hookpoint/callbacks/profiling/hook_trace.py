@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
 from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans, StepWindow
+from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.watcher import Watcher
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
+    from hookpoint.core.callback.watcher import Function
     from hookpoint.core.dispatch import Dispatch
     from hookpoint.core.run import Run
-    from hookpoint.core.watcher import Function
 
 logger = logging.getLogger("hookpoint")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.terminal import say
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.callbacks.profiling._torch_profile import TorchProfile
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

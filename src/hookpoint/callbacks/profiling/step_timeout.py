@@ -15,13 +15,13 @@ from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks.profiling._step_watch import StepWatch
 from hookpoint.callbacks.profiling._thread_dump import stacks
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.progress._training_time import Done, Lap, TrainingTime
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

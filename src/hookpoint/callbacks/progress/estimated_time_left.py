@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.progress_view import clock
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.callbacks.progress._progress_ticker import Meter, Ticker
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.passes import Progress
     from hookpoint.core.records import Record
     from hookpoint.core.run import Run

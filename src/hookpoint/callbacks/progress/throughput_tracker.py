@@ -10,7 +10,7 @@ from hookpoint.callbacks.progress._lap_timer_callback import Timed
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -10,7 +10,7 @@ from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.best import Best, Mode
 
 if TYPE_CHECKING:
-    from hookpoint.core.callback import Callback
+    from hookpoint.core.callback.callback import Callback
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

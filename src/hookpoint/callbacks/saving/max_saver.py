@@ -10,7 +10,7 @@ from hookpoint.callbacks.saving._best_saver import BestSaver
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
 
 
 class MaxSaver(BestSaver):

@@ -13,7 +13,7 @@ from hookpoint.storage.retention import KeepNewest
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

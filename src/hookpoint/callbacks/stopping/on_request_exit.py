@@ -13,14 +13,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import refuse_place
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -12,7 +12,7 @@ from hookpoint.callbacks.best import mode_of
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
-from hookpoint.core.current import CURRENT
+from hookpoint.core.callback.current import CURRENT
 
 GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
 

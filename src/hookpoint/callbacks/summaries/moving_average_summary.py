@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -13,14 +13,14 @@ from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.parts import named_parameters
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
 
 GENERATIONS = (0, 1, 2)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import devices_given
 from hookpoint.callbacks._shared.extras import optional, say_once
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 MB = 1e6

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import devices_given
 from hookpoint.callbacks.system._background_sampler import Averages, Sampler
 from hookpoint.callbacks.system._gpus import Gpus, open_gpus
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

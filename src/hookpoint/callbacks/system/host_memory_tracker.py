@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run

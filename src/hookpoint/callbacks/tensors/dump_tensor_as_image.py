@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.callbacks.tensors._named_tensors import Source
-    from hookpoint.core.callback import Options
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run import Run
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
-from hookpoint.core.on import Mark, marks
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
 from hookpoint.core.spelling import near_miss
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadSchedule, text
-from hookpoint.core.pipeline import CallbackPipeline
 from hookpoint.core.when import At, Every, If, When
 
 if TYPE_CHECKING:

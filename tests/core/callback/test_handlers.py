@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from hookpoint import Callback, Hooks, LambdaCallback, errors, on
-from hookpoint.core.handlers import find_handlers
+from hookpoint.core.callback.handlers import find_handlers
 
 
 def found(subject):

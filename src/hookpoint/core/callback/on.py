@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from hookpoint.core.callback import OnError, Ranks
+    from hookpoint.core.callback.callback import OnError, Ranks
     from hookpoint.core.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from hookpoint import Callback, Every, Hooks, errors, on
-from hookpoint.core.on import Mark, marks
+from hookpoint.core.callback.on import Mark, marks
 
 
 @on("on_epoch_end")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback import Callback
-from hookpoint.core.handlers import call_by_hand
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.handlers import call_by_hand
 
 if TYPE_CHECKING:
     from hookpoint.core.when import When

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, Hooks, LambdaCallback, Replace, guard
+from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.loop import Loop
-from hookpoint.core.watcher import Watcher
 
 
 class Sees(Watcher):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookpoint.core.callback import Callback, OnError, Ranks
+from hookpoint.core.callback.callback import Callback, OnError, Ranks
 from hookpoint.core.errors import UnknownPoint
 from hookpoint.core.points import SPELLINGS
 from hookpoint.core.spelling import near_miss

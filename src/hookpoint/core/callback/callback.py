@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from hookpoint.core.callback.handlers import call_by_hand, declared_only
 from hookpoint.core.errors import OutsideRun, text
-from hookpoint.core.handlers import call_by_hand, declared_only
 from hookpoint.core.points import POINTS
 
 if TYPE_CHECKING:

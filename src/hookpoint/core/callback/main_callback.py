@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.core.callback import Callback
+from hookpoint.core.callback.callback import Callback
 
 
 class MainCallback(Callback):

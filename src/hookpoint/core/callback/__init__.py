@@ -1,0 +1,1 @@
+"""Callback, and the other ways to write one."""
