@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
     from hookpoint.core.callback.replace import Replace as Replace
+    from hookpoint.core.checkpoint.store import Store as Store
     from hookpoint.core.errors import HookpointError as HookpointError
     from hookpoint.core.errors import HookpointWarning as HookpointWarning
     from hookpoint.core.errors import StopRun as StopRun
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from hookpoint.core.records import Record as Record
     from hookpoint.core.routine import run_each as run_each
     from hookpoint.core.run import Run as Run
-    from hookpoint.core.store import Store as Store
     from hookpoint.core.when import (
         After as After,
     )

@@ -46,7 +46,7 @@ HOOKPOINT = {
     "SeededSamples": "engine.seeded_samples",
     "Sharded": "parallel.sharded",
     "StopRun": "core.errors",
-    "Store": "core.store",
+    "Store": "core.checkpoint.store",
     "TensorParallel": "parallel.tensor_parallel",
     "When": "core.when",
     "callbacks": "callbacks",

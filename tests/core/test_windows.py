@@ -22,9 +22,9 @@ from hookpoint.callbacks import (
     TopKSaver,
 )
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.core.checkpoint.store import Checkpoint, Kept, Saved
 from hookpoint.core.loop import Loop
 from hookpoint.core.moment import Moment
-from hookpoint.core.store import Checkpoint, Kept, Saved
 
 
 class Device:

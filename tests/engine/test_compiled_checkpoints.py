@@ -10,8 +10,8 @@ from torch import nn
 import hookpoint
 from hookpoint import Callback, Every, Loop, Runner
 from hookpoint import callbacks as cb
+from hookpoint.core.checkpoint.plain_names import names_of, plain_state
 from hookpoint.core.errors import CannotResume
-from hookpoint.core.plain_names import names_of, plain_state
 from hookpoint.storage.fingerprint import fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
@@ -175,7 +175,7 @@ def test_a_run_is_named_after_the_model_that_was_compiled():
 
 def as_before(workdir, model):
     """Rewrite the checkpoints of a run with the names that older releases gave to the weights of this model."""
-    from hookpoint.core.store import Checkpoint
+    from hookpoint.core.checkpoint.store import Checkpoint
     from hookpoint.storage.checkpoint_folder import read_checkpoint, write_checkpoint
     from hookpoint.storage.disk import remove
     from hookpoint.storage.manifest import Manifest

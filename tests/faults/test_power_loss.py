@@ -11,8 +11,8 @@ import torch
 from power import HOW, Disk, recorded
 from scale import FULL, times
 
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.core.errors import HookpointError
-from hookpoint.core.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.verify import verify

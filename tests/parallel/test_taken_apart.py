@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 
-from hookpoint.core.elsewhere import Elsewhere, has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere, has_elsewhere
 
 torch = pytest.importorskip("torch")
 

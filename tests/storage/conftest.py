@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hookpoint.core.store import Request
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hookpoint.core.checkpoint.store import Request, ResumableStore, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun, WorkdirInUse
-from hookpoint.core.store import Request, ResumableStore, Store
 from hookpoint.storage.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
@@ -218,7 +218,7 @@ def test_closing_waits_for_the_background(opened, write, names, gate):
 def test_a_process_does_not_end_before_its_background_save_is_done(tmp_path, python):
     program = f"""
 import time
-from hookpoint.core.store import Request
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
 

@@ -13,7 +13,7 @@ from hookpoint.storage.retention import KeepNewest
 # Saves three times, and is killed at the n-th operation of the last: a process for each n, until one is not killed.
 KILLED = """
 import os, signal, sys
-from hookpoint.core.store import Request
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import BadRetention
-from hookpoint.core.store import Kept
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNamed, KeepNewest
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
-from hookpoint.core.store import Request
 from hookpoint.storage.checkpoint_folder import read_checkpoint, read_manifest
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.filling import filled

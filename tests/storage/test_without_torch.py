@@ -22,7 +22,7 @@ def without(python):
 
 SAVE = """
 import os, random, sys
-from hookpoint.core.store import Request
+from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
 
 state = {{"clocks": {{"step": 1}}, "parts": {{"mine": {{0: (0.1, float("inf"), b"", None)}}}}, "rng": random.getstate()}}

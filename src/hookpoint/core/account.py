@@ -17,8 +17,8 @@ from hookpoint.core.plain_values import plain
 from hookpoint.core.secrets import masked
 
 if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.run import Run
-    from hookpoint.core.store import ResumableStore
 
 logger = logging.getLogger("hookpoint")
 

@@ -22,11 +22,11 @@ from hookpoint.core.talk import Talk, caller
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.dispatch import Call
     from hookpoint.core.run import Run
     from hookpoint.core.saving import Saving
     from hookpoint.core.signals import Signals
-    from hookpoint.core.store import Keep
     from hookpoint.core.team import Answer
     from hookpoint.core.team_clocks import TeamClocks
 

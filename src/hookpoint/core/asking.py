@@ -11,7 +11,7 @@ from hookpoint.core.verdicts import Verdicts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hookpoint.core.store import Keep
+    from hookpoint.core.checkpoint.store import Keep
 
 
 class Asking:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.batches import Batches
+    from hookpoint.core.checkpoint.randomness import Randomness
     from hookpoint.core.dispatch import Dispatch
-    from hookpoint.core.randomness import Randomness
     from hookpoint.core.run import Run
 
 LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"

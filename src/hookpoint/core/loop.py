@@ -22,6 +22,10 @@ from hookpoint.core.account import Account, config_of
 from hookpoint.core.agreement import Agreement, Wishes
 from hookpoint.core.batches import Batches
 from hookpoint.core.callback.current import CURRENT
+from hookpoint.core.checkpoint.positions import PlainPositions, Positions
+from hookpoint.core.checkpoint.randomness import HostRandomness, Randomness
+from hookpoint.core.checkpoint.stateful import own_parts
+from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
 from hookpoint.core.data_points import check_pass
@@ -37,10 +41,7 @@ from hookpoint.core.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.missing_metrics import MissingMetrics
 from hookpoint.core.monitors import Monitors
-from hookpoint.core.parts import own_parts
 from hookpoint.core.passes import MODES, Pass
-from hookpoint.core.positions import PlainPositions, Positions
-from hookpoint.core.randomness import HostRandomness, Randomness
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.samples import counter
@@ -50,7 +51,6 @@ from hookpoint.core.shared_means import shared_means
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
-from hookpoint.core.store import Resume, Store
 from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team, place_by_environment
 from hookpoint.core.team_clocks import TeamClocks

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.checkpoint.own_copy import own_copy
+from hookpoint.core.checkpoint.positions import Entered
+from hookpoint.core.checkpoint.rank_state import share_of
+from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
+from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
+from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import BadLoop, CannotResume, text
-from hookpoint.core.own_copy import own_copy
-from hookpoint.core.parts import has_state, load_state, put_gradients
-from hookpoint.core.positions import Entered
-from hookpoint.core.script_rates import changed_rate, rates_of, saved_optimizers
-from hookpoint.core.shares import share_of
-from hookpoint.core.store import Checkpoint, Resume
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:

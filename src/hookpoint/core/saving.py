@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
+from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
-from hookpoint.core.parts import gradients_of, has_state, named_buffers, named_parameters, state_of
-from hookpoint.core.store import Keep, Request, ResumableStore, Saved, Store
 
 if TYPE_CHECKING:
     from hookpoint.core.loop import Loop

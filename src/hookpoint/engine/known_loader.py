@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookpoint.core.own_copy import own_copy
+from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.engine import loader_state
 from hookpoint.engine.shared_order import order_of
 from hookpoint.parallel.spread import team_sampler_of

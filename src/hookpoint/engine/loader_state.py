@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from hookpoint.core.randomness import put_state, state_of
+from hookpoint.core.checkpoint.randomness import put_state, state_of
 
 COUNTERS = (bool, int, float, str, type(None))
 SAMPLERS = ("batch_sampler", "sampler")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.parts import load_state
+from hookpoint.core.checkpoint.stateful import load_state
 
 
 def modules_of(model: Any) -> list[torch.nn.Module]:

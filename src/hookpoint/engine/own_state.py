@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookpoint.core.own_copy import own_copy
-from hookpoint.core.positions import END
+from hookpoint.core.checkpoint.own_copy import own_copy
+from hookpoint.core.checkpoint.positions import END
 from hookpoint.core.samples import length_of
 
 # In the state of a StatefulDataLoader: whether its pass is over, and whether its data set has ended, without workers.

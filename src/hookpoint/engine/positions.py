@@ -23,9 +23,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from hookpoint.core.checkpoint.positions import Entered, read_over
+from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.positions import Entered, read_over
-from hookpoint.core.randomness import Randomness
 from hookpoint.core.samples import length_of
 from hookpoint.engine import loader_state, own_state
 from hookpoint.engine.behind import iterator_behind

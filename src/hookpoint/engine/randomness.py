@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.randomness import HostRandomness
+from hookpoint.core.checkpoint.randomness import HostRandomness
 
 
 class TorchRandomness:

@@ -14,13 +14,13 @@ import torch
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import on
+from hookpoint.core.checkpoint.plain_names import COMPILED
+from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop import Loop
-from hookpoint.core.plain_names import COMPILED
 from hookpoint.core.run import Run
-from hookpoint.core.store import Resume
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from hookpoint.core.checkpoint.randomness import put_state, state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.randomness import put_state, state_of
 
 
 class SeededSamples(Dataset[Any]):

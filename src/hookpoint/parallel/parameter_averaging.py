@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.checkpoint.plain_names import plain_state
+from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import state_of
-from hookpoint.core.plain_names import plain_state
 from hookpoint.core.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hookpoint.core.checkpoint.plain_names import plain_name
+from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import state_of
-from hookpoint.core.plain_names import plain_name
 from hookpoint.core.team import Team
 from hookpoint.parallel.cutting import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.joining import joined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 
 
 class TakenApart:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from hookpoint.core import errors
-from hookpoint.core.elsewhere import has_elsewhere
+from hookpoint.core.checkpoint.rank_state import joined, own_share
+from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
+from hookpoint.core.checkpoint.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import BadLoop, CannotResume, text
-from hookpoint.core.shares import joined, own_share
-from hookpoint.core.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.team import Team
 from hookpoint.parallel.by_all import by_chief, together
 from hookpoint.parallel.strategy import Apart

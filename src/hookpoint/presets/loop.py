@@ -9,10 +9,10 @@ from os import PathLike
 from typing import Any
 
 from hookpoint.core import loop as core
+from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data import as_batches
 from hookpoint.core.metrics import Floats, floats_one_by_one
 from hookpoint.core.stepper import PlainStepper
-from hookpoint.core.store import Resume, Store
 from hookpoint.core.team import Solo, Team
 from hookpoint.presets.defaults import with_defaults
 from hookpoint.storage.checkpoint_store import CheckpointStore

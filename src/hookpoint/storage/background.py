@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from hookpoint.core.store import Saved
+from hookpoint.core.checkpoint.store import Saved
 
 
 class Background:

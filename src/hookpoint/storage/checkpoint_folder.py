@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, text
-from hookpoint.core.store import Checkpoint
 from hookpoint.storage import disk, manifest
 from hookpoint.storage.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.manifest import File, Manifest

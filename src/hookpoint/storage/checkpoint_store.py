@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
-from hookpoint.core.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.storage import disk, named_copies, opening, state_files
 from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.background import Background

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any
 
-from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.storage.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
 MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.elsewhere import Elsewhere, has_elsewhere
+from hookpoint.core.checkpoint.plain_names import plain_name
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere, has_elsewhere
+from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import CannotResume, HookpointError, text
-from hookpoint.core.parts import named_parameters, state_of
-from hookpoint.core.plain_names import plain_name
 from hookpoint.storage.tree import Where, copied
 
 PARTS, STATE = "parts", "state"

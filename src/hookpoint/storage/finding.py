@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.core.store import Resume
 from hookpoint.storage import aside, disk
 from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.core.elsewhere import has_elsewhere
-from hookpoint.core.plain_names import COMPILED, WRAPPED, plain_state
+from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
+from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
 from hookpoint.storage.tree import is_tensor
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.core.plain_names import plain_state
 from hookpoint.storage import disk
 from hookpoint.storage.averaged_weights import averaged_weights
 from hookpoint.storage.catalog import places

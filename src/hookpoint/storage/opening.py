@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.store import Checkpoint, Resume
 from hookpoint.storage import aside, disk, named_copies
 from hookpoint.storage.catalog import entries
 from hookpoint.storage.checkpoint_folder import discard

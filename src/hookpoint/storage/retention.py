@@ -10,8 +10,8 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import BadRetention, text
-from hookpoint.core.store import Keep, Kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.core.store import Resume
 from hookpoint.storage import disk
 from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint_folder import read_manifest, verified, verify_file

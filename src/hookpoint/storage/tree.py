@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.core.errors import NotSaveable, text
 
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hookpoint.callbacks import CheckpointConfig
-from hookpoint.core.store import Kept
+from hookpoint.core.checkpoint.store import Kept
 
 
 def kept(config, *minutes):

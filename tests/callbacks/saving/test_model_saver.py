@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
-from hookpoint.core.store import Kept
+from hookpoint.core.checkpoint.store import Kept
 
 
 def kept(saver, *minutes):

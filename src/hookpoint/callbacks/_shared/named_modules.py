@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.plain_names import COMPILED, plain_name
+from hookpoint.core.checkpoint.plain_names import COMPILED, plain_name
 
 if TYPE_CHECKING:
     from hookpoint.callbacks._shared.name_pattern import NamePattern

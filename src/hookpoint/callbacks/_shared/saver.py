@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.moment import Moment
-from hookpoint.core.store import Keep
 
 if TYPE_CHECKING:
     from typing import Unpack

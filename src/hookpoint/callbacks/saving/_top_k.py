@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hookpoint.callbacks.best import Best, Mode
+from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import text
 from hookpoint.core.moment import Moment
-from hookpoint.core.store import Kept
 
 
 class TopK:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookpoint.callbacks._shared.saver import positive
+from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
-from hookpoint.core.store import Keep
 from hookpoint.core.when import Every, When
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 

@@ -10,8 +10,8 @@ from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, posi
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
+from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
-from hookpoint.core.store import Keep
 from hookpoint.core.when import Every
 from hookpoint.storage.retention import KeepNewest
 

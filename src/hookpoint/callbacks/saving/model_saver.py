@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
-from hookpoint.core.store import Keep
+from hookpoint.core.checkpoint.store import Keep
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.async_scalars import LateFloats
 from hookpoint.callbacks._shared.numerics import bad_ones, largest
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadLoop, NotFinite, text
-from hookpoint.core.parts import named_parameters
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -12,8 +12,8 @@ from hookpoint.callbacks._shared.sharded_tensors import whole_state
 from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
 from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.stopping._patience import Patience
+from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import has_state, load_state, state_of
 from hookpoint.core.terminal import say
 from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.snapshot import Snapshots

@@ -14,8 +14,8 @@ from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import named_parameters
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import named
+from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, BadValue, text
-from hookpoint.core.plain_names import plain_name
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:

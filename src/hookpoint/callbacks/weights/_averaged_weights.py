@@ -9,8 +9,8 @@ from hookpoint.callbacks._shared.sharded_tensors import whole
 from hookpoint.callbacks.weights._weight_average import WeightAverage
 from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import BadLoop, OutsideRun, text
-from hookpoint.core.parts import named_parameters, state_of
 
 if TYPE_CHECKING:
     from typing import Unpack

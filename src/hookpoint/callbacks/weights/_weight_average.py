@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import here, is_sharded, part_like
-from hookpoint.core.parts import named_parameters
-from hookpoint.core.plain_names import plain_name
+from hookpoint.core.checkpoint.plain_names import plain_name
+from hookpoint.core.checkpoint.stateful import named_parameters
 
 
 class WeightAverage:

@@ -12,8 +12,8 @@ from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
 from hookpoint.callbacks.weights._swa_schedule import SWASchedule
+from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.plain_names import plain_name
 from hookpoint.core.rates import put
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
+from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import text
-from hookpoint.core.parts import named_parameters
 from hookpoint.core.stepper import PlainStepper
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.randomness import Randomness
 from hookpoint.core.samples import length_of
 
 logger = logging.getLogger("hookpoint")

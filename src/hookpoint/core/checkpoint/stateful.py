@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hookpoint.core.checkpoint.own_copy import own_copy
+from hookpoint.core.checkpoint.plain_names import names_of, plain_name, plain_state
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.own_copy import own_copy
-from hookpoint.core.plain_names import names_of, plain_name, plain_state
 
 OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hookpoint.core.shares import joined, own_share, share_of
+from hookpoint.core.checkpoint.rank_state import joined, own_share, share_of
 
 
 def state(rank, *, gradients=None, in_epoch=True):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hookpoint.core.randomness import HostRandomness, put_state, state_of
+from hookpoint.core.checkpoint.randomness import HostRandomness, put_state, state_of
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_generator_of_any_kind_goes_on_from_where_it_was(make):
 def test_numpy_is_neither_imported_nor_missed_where_nobody_uses_it():
     program = (
         "import sys, random\n"
-        "from hookpoint.core.randomness import HostRandomness\n"
+        "from hookpoint.core.checkpoint.randomness import HostRandomness\n"
         "state = HostRandomness().state_dict()\n"
         "first = random.random()\n"
         "HostRandomness().load_state_dict(state)\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hookpoint.core.elsewhere import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.core.sums import added
 
 OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")

@@ -5,7 +5,7 @@ import torch
 
 from hookpoint import Callback, CallbackPipeline, Every, Loop, Runner
 from hookpoint import callbacks as cb
-from hookpoint.core.own_copy import own_copy
+from hookpoint.core.checkpoint.own_copy import own_copy
 
 
 class Gone(Exception):
