@@ -28,7 +28,8 @@ from hookpoint.core.checkpoint.stateful import own_parts
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.costs import StepShare
-from hookpoint.core.data_points import check_pass
+from hookpoint.core.data.data_points import check_pass
+from hookpoint.core.data.samples import counter
 from hookpoint.core.epochs import Epochs
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks import Hooks
@@ -44,7 +45,6 @@ from hookpoint.core.monitors import Monitors
 from hookpoint.core.passes import MODES, Pass
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
-from hookpoint.core.samples import counter
 from hookpoint.core.saving import Saving
 from hookpoint.core.secrets import masked
 from hookpoint.core.shared_means import shared_means

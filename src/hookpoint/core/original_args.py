@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.iteration import NO_ITERATION
-from hookpoint.core.samples import length_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookpoint.core.data import as_batches
+from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookpoint.core.data import check_data
+from hookpoint.core.data.array_batches import check_data
 
 
 def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
 
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.samples import length_of
 from hookpoint.parallel.spread import team_sampler_of
 from hookpoint.storage.identity import Row, table
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookpoint.core.data_points import DataPoints
-from hookpoint.core.data_settings import DataSettings
+from hookpoint.core.data.data_points import DataPoints
+from hookpoint.core.data.data_settings import DataSettings
 from hookpoint.engine.made_data import MadeData, TaskSampler
 from hookpoint.engine.seeded_samples import seeded_samples_of
 

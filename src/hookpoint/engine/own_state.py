@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import END
-from hookpoint.core.samples import length_of
+from hookpoint.core.data.samples import length_of
 
 # In the state of a StatefulDataLoader: whether its pass is over, and whether its data set has ended, without workers.
 PASS_IS_OVER = "_iterator_finished"

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 
 from hookpoint.core.checkpoint.positions import Entered, read_over
 from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.samples import length_of
 from hookpoint.engine import loader_state, own_state
 from hookpoint.engine.behind import iterator_behind
 from hookpoint.engine.data_facts import batch_size_of, compared, facts_of, facts_of_order

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.samples import length_of
 from hookpoint.parallel.sampler import TeamBatchSampler
 from hookpoint.parallel.spread import is_plain, team_sampler_of
 

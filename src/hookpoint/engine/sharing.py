@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.samples import length_of
 from hookpoint.core.talk import Talk, caller
 from hookpoint.engine.checks import overrides
 from hookpoint.engine.device import place_model

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookpoint.core.samples import length_of
+from hookpoint.core.data.samples import length_of
 
 
 class LaterSamples(IterableDataset[Any]):

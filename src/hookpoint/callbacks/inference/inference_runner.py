@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.data import check_data
+from hookpoint.core.data.array_batches import check_data
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.samples import length_of
 
 logger = logging.getLogger("hookpoint")
 

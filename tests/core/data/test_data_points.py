@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback, Replace, on
-from hookpoint.core.data_points import BatchPlace, DataPoints
-from hookpoint.core.data_settings import DataSettings
+from hookpoint.core.data.data_points import BatchPlace, DataPoints
+from hookpoint.core.data.data_settings import DataSettings
 from hookpoint.core.errors import (
     BadLoop,
     BadSchedule,

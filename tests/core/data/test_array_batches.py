@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from hookpoint.core.data import as_batches, check_data
+from hookpoint.core.data.array_batches import as_batches, check_data
 from hookpoint.core.errors import BadLoop
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.core.data_settings import DataSettings
+from hookpoint.core.data.data_settings import DataSettings
 from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.hyper import Hyper
 

@@ -1,0 +1,1 @@
+"""Counting samples, batches of arrays, points in the data."""
