@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from hookpoint.core.errors import HookpointError as HookpointError
     from hookpoint.core.errors import HookpointWarning as HookpointWarning
     from hookpoint.core.errors import StopRun as StopRun
-    from hookpoint.core.guard import guard as guard
-    from hookpoint.core.guard import guarding as guarding
-    from hookpoint.core.guard import install as install
+    from hookpoint.core.guard.guard import guard as guard
+    from hookpoint.core.guard.guard import guarding as guarding
+    from hookpoint.core.guard.guard import install as install
+    from hookpoint.core.guard.run_each import run_each as run_each
     from hookpoint.core.hooks import Hooks as Hooks
     from hookpoint.core.hyper import HyperParam as HyperParam
     from hookpoint.core.hyper import ObjAttrParam as ObjAttrParam
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from hookpoint.core.points import declare as declare
     from hookpoint.core.points import points as points
     from hookpoint.core.records import Record as Record
-    from hookpoint.core.routine import run_each as run_each
     from hookpoint.core.run import Run as Run
     from hookpoint.core.when import (
         After as After,

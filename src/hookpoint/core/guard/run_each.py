@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from hookpoint.core.guard import guarding
+from hookpoint.core.guard.guard import guarding
 from hookpoint.core.points import declare
 
 Item = TypeVar("Item")

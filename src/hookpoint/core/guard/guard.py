@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from hookpoint.core.callback.current import current_run
-from hookpoint.core.compiled import compiled
 from hookpoint.core.errors import BadGuard, text
-from hookpoint.core.guarded_call import GuardedCall
+from hookpoint.core.guard._guarded_call import GuardedCall
+from hookpoint.core.guard._hooks_cache import compiled
 from hookpoint.core.points import declare
 
 P = ParamSpec("P")

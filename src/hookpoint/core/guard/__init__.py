@@ -1,0 +1,1 @@
+"""Points around any function."""
