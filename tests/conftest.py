@@ -49,6 +49,12 @@ def spread(pytestconfig):
     return choose
 
 
+@pytest.fixture
+def sample(pytestconfig):
+    """Return `sample(some, everything)`: the first; the second in `make test-all`."""
+    return lambda some, everything: some if pytestconfig.option.markexpr == QUICK else everything
+
+
 def pytest_collection_finish(session):
     gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
 
