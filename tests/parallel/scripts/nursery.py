@@ -24,6 +24,7 @@ from typing import Any
 IMPORTED = (
     "hookpoint.presets.loop",
     "hookpoint.presets.runner",
+    "networkx",
     "numpy.random",
     "safetensors.torch",
     "sklearn.datasets",
