@@ -28,7 +28,7 @@ IMPORTED = (
     "numpy.random",
     "safetensors.torch",
     "sklearn.datasets",
-    "torch._dynamo",
+    "torch._dynamo.backends.common",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
