@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from hookpoint.parallel.cutting import stages_of  # noqa: E402
+from hookpoint.parallel.cutting import stages_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel.py"
 LINE = r"of 360 digits it has never seen, the best of [12] epochs of 2 processes reads (\d+\.\d)% rightly"

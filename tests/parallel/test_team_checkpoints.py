@@ -11,25 +11,29 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 
 @pytest.mark.timeout(200)
 def test_a_team_goes_on_bit_for_bit(launch, sample, tmp_path):
-    def exact(folder, kinds, epochs):
+    def exact(folder, kinds, epochs, every):
         from contextlib import suppress
+        from functools import partial
 
-        from subject import Cut, Ledger, train
+        import subject
+        from subject import Cut, Ledger
+
+        train = partial(subject.train, epochs=epochs, every=every)
 
         found = {}
         for kind in kinds:
             per_epoch = 3 if kind == "loop" else 6
-            whole = train(kind, f"{folder}/{kind}-whole", epochs=epochs)
-            stopped = train(kind, f"{folder}/{kind}", ledger=Ledger(stop_at=per_epoch - 1), epochs=epochs)
+            whole = train(kind, f"{folder}/{kind}-whole")
+            stopped = train(kind, f"{folder}/{kind}", ledger=Ledger(stop_at=per_epoch - 1))
             assert stopped["stop"] == "it was told to", stopped
             for cut in (per_epoch + 2, 2 * per_epoch + 1)[: epochs - 1]:
                 with suppress(Cut):
-                    raise AssertionError(train(kind, f"{folder}/{kind}", ledger=Ledger(fail_at=cut), epochs=epochs))
-            found[kind] = [whole, train(kind, f"{folder}/{kind}", epochs=epochs)]
+                    raise AssertionError(train(kind, f"{folder}/{kind}", ledger=Ledger(fail_at=cut)))
+            found[kind] = [whole, train(kind, f"{folder}/{kind}")]
         return found
 
     kinds, epochs = sample(["loop", "sharded"], ["loop", "data", "sharded"]), sample(2, 3)
-    results = launch(exact, timeout=100, folder=str(tmp_path), kinds=kinds, epochs=epochs).results
+    results = launch(exact, timeout=100, folder=str(tmp_path), kinds=kinds, epochs=epochs, every=sample(4, 2)).results
     for kind in kinds:
         for rank, result in enumerate(results):
             whole, resumed = result[kind]

@@ -116,12 +116,12 @@ def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
                 if RANK == 1 and run.step == 7:
                     os.kill(os.getpid(), signal.SIGTERM)
 
-        ledger, found = Ledger(), {"whole": train("data", f"{folder}/whole", epochs=2)}
+        ledger, found = Ledger(), {"whole": train("data", f"{folder}/whole", epochs=2, every=4)}
         try:
-            train("data", f"{folder}/run", more=(Signalled(),), ledger=ledger, epochs=2)
+            train("data", f"{folder}/run", more=(Signalled(),), ledger=ledger, epochs=2, every=4)
         except SystemExit as end:
             found["ended"] = [end.code, ledger.steps[-1]]
-        found["resumed"] = train("data", f"{folder}/run", epochs=2)
+        found["resumed"] = train("data", f"{folder}/run", epochs=2, every=4)
         return found
 
     first, second = launch(stop, folder=str(tmp_path)).results
@@ -168,7 +168,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
         from subject import Ledger, train
 
         for kind in kinds:
-            train(kind, f"{folder}/{kind}", norm=False, ledger=Ledger(stop_at=stop_at, trace=f"{folder}/{kind}.trace"))
+            train(kind, f"{folder}/{kind}", norm=False, every=4, ledger=Ledger(stop_at=stop_at, trace=f"{folder}/{kind}.trace"))
 
     def go_on(folder, kinds, stop_at, epochs):
         from subject import Ledger, train
@@ -181,7 +181,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
                 train(kind, f"{folder}/{kind}", norm=False, epochs=epochs)
             except CannotResume as error:
                 found[f"{kind} refused"] = str(error)
-            options = {"norm": False, "allow_world_change": True, "epochs": epochs}
+            options = {"norm": False, "allow_world_change": True, "epochs": epochs, "every": 4}
             trace = f"{folder}/{kind}.trace"
             train(kind, f"{folder}/{kind}", ledger=Ledger(stop_at=stop_at, trace=trace), **options)
             found[kind] = train(kind, f"{folder}/{kind}", ledger=Ledger(trace=trace), **options)
