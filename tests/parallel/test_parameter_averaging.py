@@ -229,7 +229,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         def fail(run):
             raise KeyError("lost")
 
-        train, found = partial(subject.train, epochs=2, every=4), {}
+        train, found = partial(subject.train, epochs=2, every=100), {}
         ledger = Ledger()
         try:
             train("averaging", f"{folder}/run", more=(At(5, lambda run: os.kill(os.getpid(), signal.SIGTERM)),), ledger=ledger)
@@ -268,7 +268,7 @@ def test_another_number_of_processes_goes_on_from_the_average(launch, tmp_path):
     def go_on(folder):
         from subject import train
 
-        return train("averaging", f"{folder}/run", norm=False, allow_world_change=True, epochs=2)
+        return train("averaging", f"{folder}/run", norm=False, allow_world_change=True, epochs=2, every=100)
 
     launch(begin, folder=str(tmp_path))
     average = load_weights(tmp_path / "run")

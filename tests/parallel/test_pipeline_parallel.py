@@ -183,7 +183,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
         found["resumed"] = train(f"{folder}/run")
         return found
 
-    options = sample({"epochs": 2, "every": 3}, {})
+    options = sample({"epochs": 2, "every": 5}, {})
     results = launch(save_and_go_on, folder=str(tmp_path), options=options, timeout=120).results
     if not options:
         WHOLES.extend(result["whole"] for result in results)
@@ -239,7 +239,7 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
         found = {}
         signalled, faster = Signalled(), Faster()
         try:
-            train(f"{folder}/signalled", more=(signalled,), epochs=2)
+            train(f"{folder}/signalled", more=(signalled,), epochs=2, every=5)
         except SystemExit as end:
             found["signalled"] = [end.code, signalled.step]
         train(f"{folder}/faster", more=(faster,), max_retries=0, epochs=2)

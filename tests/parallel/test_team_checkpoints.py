@@ -32,7 +32,7 @@ def test_a_team_goes_on_bit_for_bit(launch, sample, tmp_path):
             found[kind] = [whole, train(kind, f"{folder}/{kind}")]
         return found
 
-    kinds, epochs = sample(["loop", "sharded"], ["loop", "data", "sharded"]), sample(2, 3)
+    kinds, epochs = sample(["loop"], ["loop", "data", "sharded"]), sample(2, 3)
     results = launch(exact, timeout=100, folder=str(tmp_path), kinds=kinds, epochs=epochs, every=sample(4, 2)).results
     for kind in kinds:
         for rank, result in enumerate(results):
@@ -40,7 +40,7 @@ def test_a_team_goes_on_bit_for_bit(launch, sample, tmp_path):
             assert [name for name in SAME if whole[name] != resumed[name]] == [], (kind, rank)
         assert results[0][kind][0]["generators"] != results[1][kind][0]["generators"]
         assert results[0][kind][0]["metrics"] == results[1][kind][0]["metrics"]
-    folder = tmp_path / "sharded"
+    folder = tmp_path / kinds[-1]
     assert verify(folder).ok
     assert load_weights(folder)["0.weight"].shape == (12, 6)
     facts = read_run_file(folder)

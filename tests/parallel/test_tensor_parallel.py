@@ -82,9 +82,9 @@ def is_near(one, other):
     return bool((ours - theirs).norm() <= 1e-5 * theirs.norm())
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_processes_train_as_one_does(launch, sample, ranks):
-    options, epochs = sample(OPTIONS[:1] if ranks == 2 else OPTIONS[1:], OPTIONS), sample(2, 5)
+    options, epochs = sample(OPTIONS[1:], OPTIONS), sample(2, 5)
     alone = trained(2, options, epochs)
     first, *others = launch(trained, ranks=ranks, timeout=120, size=2, options=options, epochs=epochs).results
     assert all(other == first for other in others)
@@ -448,7 +448,7 @@ def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
                 if RANK == 1 and run.step == 5:
                     raise KeyError("a picture is missing")
 
-        train("tensor", f"{folder}/run", more=(Fails(),))
+        train("tensor", f"{folder}/run", more=(Fails(),), every=4)
 
     outcome = launch(fail, check=False, timeout=110, folder=str(tmp_path))
     assert outcome.status
