@@ -79,9 +79,7 @@ clean: ## remove the environments, caches and build outputs
 
 # The build backend is installed first and isolation is off, because -c does not reach isolated builds.
 $(VENV)/.stamp-base: $(VENV)/.stamp-venv $(PINNED)
-	@echo "setting up $(VENV) ..."
 	@$(PY) $(PIP_INSTALL) hatchling
-	@$(PY) $(PIP_INSTALL) --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.stamp-demo: $(VENV)/.stamp-base

@@ -233,6 +233,12 @@ def disk(new_disk):
     return new_disk()
 
 
+@pytest.fixture
+def sample(pytestconfig):
+    """Return `sample(some, everything)`: the first; the second in `make test-all`."""
+    return lambda some, everything: some if pytestconfig.option.markexpr == QUICK else everything
+
+
 def pytest_collection_finish(session):
     gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
 

@@ -44,8 +44,8 @@ class Takes(Callback):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("dispatch", "passes"):
-        monkeypatch.setattr(f"hookpoint.core.{module}.perf_counter", clock)
+    monkeypatch.setattr("hookpoint.core.dispatch.perf_counter", clock)
+    monkeypatch.setattr("hookpoint.core.passes.perf_counter", clock)
     return clock
 
 

@@ -84,8 +84,8 @@ def launch(tmp_path, nursery):
 
     `launch(function, ranks=2, timeout=60, **given)`: the function is written into a file of its own, so it imports what it
     needs inside; it gets `given`, which has to be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script,
-    which writes its own `$RESULTS/rank<n>.json`. Without `check=False` a failure of the processes fails the test. With
-    `torchrun=[...]`, options of torchrun, that starts them.
+    which writes its own `$RESULTS/rank<n>.json`. `env` changes their environment. Without `check=False` a failure of the
+    processes fails the test. With `torchrun=[...]`, options of torchrun, that starts them.
     """
     count = 0
 
@@ -120,7 +120,7 @@ def _as_forks(nursery, words, ranks, environment, folder, timeout):
     # They meet where torchrun lets them meet: in a store that none of them has, at a port that the system has chosen.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    order = {"words": words, "ranks": ranks, "env": {**environment, **meeting}, "folder": str(folder)}
+    order = {"words": words, "ranks": ranks, "env": {**meeting, **environment}, "folder": str(folder)}
     return nursery(order, timeout)
 
 

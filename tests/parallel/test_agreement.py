@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 
-def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
-    def stop():
+def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch, sample):
+    def stop(times):
         import random
 
         import torch  # noqa: F401
@@ -19,7 +19,7 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
 
         ends = []
         numbers = random.Random(7)
-        for _ in range(50):
+        for _ in range(times):
             at, epochs = numbers.randrange(1, 12), 0
             with Loop([StopAt(at)], extra_callbacks=[], monitors=[], log_every=3) as run:
                 for _ in run.epochs(3):
@@ -29,9 +29,10 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
             ends.append([at, run.iteration, epochs, run.stop_reason])
         return ends
 
-    first, second = launch(stop).results
+    times = sample(15, 50)
+    first, second = launch(stop, times=times).results
     assert first == second
-    assert len(first) == 50
+    assert len(first) == times
     assert all(iterations in (at, at + 1) and reason == f"at {at}" for at, iterations, _, reason in first)
     assert {iterations - at for at, iterations, _, _ in first} == {
         0,
@@ -39,8 +40,8 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch):
     }  # at once where they talk anyway: log steps, epoch ends
 
 
-def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(launch):
-    def settings():
+def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(launch, sample):
+    def settings(times):
         import random
 
         import torch
@@ -60,7 +61,7 @@ def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(laun
                     assert run.hyper["learning_rate"] == 0.25
 
         numbers, seen = random.Random(3), []
-        for number in range(50):
+        for number in range(times):
             model = torch.nn.Linear(1, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
             change = Set(numbers.randrange(1, 8), number % 2)
@@ -71,7 +72,7 @@ def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(laun
             seen.append([change.at, change.seen])
         return seen
 
-    first, second = launch(settings).results
+    first, second = launch(settings, times=sample(15, 50)).results
     assert first == second
     for at, rates in first:
         assert rates == [0.5] * rates.count(0.5) + [0.25] * rates.count(0.25)

@@ -101,9 +101,9 @@ def served(bounds, accumulate=(1,), slow=0.004):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_no_gradient_is_older_than_the_bound(launch, ranks):
-    options = {"bounds": [0, 1, 4], "accumulate": [1, 3] if ranks == 2 else [1]}
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_no_gradient_is_older_than_the_bound(launch, sample, ranks):
+    options = {"bounds": sample([0, 4], [0, 1, 4]), "accumulate": [1, 3] if ranks == 2 else [1]}
     first, *others = launch(served, ranks=ranks, timeout=120, **options).results
     for name, chief in first.items():
         bound = int(name.split()[0]) if name != "frozen" else 2
@@ -132,9 +132,11 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         import os
         import signal
         import threading
+        from functools import partial
 
+        import subject
         import torch
-        from subject import RANK, Ledger, train
+        from subject import RANK, Ledger
 
         from hookpoint import AsyncSGD, Callback, Every, Runner
 
@@ -172,7 +174,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         def set_decay(run):
             run.hyper["weight_decay"] = 0.125
 
-        found, ledger = {}, Ledger()
+        train, found, ledger = partial(subject.train, epochs=2, every=100), {}, Ledger()
         try:
             train("async", f"{folder}/run", more=(At(5, lambda run: os.kill(os.getpid(), signal.SIGTERM)),), ledger=ledger)
         except SystemExit as end:
@@ -181,7 +183,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         stopped = train("async", f"{folder}/stop", more=(At(3, lambda run: run.stop("enough")),))
         found["stop"] = [stopped["step"], stopped["stop"]]
         setting = At(3, set_decay)
-        train("async", f"{folder}/setting", more=(setting,))
+        train("async", f"{folder}/setting", more=(setting,), epochs=1, every=2)
         found["setting"] = setting.rates
         for name, callback in {
             "all talk": Inside(3, lambda run: run.gather(1)),
@@ -227,12 +229,12 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         for name in ("rank 1 fails", "rank 0 fails", "all talk"):
             assert result[name][2] == []
     assert first["skipped"] == second["skipped"]
-    assert first["skipped"] == [1, 2, 3, 3, 4, 4, 5, 6, 7, 7, 8, 8, 9, 10, 11, 11, 12, 12]
+    assert first["skipped"] == [1, 2, 3, 3, 4, 4, 5, 6, 7, 7, 8, 8]
     assert any("between a batch and its step" in one["validated inside"] for one in (first, second))
     assert first["resumed"]["weights"] == second["resumed"]["weights"]
     assert first["stepped"] == second["stepped"] == [pytest.approx([0.5, 0.5])]
     facts = read_run_file(tmp_path / "run")
-    assert (facts["status"], facts["step"]) == ("finished", 18)
+    assert (facts["status"], facts["step"]) == ("finished", 12)
     assert facts["inexact"] == [
         f"gone on with from step {first['signal'][1]}: gradients were applied in the order in which they came"
     ]

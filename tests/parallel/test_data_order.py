@@ -33,7 +33,7 @@ def orders(folder=""):
         def __getitem__(self, index):
             return inputs[index] + torch.rand(2) / 4, inputs[index, :1]
 
-    def see(name, loader, val=None, epochs=3, seed=5, stop=None, **options):
+    def see(name, loader, val=None, epochs=2, seed=5, stop=None, **options):
         seen = []
         look = LambdaCallback(on_train_iter_begin=lambda run: seen.append((run.batch[0][:, 0] // 2).int().tolist()))
         model = torch.nn.Linear(2, 1)
@@ -63,9 +63,9 @@ def orders(folder=""):
     see("generator", DataLoader(data, batch_size=size, shuffle=True, generator=generator))
     val = DataLoader(data, batch_size=size, shuffle=True)
     see("shuffled validation", DataLoader(data, batch_size=size, shuffle=True), val)
-    see("workers", DataLoader(data, batch_size=size, shuffle=True, num_workers=1), epochs=2)
+    see("workers", DataLoader(data, batch_size=size, shuffle=True, num_workers=1))
     loader = DataLoader(data, batch_size=size, shuffle=True, num_workers=1, persistent_workers=True)
-    see("workers that stay", loader, epochs=2)
+    see("workers that stay", loader)
     see("samples with seeds", DataLoader(SeededSamples(Augmented()), batch_size=size, shuffle=True))
     if folder:
         generator = torch.Generator().manual_seed(8)

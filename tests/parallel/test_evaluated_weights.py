@@ -22,7 +22,15 @@ def test_all_processes_load_the_same_weights(strategy, launch, tmp_path):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             chosen = getattr(hookpoint, strategy)(**options)
             return hookpoint.Runner(
-                model, optimizer, torch.nn.MSELoss(), callbacks=callbacks, workdir=workdir, strategy=chosen, **more
+                model,
+                optimizer,
+                torch.nn.MSELoss(),
+                callbacks=callbacks,
+                extra_callbacks=[],
+                monitors=[],
+                workdir=workdir,
+                strategy=chosen,
+                **more,
             )
 
         first = runner(0, ModelSaver())

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sklearn")
 
+from hookpoint.parallel.cutting import stages_of
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel.py"
-LINE = r"of 360 digits it has never seen, the best of 2 epochs of 2 processes reads (\d+\.\d)% rightly"
+LINE = r"of 360 digits it has never seen, the best of [12] epochs of 2 processes reads (\d+\.\d)% rightly"
 
 
-@pytest.mark.parametrize("strategy", ["data", "pipeline"])
-def test_two_processes_read_digits(launch, tmp_path, strategy):
-    said = launch(EXAMPLE, "--epochs", 2, "--strategy", strategy, "--workdir", tmp_path / "run").printed
+@pytest.mark.parametrize("strategy", ["data", pytest.param("pipeline", marks=pytest.mark.slow)])
+def test_two_processes_read_digits(launch, sample, tmp_path, strategy):
+    said = launch(EXAMPLE, "--epochs", sample(1, 2), "--strategy", strategy, "--workdir", tmp_path / "run").printed
     (right,) = re.findall(LINE, said)  # the chief alone says it
     assert float(right) > 80
     assert (tmp_path / "run" / "checkpoints" / "best-val-error-top1").exists()
+
+
+def test_the_network_is_cut_into_a_stage_for_each_of_two_processes(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    example = runpy.run_path(str(EXAMPLE))
+    network = example["residual_network"]()
+    stages = stages_of(network, example["STRATEGIES"]["pipeline"].split)
+    sizes = [sum(one.numel() for one in stage.parameters()) for stage in stages]
+    assert len(sizes) == 2
+    assert all(sizes)
+    assert sum(sizes) == sum(one.numel() for one in network.parameters())

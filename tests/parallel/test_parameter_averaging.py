@@ -136,20 +136,21 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
 
 
 @pytest.mark.timeout(200)
-def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, tmp_path):
-    def exact(folder):
+def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, sample, tmp_path):
+    def exact(folder, names, epochs):
         from contextlib import suppress
         from functools import partial
 
-        from subject import Cut, Ledger, train
+        import subject
+        from subject import Cut, Ledger
 
         from hookpoint import callbacks as cb
 
         def extra(name):
             return (cb.SwapEMAWeights(0.8),) if name == "averaged" else ()
 
-        found = {}
-        for name in ("plain", "averaged"):
+        train, found = partial(subject.train, epochs=epochs), {}
+        for name in names:
             more = partial(extra, name)
             whole = train("averaging", f"{folder}/{name}-whole", more=more())
             stopped = train("averaging", f"{folder}/{name}", more=more(), ledger=Ledger(stop_at=5))
@@ -160,15 +161,17 @@ def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, 
             found[name] = [whole, train("averaging", f"{folder}/{name}", more=more())]
         return found
 
-    results = launch(exact, timeout=120, folder=str(tmp_path)).results
+    names = sample(["averaged"], ["plain", "averaged"])
+    results = launch(exact, timeout=120, folder=str(tmp_path), names=names, epochs=sample(2, 3)).results
     for rank, result in enumerate(results):
-        for name in ("plain", "averaged"):
+        for name in names:
             whole, resumed = result[name]
             assert [what for what in SAME if whole[what] != resumed[what]] == [], (name, rank)
-    assert results[0]["plain"][0]["weights"] == results[1]["plain"][0]["weights"]
-    assert verify(tmp_path / "plain").ok
-    assert load_weights(tmp_path / "plain")["0.weight"].shape == (12, 6)
-    assert len(read_run_file(tmp_path / "plain")["resumed"]) == 3
+    for name in names:
+        assert results[0][name][0]["weights"] == results[1][name][0]["weights"]
+        assert verify(tmp_path / name).ok
+        assert load_weights(tmp_path / name)["0.weight"].shape == (12, 6)
+        assert len(read_run_file(tmp_path / name)["resumed"]) == 3
 
 
 @pytest.mark.skipif(os.environ.get("HOOKPOINT_FAULTS") != "all", reason="long: HOOKPOINT_FAULTS=all")
@@ -204,9 +207,11 @@ def test_a_process_that_is_killed_in_the_middle_of_a_period_changes_nothing(laun
 def test_what_one_process_meets_all_hear_of(launch, tmp_path):
     def meet(folder):
         import signal
+        from functools import partial
 
+        import subject
         import torch
-        from subject import RANK, Ledger, train
+        from subject import RANK, Ledger
 
         from hookpoint import Callback, ParameterAveraging, Runner
         from hookpoint.core.errors import BadLoop
@@ -224,7 +229,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         def fail(run):
             raise KeyError("lost")
 
-        found = {}
+        train, found = partial(subject.train, epochs=2, every=100), {}
         ledger = Ledger()
         try:
             train("averaging", f"{folder}/run", more=(At(5, lambda run: os.kill(os.getpid(), signal.SIGTERM)),), ledger=ledger)
@@ -263,7 +268,7 @@ def test_another_number_of_processes_goes_on_from_the_average(launch, tmp_path):
     def go_on(folder):
         from subject import train
 
-        return train("averaging", f"{folder}/run", norm=False, allow_world_change=True)
+        return train("averaging", f"{folder}/run", norm=False, allow_world_change=True, epochs=2, every=100)
 
     launch(begin, folder=str(tmp_path))
     average = load_weights(tmp_path / "run")

@@ -34,8 +34,13 @@ CASES = {
     "cut elsewhere": {"by_function": True, "outputs": False},
 }
 
+SOME = {
+    "GPipe, cut elsewhere": {**CASES["GPipe"], **CASES["cut elsewhere"]},
+    **{name: CASES[name] for name in ("accumulated and clipped", "bf16", "skipped")},
+}
 
-def trained(cases, three=False):
+
+def trained(cases, epochs, three=False):
     """Train a small network in each way; return weights by name, averages, metrics, steps and predictions."""
     import os
 
@@ -52,22 +57,25 @@ def trained(cases, three=False):
         """Ask for each kind of skip, where the loss that all have says so, or at some step."""
 
         may_skip = True
-        asked = 0
+
+        def __init__(self):
+            super().__init__()
+            self.asked = {"batch": 0, "backward": 0, "step": 0}
 
         def on_train_iter_begin(self, run):
-            if run.iteration == 3:
+            if run.iteration == 3 and not self.asked["batch"]:  # what is skipped is no iteration
+                self.asked["batch"] += 1
                 run.skip_batch()
 
         def on_backward_begin(self, run):
-            if run.loss < 1.2:
-                self.asked += 1
+            if run.loss < 1.35:
+                self.asked["backward"] += 1
                 run.skip_backward()
 
         def on_step_begin(self, run):
-            if run.step in (7, 8):
-                self.asked += 1
-                if self.asked % 2:
-                    run.skip_step()
+            if run.step in (3, 4) and self.asked["step"] < 3:
+                self.asked["step"] += 1
+                run.skip_step()
 
     def listed(weights):
         return {name: one.flatten().tolist() for name, one in weights.items()}
@@ -84,14 +92,14 @@ def trained(cases, three=False):
         split = (1, "2.1") if three else ("2.1",)
         if by_function:
             split = lambda model: [model[:2], model[2:]]  # noqa: E731
-        average = cb.SwapEMAWeights(0.9)
+        average, asks = cb.SwapEMAWeights(0.9), Skips()
         gradients = cb.GradientStats("2.*", every=1, updates=True, per_parameter=True)
         runner = Runner(
             model,
             optimizer,
             nn.CrossEntropyLoss(label_smoothing=0.1),
             metrics={"right": lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()} if outputs else None,
-            callbacks=[average, gradients, *([Skips()] if skips else [])],
+            callbacks=[average, gradients, *([asks] if skips else [])],
             extra_callbacks=[],
             monitors=[],
             accumulate=accumulate,
@@ -100,12 +108,13 @@ def trained(cases, three=False):
             strategy=PipelineParallel(split, schedule=schedule, outputs=outputs),
         )
         loader = DataLoader(TensorDataset(inputs, targets), batch_size=16)  # the last one has 5 samples
-        run = runner.fit(loader, (inputs[:31], targets[:31]), epochs=5, batch_size=6)
+        run = runner.fit(loader, (inputs[:31], targets[:31]), epochs=epochs, batch_size=6)
         return {
             "weights": listed(model.state_dict()),
             "average": listed(average.weights()),
             "metrics": {name: float(value) for name, value in sorted(run.metrics.items())},
             "step": run.step,
+            "asked": asks.asked,
             "places": [run.data_rank, run.model_rank],
             "predicted": torch.cat(runner.predict((inputs[:7],), batch_size=4)).flatten().tolist(),
         }
@@ -123,17 +132,19 @@ def flat(weights):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_stages_train_as_one_process_does(launch, ranks):
-    cases = dict(CASES) if ranks == 2 else {"1F1B": {}}
-    whole = trained(cases)
-    results = launch(trained, ranks=ranks, timeout=120, cases=cases, three=ranks == 3).results
+def test_stages_train_as_one_process_does(launch, sample, ranks):
+    cases, epochs = sample(SOME, CASES) if ranks == 2 else {"1F1B": {}}, sample(2, 5)
+    whole = trained(cases, epochs)
+    results = launch(trained, ranks=ranks, timeout=120, cases=cases, epochs=epochs, three=ranks == 3).results
     for case, expected in whole.items():
         limit = 2e-2 if case == "bf16" else 1e-5
         for rank, found in enumerate(results):
             one = found[case]
             assert one["places"] == [0, rank]
             assert one["step"] == expected["step"]
-            assert "skipped" in case or one["step"] == (20 if "accumulated" in case else 55)
+            assert one["asked"] == expected["asked"]
+            assert all(one["asked"].values()) is ("skipped" in case)
+            assert "skipped" in case or one["step"] == (4 if "accumulated" in case else 11) * epochs
             assert one["metrics"] == results[0][case]["metrics"]
             assert one["predicted"] == results[0][case]["predicted"]
             assert is_near(one["predicted"], expected["predicted"], limit)
@@ -146,9 +157,12 @@ def test_stages_train_as_one_process_does(launch, ranks):
             assert is_near(flat(joined), flat(expected[kind]), limit)
 
 
-def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, scripts):
-    def save_and_go_on(folder):
-        from staged import RANK, train
+def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_path, scripts):
+    def save_and_go_on(folder, options):
+        from functools import partial
+
+        import staged
+        from staged import RANK
 
         from hookpoint import LambdaCallback
         from hookpoint.core.errors import CannotResume
@@ -157,6 +171,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, sc
             if RANK == 1 and run.step == 7:
                 run.stop("rank 1 has seen enough")
 
+        train = partial(staged.train, **options)
         found = {"whole": train(f"{folder}/whole")}
         found["stopped"] = train(f"{folder}/run", more=(LambdaCallback(on_train_iter_end=stop),))
         for name, split in {"changed": ("2",), "nowhere": ("2.9",)}.items():
@@ -167,8 +182,10 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, tmp_path, sc
         found["resumed"] = train(f"{folder}/run")
         return found
 
-    results = launch(save_and_go_on, folder=str(tmp_path), timeout=120).results
-    WHOLES.extend(result["whole"] for result in results)
+    options = sample({"epochs": 2, "every": 5}, {})
+    results = launch(save_and_go_on, folder=str(tmp_path), options=options, timeout=120).results
+    if not options:
+        WHOLES.extend(result["whole"] for result in results)
     for result in results:
         assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
         assert (result["stopped"]["step"], result["stopped"]["stop"]) == (8, "rank 1 has seen enough")
@@ -220,10 +237,10 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
         found = {}
         signalled, faster = Signalled(), Faster()
         try:
-            train(f"{folder}/signalled", more=(signalled,))
+            train(f"{folder}/signalled", more=(signalled,), epochs=2, every=5)
         except SystemExit as end:
             found["signalled"] = [end.code, signalled.step]
-        train(f"{folder}/faster", more=(faster,), max_retries=0)
+        train(f"{folder}/faster", more=(faster,), max_retries=0, epochs=2)
         found["rates"] = faster.rates
 
         def refused(**options):

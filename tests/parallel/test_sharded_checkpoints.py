@@ -30,12 +30,18 @@ def subject(monkeypatch):
 @pytest.mark.timeout(300)
 def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_path, subject):
     def two(folder):
-        from sharded_subject import Events, train, train_two
+        import shutil
+
+        import torch.distributed as dist
+        from sharded_subject import RANK, Events, train, train_two
 
         from hookpoint.storage.operations import intercepted
 
         first, again, grown = Events(stop_at=7), Events(), Events()  # in an open window of two batches, with steps behind it
         found = {"whole": train(f"{folder}/whole"), "stopped": train(f"{folder}/run", events=first)}
+        if RANK == 0:
+            shutil.copytree(f"{folder}/run", f"{folder}/moving")
+        dist.barrier()
         read = set()
 
         def note(operation, proceed):
@@ -53,7 +59,6 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
         found["poisoned"] = train(f"{folder}/poisoned", events=Events(stop_at=7, poison_at=6))["step"]
         train(f"{folder}/grown", events=grown, allow_world_change=True)
         found["grown"] = grown.put_back
-        train(f"{folder}/moving", events=Events(stop_at=7))
         return found
 
     def three(folder):

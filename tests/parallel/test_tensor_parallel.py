@@ -23,7 +23,10 @@ RANKS = {"tensor": 2, "data-tensor": 4}
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 
 
-def trained(size, options):
+OPTIONS = [{}, {"accumulate": 3, "clip_grad_norm": 0.3}]
+
+
+def trained(size, options, epochs):
     """Train a small network by each set of options; return weights, averages, metrics, outputs and steps."""
     import os
 
@@ -57,7 +60,7 @@ def trained(size, options):
             **option,
         )
         loader = DataLoader(TensorDataset(inputs, targets), batch_size=joint)
-        run = runner.fit(loader, (inputs[:31], targets[:31]), epochs=5, batch_size=5)
+        run = runner.fit(loader, (inputs[:31], targets[:31]), epochs=epochs, batch_size=5)
         weights = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
         outputs = torch.cat(runner.predict((inputs[:5],), batch_size=2))
         found.append(
@@ -79,19 +82,18 @@ def is_near(one, other):
     return bool((ours - theirs).norm() <= 1e-5 * theirs.norm())
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_processes_train_as_one_does(launch, ranks):
-    options = [{}, {"accumulate": 3, "clip_grad_norm": 0.3}]
-    alone = trained(2, options)
-    first, *others = launch(trained, ranks=ranks, timeout=120, size=2, options=options).results
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_processes_train_as_one_does(launch, sample, ranks):
+    options, epochs = sample(OPTIONS[1:], OPTIONS), sample(2, 5)
+    alone = trained(2, options, epochs)
+    first, *others = launch(trained, ranks=ranks, timeout=120, size=2, options=options, epochs=epochs).results
     assert all(other == first for other in others)
-    for one, many in zip(alone, first, strict=True):
-        assert one["step"] == many["step"]
+    for option, one, many in zip(options, alone, first, strict=True):
+        assert one["step"] == many["step"] == (4 if option else 10) * epochs
         assert (one["split"], many["split"]) == (0, 6)
         assert many["plain"]
         for name in ("weights", "average", "metrics", "outputs"):
             assert is_near(many[name], one[name]), name
-    assert alone[0]["step"] == 50
 
 
 def many_things():
@@ -306,12 +308,14 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert "2 processes are not a multiple of it" in first["three"]
 
 
-def exact(folder, kind):
+def exact(folder, kind, options):
     import os
     import signal
     from contextlib import suppress
+    from functools import partial
 
-    from subject import RANK, Cut, Ledger, train
+    import subject
+    from subject import RANK, Cut, Ledger
 
     from hookpoint import Callback
     from hookpoint.core.errors import CannotResume
@@ -327,6 +331,7 @@ def exact(folder, kind):
             if RANK == 1 and run.step == self.at:
                 os.kill(os.getpid(), signal.SIGTERM) if self.sends else run.stop("one has had enough")
 
+    train = partial(subject.train, **options)
     found = {"whole": train(kind, f"{folder}/whole"), "ends": []}
     ledger = Ledger()
     stopped = train(kind, f"{folder}/run", more=(Asks(2, False),), ledger=ledger)
@@ -353,12 +358,18 @@ def ended():
 
 
 @pytest.fixture
-def ends(launch, tmp_path, ended):
+def options(sample):
+    """Return how long the runs below are, and how often they are saved."""
+    return sample({"epochs": 2, "every": 4}, {"epochs": 3, "every": 2})
+
+
+@pytest.fixture
+def ends(launch, tmp_path, ended, options):
     """Return what each process says of the runs above, and where they are; they are made once for each kind."""
 
     def go(kind):
         if kind not in ended:
-            results = launch(exact, ranks=RANKS[kind], timeout=200, folder=str(tmp_path), kind=kind).results
+            results = launch(exact, ranks=RANKS[kind], timeout=200, folder=str(tmp_path), kind=kind, options=options).results
             ended[kind] = results, tmp_path
         return ended[kind]
 
@@ -395,7 +406,7 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(10 if FULL else 0))
-def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends):
+def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends, options):
     kind = "data-tensor" if number % 4 == 3 else "tensor"
     (expected, _), ranks = ends(kind), RANKS[kind]
     pids, workdir = tmp_path / "pids", tmp_path / "run"
@@ -414,9 +425,9 @@ def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, num
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        options = ("--max-restarts", "5", "--monitor-interval", "0.1")
-        given = {"kind": kind, "workdir": str(workdir), "pids": str(pids)}
-        results = launch("subject.py", ranks=ranks, torchrun=options, timeout=120, **given).results
+        torchrun = ("--max-restarts", "5", "--monitor-interval", "0.1")
+        given = {"kind": kind, "workdir": str(workdir), "pids": str(pids), **options}
+        results = launch("subject.py", ranks=ranks, torchrun=torchrun, timeout=120, **given).results
     finally:
         is_over.set()
         killer.join()
@@ -437,7 +448,7 @@ def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
                 if RANK == 1 and run.step == 5:
                     raise KeyError("a picture is missing")
 
-        train("tensor", f"{folder}/run", more=(Fails(),))
+        train("tensor", f"{folder}/run", more=(Fails(),), every=4)
 
     outcome = launch(fail, check=False, timeout=110, folder=str(tmp_path))
     assert outcome.status

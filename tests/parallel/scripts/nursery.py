@@ -24,10 +24,11 @@ from typing import Any
 IMPORTED = (
     "hookpoint.presets.loop",
     "hookpoint.presets.runner",
+    "networkx",
     "numpy.random",
     "safetensors.torch",
     "sklearn.datasets",
-    "torch._dynamo",
+    "torch._dynamo.backends.common",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",

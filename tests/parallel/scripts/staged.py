@@ -56,7 +56,14 @@ def data(samples: int = 44) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(
-    workdir: str, *, split: tuple[Any, ...] = ("2.1",), more: tuple[Any, ...] = (), pids: str = "", **options: Any
+    workdir: str,
+    *,
+    split: tuple[Any, ...] = ("2.1",),
+    more: tuple[Any, ...] = (),
+    pids: str = "",
+    epochs: int = 3,
+    every: int = 2,
+    **options: Any,
 ) -> dict[str, Any]:
     """Train to the end, or to where a callback stops it; return what came out, to the last bit."""
     random.seed(5)
@@ -71,7 +78,7 @@ def train(
         nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5])),
         lr_scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40),
         lr_scheduler_on="step",
-        callbacks=[Noise(pids), *more, average, cb.ModelSaver(2).when(Every(steps=2)), cb.MinSaver("val_loss")],
+        callbacks=[Noise(pids), *more, average, cb.ModelSaver(2).when(Every(steps=every)), cb.MinSaver("val_loss")],
         workdir=workdir,
         strategy=PipelineParallel(split, microbatches=2),
         log_every=3,
@@ -80,7 +87,7 @@ def train(
         **options,
     )
     loader = DataLoader(TensorDataset(*given), batch_size=8, shuffle=True)
-    run = runner.fit(loader, (given[0][:10], given[1][:10]), epochs=3, batch_size=4)
+    run = runner.fit(loader, (given[0][:10], given[1][:10]), epochs=epochs, batch_size=4)
     return {
         "step": run.step,
         "weights": digest(model.state_dict().values()),

@@ -111,11 +111,19 @@ class Main(MainCallback):
 
 
 def train(
-    kind: str, workdir: str, *, more: tuple[Any, ...] = (), ledger: Ledger | None = None, norm: bool = True, **options: Any
+    kind: str,
+    workdir: str,
+    *,
+    more: tuple[Any, ...] = (),
+    ledger: Ledger | None = None,
+    norm: bool = True,
+    epochs: int = EPOCHS,
+    every: int = 2,
+    **options: Any,
 ) -> dict[str, Any]:
     """Train to the end, or to where the ledger stops it; return what came out, to the last bit, and the samples seen.
 
-    Without `norm`, a batch may be a single sample.
+    Without `norm`, a batch may be a single sample. A checkpoint is made every so many steps: they take most of the time.
     """
     random.seed(5)
     torch.manual_seed(5)
@@ -125,10 +133,10 @@ def train(
     ledger = ledger or Ledger()
     data, criterion = Augmented(), nn.CrossEntropyLoss()
     val = DataLoader(TensorDataset(data.features[:10], data.labels[:10]), batch_size=BATCH)
-    callbacks = [ledger, *more, cb.ModelSaver(2).when(Every(steps=2)), cb.MinSaver("val_loss")]
+    callbacks = [ledger, *more, cb.ModelSaver(2).when(Every(steps=every)), cb.MinSaver("val_loss")]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if kind == "loop":
-        run = _loop(workdir, model, optimizer, criterion, data, val, callbacks, options)
+        run = _loop(workdir, model, optimizer, criterion, data, val, callbacks, epochs, options)
     else:
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
         strategy: Any = STRATEGIES[kind]()
@@ -147,7 +155,7 @@ def train(
             extra_callbacks=[],
             **options,
         )
-        run = runner.fit(DataLoader(data, batch_size=BATCH, shuffle=True), val, epochs=EPOCHS)
+        run = runner.fit(DataLoader(data, batch_size=BATCH, shuffle=True), val, epochs=epochs)
     return {
         "step": run.step,
         "epoch": run.epoch,
@@ -163,7 +171,17 @@ def train(
     }
 
 
-def _loop(workdir: Any, model: Any, optimizer: Any, criterion: Any, data: Any, val: Any, callbacks: Any, options: Any) -> Any:
+def _loop(
+    workdir: Any,
+    model: Any,
+    optimizer: Any,
+    criterion: Any,
+    data: Any,
+    val: Any,
+    callbacks: Any,
+    epochs: int,
+    options: dict[str, Any],
+) -> Any:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -177,7 +195,7 @@ def _loop(workdir: Any, model: Any, optimizer: Any, criterion: Any, data: Any, v
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
     loop = Loop(callbacks, model=called, optimizer=optimizer, workdir=workdir, log_every=3, extra_callbacks=[], **options)
     with loop as run:
-        for epoch in run.epochs(EPOCHS):
+        for epoch in run.epochs(epochs):
             sampler.set_epoch(epoch)
             called.train()
             for inputs, targets, _ in run.batches(loader):
