@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hookpoint.core.guard.guard import guarding as guarding
     from hookpoint.core.guard.guard import install as install
     from hookpoint.core.guard.run_each import run_each as run_each
-    from hookpoint.core.hooks import Hooks as Hooks
+    from hookpoint.core.hooks.hooks import Hooks as Hooks
     from hookpoint.core.hyper import HyperParam as HyperParam
     from hookpoint.core.hyper import ObjAttrParam as ObjAttrParam
     from hookpoint.core.points import Point as Point

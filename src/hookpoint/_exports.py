@@ -25,7 +25,7 @@ HOOKPOINT = {
     "HookedLoader": "engine.hooked_loader",
     "HookpointError": "core.errors",
     "HookpointWarning": "core.errors",
-    "Hooks": "core.hooks",
+    "Hooks": "core.hooks.hooks",
     "HyperParam": "core.hyper",
     "If": "core.when",
     "LambdaCallback": "core.callback.lambda_callback",

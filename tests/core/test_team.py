@@ -9,7 +9,7 @@ import pytest
 from hookpoint import Callback, Every, If
 from hookpoint.core import terminal
 from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop import Loop
 from hookpoint.core.sums import total_of
 from hookpoint.core.talk import apart, caller, unanswered

@@ -12,7 +12,7 @@ from hookpoint.cli.refusal import NO, Refusal, one_line
 from hookpoint.cli.table import Column, table
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.terminal import printable
 
 GOES = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # on a narrow terminal, the last first

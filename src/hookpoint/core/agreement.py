@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.dispatch import SKIP_POINTS
 from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.hooks.dispatch import SKIP_POINTS
 from hookpoint.core.talk import Talk, caller
 from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
-    from hookpoint.core.dispatch import Call
+    from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run import Run
     from hookpoint.core.saving import Saving
     from hookpoint.core.signals import Signals

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hookpoint.core.batches import Batches
     from hookpoint.core.checkpoint.randomness import Randomness
-    from hookpoint.core.dispatch import Dispatch
+    from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.run import Run
 
 LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookpoint.core.agreement import Agreement
     from hookpoint.core.clocks import Clocks
-    from hookpoint.core.costs import StepShare
-    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.hooks.costs import StepShare
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.leaving import Leaving
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.missing_metrics import MissingMetrics

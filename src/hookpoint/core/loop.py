@@ -27,12 +27,12 @@ from hookpoint.core.checkpoint.randomness import HostRandomness, Randomness
 from hookpoint.core.checkpoint.stateful import own_parts
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.clocks import Clocks
-from hookpoint.core.costs import StepShare
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.data.samples import counter
 from hookpoint.core.epochs import Epochs
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.costs import StepShare
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.leaving import Leaving
 from hookpoint.core.levels import Levels

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hookpoint.core.entry import Entry
 from hookpoint.core.errors import MissingMetric, UnknownMetric
+from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.logbook import ALREADY_SAID
 from hookpoint.core.metric_names import MetricNames
 from hookpoint.core.spelling import near_miss

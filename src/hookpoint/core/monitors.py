@@ -8,13 +8,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.delivery import Delivery
-from hookpoint.core.entry import MONITOR, Entry
+from hookpoint.core.hooks.entry import MONITOR, Entry
 from hookpoint.core.metrics import Metrics
 from hookpoint.core.records import Kind, Record
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
-    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hookpoint.core.batches import Batches
     from hookpoint.core.epochs import Epochs
     from hookpoint.core.evaluation import EvaluateOptions
-    from hookpoint.core.hooks import Hooks
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.logbook import Logbook
     from hookpoint.core.loop import Loop
     from hookpoint.core.moment import Moment

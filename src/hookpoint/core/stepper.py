@@ -10,7 +10,7 @@ from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Dispatch
+    from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.run import Run
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.dispatch import call_in
 from hookpoint.core.errors import OutOfStep, text
+from hookpoint.core.hooks.dispatch import call_in
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Call
+    from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run import Run
     from hookpoint.core.team import Answer, Team
 

@@ -16,9 +16,9 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
-from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
+from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.loop import Loop
 from hookpoint.core.run import Run
 from hookpoint.core.ticks import Armed

@@ -27,7 +27,7 @@ from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Call
+    from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run import Run
     from hookpoint.core.team import Team
 

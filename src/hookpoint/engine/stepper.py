@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch
 
-from hookpoint.core.dispatch import Dispatch
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.dispatch import Dispatch
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run import Run, set_now
 from hookpoint.engine.data import as_loader

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Dispatch
+    from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.run import Run
 
 MODES = ("train", "val", "pred")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Dispatch
+    from hookpoint.core.hooks.dispatch import Dispatch
 
 Function = Callable[..., Any]
 

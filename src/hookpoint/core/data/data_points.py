@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.replace import Replace
-from hookpoint.core.dispatch import Call
-from hookpoint.core.entry import Entry
 from hookpoint.core.errors import BadLoop, BadSchedule, BadValue, HookpointWarning, NotACallback, text
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.dispatch import Call
+from hookpoint.core.hooks.entry import Entry
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.points import BY_NAME
 
 if TYPE_CHECKING:

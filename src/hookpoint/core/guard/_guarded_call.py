@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.hooks import Hooks
 
 logger = logging.getLogger("hookpoint")
 

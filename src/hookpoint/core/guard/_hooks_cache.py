@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.hooks import Hooks
+from hookpoint.core.hooks.hooks import Hooks
 
 KEPT = "_hookpoint_compiled"
 MOST = 8

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hookpoint.core.points import BY_NAME, declared
 
 if TYPE_CHECKING:
-    from hookpoint.core.dispatch import Call
-    from hookpoint.core.entry import Entry
+    from hookpoint.core.hooks.dispatch import Call
+    from hookpoint.core.hooks.entry import Entry
 
 HEAD = ("point", "callback", "method", "when", "ranks", "on_error", "why here")
 USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hookpoint.core.entry import MAIN, MONITOR, PLAIN, Entry
 from hookpoint.core.errors import OrderError
+from hookpoint.core.hooks.entry import MAIN, MONITOR, PLAIN, Entry
 
 logger = logging.getLogger("hookpoint")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.handlers import Handler
-from hookpoint.core.costs import Cost
-from hookpoint.core.dispatch import Call
-from hookpoint.core.entry import Entry
 from hookpoint.core.errors import MissingMetric
+from hookpoint.core.hooks.costs import Cost
+from hookpoint.core.hooks.dispatch import Call
+from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:

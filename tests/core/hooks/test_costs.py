@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback
-from hookpoint.core.costs import Cost, StepShare
+from hookpoint.core.hooks.costs import Cost, StepShare
 from hookpoint.core.loop import Loop
 
 
@@ -44,7 +44,7 @@ class Takes(Callback):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("hookpoint.core.dispatch.perf_counter", clock)
+    monkeypatch.setattr("hookpoint.core.hooks.dispatch.perf_counter", clock)
     monkeypatch.setattr("hookpoint.core.passes.perf_counter", clock)
     return clock
 

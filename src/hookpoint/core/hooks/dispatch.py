@@ -23,8 +23,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.handlers import Handler
-from hookpoint.core.costs import Cost
-from hookpoint.core.entry import Entry
+from hookpoint.core.hooks.costs import Cost
+from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.ticks import Armed
 

@@ -12,13 +12,13 @@ from hookpoint.core.callback.current import current_run
 from hookpoint.core.callback.handlers import Handler, answering
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.calls import calls_of, check_reads, gates_of, schedule_key
-from hookpoint.core.costs import Cost
-from hookpoint.core.dispatch import Call, Dispatch, compile_dispatch
-from hookpoint.core.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.errors import OutsideRun, StopRun, text
-from hookpoint.core.explain import explain
-from hookpoint.core.order import Order
+from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
+from hookpoint.core.hooks._explain import explain
+from hookpoint.core.hooks._order import Order
+from hookpoint.core.hooks.costs import Cost
+from hookpoint.core.hooks.dispatch import Call, Dispatch, compile_dispatch
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.ticks import Armed
 

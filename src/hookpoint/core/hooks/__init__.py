@@ -1,0 +1,1 @@
+"""A list of callbacks, compiled into ready calls per point."""
