@@ -39,7 +39,7 @@ HOOKPOINT = {
     "PeriodicTrigger": "core.callback.periodic",
     "PipelineParallel": "parallel.pipeline_parallel",
     "Point": "core.points",
-    "Record": "core.records",
+    "Record": "core.log.records",
     "Replace": "core.callback.replace",
     "Run": "core.run",
     "Runner": "presets.runner",

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from hookpoint import Callback
-from hookpoint.core import delivery, monitors
+from hookpoint.core.log import _monitor_queue as delivery
+from hookpoint.core.log import monitors
 from hookpoint.core.loop import Loop
 from hookpoint.monitors import RemoteMonitor
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hookpoint.callbacks.best import Mode, mode_of
 from hookpoint.cli.refusal import Refusal
 from hookpoint.cli.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.cli.scalars_file import read_series
 from hookpoint.cli.words import duration, moment, shown
+from hookpoint.core.log.best import Mode, mode_of
 from hookpoint.plots.choice import UnknownCurve
 from hookpoint.plots.curves import Subject, Wish, sheet_of
 from hookpoint.plots.sheet import Sheet

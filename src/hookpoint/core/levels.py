@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks.costs import StepShare
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.leaving import Leaving
-    from hookpoint.core.logbook import Logbook
+    from hookpoint.core.log.logbook import Logbook
     from hookpoint.core.missing_metrics import MissingMetrics
     from hookpoint.core.passes import Pass
     from hookpoint.core.resuming import Resuming

@@ -36,18 +36,18 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.leaving import Leaving
 from hookpoint.core.levels import Levels
-from hookpoint.core.logbook import Logbook
-from hookpoint.core.loss_check import OnNonFinite, loss_check
-from hookpoint.core.metric_names import UNKNOWN, MetricNames
-from hookpoint.core.metrics import Floats, floats_one_by_one
+from hookpoint.core.log.global_means import shared_means
+from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.log.loss_check import OnNonFinite, loss_check
+from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
+from hookpoint.core.log.metrics import Floats, floats_one_by_one
+from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.missing_metrics import MissingMetrics
-from hookpoint.core.monitors import Monitors
 from hookpoint.core.passes import MODES, Pass
 from hookpoint.core.resuming import Resuming
 from hookpoint.core.run import Mode, Run, set_now
 from hookpoint.core.saving import Saving
 from hookpoint.core.secrets import masked
-from hookpoint.core.shared_means import shared_means
 from hookpoint.core.signals import Signals
 from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookpoint.core.errors import MissingMetric, UnknownMetric
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.logbook import ALREADY_SAID
-from hookpoint.core.metric_names import MetricNames
+from hookpoint.core.log.logbook import ALREADY_SAID
+from hookpoint.core.log.metric_names import MetricNames
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hookpoint.core.errors import NotShared
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.metrics import Logs
+    from hookpoint.core.log.metrics import Logs
     from hookpoint.core.original_args import OriginalArgs
 
 

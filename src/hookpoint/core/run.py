@@ -11,7 +11,7 @@ from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.evaluation import evaluate
 from hookpoint.core.hyper import Hyper
 from hookpoint.core.iteration import NO_ITERATION, Iteration
-from hookpoint.core.metrics import Logs, Metrics
+from hookpoint.core.log.metrics import Logs, Metrics
 from hookpoint.core.original_args import OriginalArgs
 from hookpoint.core.other_names import OtherNames
 from hookpoint.core.points import BY_NAME
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from hookpoint.core.epochs import Epochs
     from hookpoint.core.evaluation import EvaluateOptions
     from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.logbook import Logbook
+    from hookpoint.core.log.logbook import Logbook
+    from hookpoint.core.log.monitors import Monitors
     from hookpoint.core.loop import Loop
     from hookpoint.core.moment import Moment
-    from hookpoint.core.monitors import Monitors
     from hookpoint.core.passes import Progress
     from hookpoint.core.team import Team
 

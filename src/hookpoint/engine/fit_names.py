@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hookpoint.core.logbook import logged_name
-from hookpoint.core.metric_names import MetricNames
+from hookpoint.core.log.logbook import logged_name
+from hookpoint.core.log.metric_names import MetricNames
 from hookpoint.engine.log_calls import may_log
 from hookpoint.engine.stepper import learning_rate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.metrics import floats_one_by_one
+from hookpoint.core.log.metrics import floats_one_by_one
 
 
 def device_floats(values: Sequence[Any]) -> Callable[[], list[float]]:

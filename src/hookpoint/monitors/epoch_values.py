@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
 
 EPOCH = "epoch"
 

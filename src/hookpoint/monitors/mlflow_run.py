@@ -18,7 +18,7 @@ from hookpoint.storage.layout import safe_name
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
 
 logger = logging.getLogger("hookpoint")
 

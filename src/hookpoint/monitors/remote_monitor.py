@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
 
 HERE = ("localhost", "127.0.0.1", "::1")
 

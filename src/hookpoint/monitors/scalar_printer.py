@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
     from hookpoint.core.run import Run
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from hookpoint.core.secrets import masked
 
 if TYPE_CHECKING:
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
 
 Status = Literal["finished", "failed", "killed"]
 

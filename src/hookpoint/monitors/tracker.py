@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import OnError, Options
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.monitors.tracked import Ending, Facts, Kept, array, pictures, told
 
 if TYPE_CHECKING:
-    from hookpoint.core.records import Record
+    from hookpoint.core.log.records import Record
 
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # the last is wandb's own for Ctrl-C
 SERVICE = "WANDB_SERVICE"  # the variable that leads to wandb's process, where there is one

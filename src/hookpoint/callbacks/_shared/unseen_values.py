@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.iteration import NO_ITERATION
-from hookpoint.core.reader_window import ReaderWindow
+from hookpoint.core.log.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
-from hookpoint.callbacks.best import mode_of
 from hookpoint.callbacks.hyper_params._plateau import Plateau
 from hookpoint.core.errors import text
 from hookpoint.core.hyper import HyperParam
+from hookpoint.core.log.best import mode_of
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
-from hookpoint.callbacks.best import Best, Mode
 from hookpoint.callbacks.saving._best_tracker import BestWatch
+from hookpoint.core.log.best import Best, Mode
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import measured
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.callbacks.best import Best, Mode
+from hookpoint.core.log.best import Best, Mode
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback

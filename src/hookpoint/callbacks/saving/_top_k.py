@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hookpoint.callbacks.best import Best, Mode
 from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import text
+from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.moment import Moment
 
 

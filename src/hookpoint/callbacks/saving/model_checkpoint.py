@@ -7,11 +7,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, positive, refuse_place
-from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
+from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.when import Every
 from hookpoint.storage.retention import KeepNewest
 

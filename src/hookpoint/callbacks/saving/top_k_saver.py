@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.saving._top_k import TopK
+from hookpoint.core.log.best import Best, mode_of
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

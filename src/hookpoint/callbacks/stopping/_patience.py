@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks.best import Best, Mode
+from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.moment import Moment
 
 

@@ -10,10 +10,10 @@ from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import whole_state
 from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
-from hookpoint.callbacks.best import Best, mode_of
 from hookpoint.callbacks.stopping._patience import Patience
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.terminal import say
 from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.snapshot import Snapshots

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
-from hookpoint.callbacks.best import mode_of
+from hookpoint.core.log.best import mode_of
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
-from hookpoint.core.metrics import Floats, Mean, floats_one_by_one, held
+from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one, held
 
 if TYPE_CHECKING:
     from typing import Unpack

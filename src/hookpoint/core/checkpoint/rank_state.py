@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
-from hookpoint.core.sums import added
+from hookpoint.core.log.sums import added
 
 OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookpoint.core.errors import NonFiniteLoss
-from hookpoint.core.metrics import Mean
+from hookpoint.core.log.metrics import Mean
 
 if TYPE_CHECKING:
     from hookpoint.core.run import Run

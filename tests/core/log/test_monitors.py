@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hookpoint import Callback, LambdaCallback
-from hookpoint.core.delivery import CAPACITY
+from hookpoint.core.log._monitor_queue import CAPACITY
 from hookpoint.core.loop import Loop
 
 

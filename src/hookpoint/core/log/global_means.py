@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from hookpoint.core.metrics import Mean
-from hookpoint.core.sums import added
+from hookpoint.core.log.metrics import Mean
+from hookpoint.core.log.sums import added
 from hookpoint.core.talk import Talk
 
 

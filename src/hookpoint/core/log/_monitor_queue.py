@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from hookpoint.core.records import Record
+from hookpoint.core.log.records import Record
 
 CAPACITY = 1000
 LINGER_SECONDS = 0.25  # each wake-up takes the interpreter from the training thread; records that come close together share one

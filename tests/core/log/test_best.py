@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hookpoint.callbacks.best import Best, mode_of
+from hookpoint.core.log.best import Best, mode_of
 
 
 def taken(best, values):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from hookpoint.core.metrics import Floats, Mean, floats_one_by_one
-from hookpoint.core.reader_window import ReaderWindow
+from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one
+from hookpoint.core.log.reader_window import ReaderWindow
 
 
 class Windows:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.metrics import Floats, Mean, Metrics, floats_one_by_one, held
-from hookpoint.core.reader_window import ReaderWindow
-from hookpoint.core.windows import Windows
+from hookpoint.core.log._reader_windows import Windows
+from hookpoint.core.log.metrics import Floats, Mean, Metrics, floats_one_by_one, held
+from hookpoint.core.log.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
-    from hookpoint.core.loss_check import LossCheck
-    from hookpoint.core.monitors import Monitors
+    from hookpoint.core.log.loss_check import LossCheck
+    from hookpoint.core.log.monitors import Monitors
 
 Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}

@@ -7,10 +7,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.delivery import Delivery
 from hookpoint.core.hooks.entry import MONITOR, Entry
-from hookpoint.core.metrics import Metrics
-from hookpoint.core.records import Kind, Record
+from hookpoint.core.log._monitor_queue import Delivery
+from hookpoint.core.log.metrics import Metrics
+from hookpoint.core.log.records import Kind, Record
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.core.metrics import Mean
+from hookpoint.core.log.metrics import Mean
 
 MOST_PENDING = 16  # parts of a window that a reader leaves unread; more of them are settled, so that their tensors are freed
 

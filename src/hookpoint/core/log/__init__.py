@@ -1,0 +1,1 @@
+"""Logged values: means, metrics, records, and the queue to each monitor."""
