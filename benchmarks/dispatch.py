@@ -21,7 +21,7 @@ from report import Figure, in_words, machine, print_table, versions, write
 from rounds import Effort, Group, Sample, Spread, Timing
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback, Run, guard, on
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 THOROUGH = Effort(rounds=1000, nanoseconds=400_000, interpreters=60)
 QUICK = Effort(rounds=15, nanoseconds=150_000, interpreters=3)

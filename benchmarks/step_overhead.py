@@ -28,7 +28,7 @@ from torch import nn
 
 from hookpoint import Every
 from hookpoint import callbacks as cb
-from hookpoint.core.loop import Loop as CoreLoop
+from hookpoint.core.loop.loop import Loop as CoreLoop
 from hookpoint.engine.stepper import clear_gradients
 from hookpoint.presets.loop import Loop
 

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 import hookpoint
 from hookpoint.core.checkpoint.store import Checkpoint, Kept, Saved
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hookpoint import Callback
-from hookpoint.core.loop import EVERYWHERE
+from hookpoint.core.loop.loop import EVERYWHERE
 
 PROGRAM = [sys.executable, "-m", "hookpoint"]
 

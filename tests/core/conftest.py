@@ -8,7 +8,7 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint.core.checkpoint.store import Checkpoint, Saved
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from hookpoint import LambdaCallback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_clocks_count_training_only():

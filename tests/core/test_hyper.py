@@ -5,7 +5,7 @@ import pytest
 from hookpoint import ObjAttrParam
 from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.hyper import Hyper
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Optimizer:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookpoint import Callback, StopRun
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Boom(Exception):

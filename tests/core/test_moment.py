@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hookpoint.core.clocks import Clocks
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.moment import Moment
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import LambdaCallback
 from hookpoint.core.errors import OutsideIteration
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_the_names_of_mindspore_follow_the_run(train):

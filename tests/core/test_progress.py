@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Unsized:

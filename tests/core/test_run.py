@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Callback, LambdaCallback, Replace
 from hookpoint.core.errors import HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 # What was given
 

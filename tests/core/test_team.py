@@ -11,7 +11,7 @@ from hookpoint.core import terminal
 from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.sums import total_of
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.talk import apart, caller, unanswered
 from hookpoint.core.team import Solo
 from hookpoint.core.team_clocks import TeamClocks

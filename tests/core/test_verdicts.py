@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Callback, HookpointWarning, LambdaCallback, StopRun, on
 from hookpoint.core.errors import BadLoop, OutsideIteration, TooManyRetries
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Points(Callback):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hookpoint import After, At, Before, Between, Callback, Every, If, LambdaCallback, Once, on
 from hookpoint.core.errors import BadSchedule
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Trigger(Callback):

@@ -115,7 +115,7 @@ def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path, noise
 
 
 def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, monkeypatch, noise):
-    from hookpoint.core.saving import Saving
+    from hookpoint.core.loop._saving import Saving
 
     state = Saving.state
     with monkeypatch.context() as patched:  # as versions before this one have saved

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from hookpoint import Callback
-from hookpoint.core.loop import EVERYWHERE
+from hookpoint.core.loop.loop import EVERYWHERE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

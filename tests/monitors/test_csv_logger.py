@@ -12,7 +12,7 @@ import torch
 
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import CSVLogger
 from hookpoint.monitors.csv_logger import before_epoch
 
@@ -232,7 +232,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
 def test_a_full_disk_does_not_end_the_run_and_loses_no_row(tmp_path):
     program = """
 import resource, sys
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import CSVLogger
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 with Loop([CSVLogger()], workdir=sys.argv[1]) as run:

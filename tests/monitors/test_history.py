@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Every
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import History
 
 WHOLE = {

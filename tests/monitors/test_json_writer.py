@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.moment import Moment
 from hookpoint.monitors import JSONWriter, read_scalars
 from hookpoint.monitors.json_writer import append, end_of_kept_lines, end_of_whole_lines
@@ -212,7 +212,7 @@ def test_reading_names_a_line_in_the_middle_that_is_no_json(tmp_path):
 def test_a_killed_run_leaves_every_line_that_was_handed_over(tmp_path):
     program = """
 import os, sys
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import JSONWriter
 with Loop([JSONWriter()], workdir=sys.argv[1], log_every=1) as run:
     for batch in run.batches(range(100)):
@@ -229,7 +229,7 @@ with Loop([JSONWriter()], workdir=sys.argv[1], log_every=1) as run:
 def test_a_full_disk_does_not_end_the_run_and_its_torn_line_is_cut(tmp_path):
     program = """
 import os, resource, sys
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import JSONWriter
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 with Loop([JSONWriter()], workdir=sys.argv[1], log_every=1) as run:

@@ -17,7 +17,7 @@ import numpy
 import pytest
 
 from hookpoint import Loop
-from hookpoint.core import loop as core_loop
+from hookpoint.core.loop import loop as core_loop
 from hookpoint.monitors import MLflowMonitor
 from hookpoint.monitors.mlflow_run import load, metric_name
 

@@ -16,7 +16,7 @@ import pytest
 from hookpoint import Callback
 from hookpoint.core.log import _monitor_queue as delivery
 from hookpoint.core.log import monitors
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import RemoteMonitor
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hookpoint import LambdaCallback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import ScalarPrinter
 
 

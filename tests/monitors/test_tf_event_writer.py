@@ -17,7 +17,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.summary.writer import event_file_writer
 from torch.utils.tensorboard import SummaryWriter
 
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import TFEventWriter, tf_event_writer
 
 
@@ -325,7 +325,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
 def test_a_killed_run_leaves_what_was_handed_over(tmp_path):
     program = """
 import os, sys
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import TFEventWriter
 with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
     for batch in run.batches(range(100)):

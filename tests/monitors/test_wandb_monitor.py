@@ -18,7 +18,7 @@ import numpy
 import pytest
 
 from hookpoint import Loop
-from hookpoint.core import loop as core_loop
+from hookpoint.core.loop import loop as core_loop
 from hookpoint.monitors import WandbMonitor, wandb_monitor
 
 BLOCK_BYTES = 32768

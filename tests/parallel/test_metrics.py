@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_means_are_exact_with_uneven_shards_and_the_same_everywhere(launch):

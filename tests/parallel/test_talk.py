@@ -12,7 +12,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
         import torch
 
         from hookpoint import Callback
-        from hookpoint.core.loop import Loop
+        from hookpoint.core.loop.loop import Loop
         from hookpoint.parallel.torch_team import TorchTeam
 
         class Lonely(Callback):

@@ -10,7 +10,7 @@ import pytest
 
 import hookpoint
 from hookpoint import Callback, guard, run_each
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class GuardPair(Callback):

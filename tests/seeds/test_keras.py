@@ -7,7 +7,7 @@ from torch import nn
 
 from hookpoint import Callback, LambdaCallback, Runner, errors
 from hookpoint.callbacks import ReduceLROnPlateau
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Scalar:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hookpoint import Callback, LambdaCallback, errors
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class StopAtTime(Callback):

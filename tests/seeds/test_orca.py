@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hookpoint import Callback, Every, MainCallBack, MainCallback, Runner, errors
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 GLOBAL = ("before_run", "after_run", "before_epoch", "after_epoch", "before_iter", "after_iter", "on_iter_forward")
 TRAINING = (

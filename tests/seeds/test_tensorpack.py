@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, CallbackFactory, EnableCallbackIf, PeriodicCallback, PeriodicTrigger, errors
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def train(callbacks, *, epochs=2, steps=3, **given):

@@ -11,9 +11,9 @@ from hookpoint.core.errors import BadLoop, StopRun, text
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.batches import Batches
     from hookpoint.core.checkpoint.randomness import Randomness
     from hookpoint.core.hooks.dispatch import Dispatch
+    from hookpoint.core.loop.batches import Batches
     from hookpoint.core.run import Run
 
 LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"

@@ -22,15 +22,15 @@ from hookpoint.core.verdicts import Verdicts
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.batches import Batches
-    from hookpoint.core.epochs import Epochs
     from hookpoint.core.evaluation import EvaluateOptions
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.log.logbook import Logbook
     from hookpoint.core.log.monitors import Monitors
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.batches import Batches
+    from hookpoint.core.loop.epochs import Epochs
+    from hookpoint.core.loop.loop import Loop
+    from hookpoint.core.loop.passes import Progress
     from hookpoint.core.moment import Moment
-    from hookpoint.core.passes import Progress
     from hookpoint.core.team import Team
 
 Mode = Literal["train", "val", "pred"]

@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.hooks.dispatch import Dispatch
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.run import Run
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When

@@ -8,10 +8,10 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from hookpoint.core import loop as core
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
+from hookpoint.core.loop import loop as core
 from hookpoint.core.stepper import PlainStepper
 from hookpoint.core.team import Solo, Team
 from hookpoint.presets.defaults import with_defaults

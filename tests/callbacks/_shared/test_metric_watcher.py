@@ -6,7 +6,7 @@ from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.errors import MissingMetric
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Watches(MetricWatcher):

@@ -10,7 +10,7 @@ from hookpoint import Callback, Every, callbacks
 from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.callbacks._shared.saver import Saver
 from hookpoint.core.errors import CompileError, NothingToSaveTo
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
 

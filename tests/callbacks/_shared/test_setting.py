@@ -9,7 +9,7 @@ import torch
 from hookpoint import Callback, ObjAttrParam
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.errors import BadValue, UnknownSetting
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Writer(Callback):

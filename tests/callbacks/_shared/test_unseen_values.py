@@ -4,7 +4,7 @@ import json
 
 from hookpoint import LambdaCallback
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.moment import Moment
 
 

@@ -17,7 +17,7 @@ import pytest
 from hookpoint.callbacks import InjectShell
 from hookpoint.callbacks.debug import _shells as shells
 from hookpoint.core.errors import BadLoop
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 CTRL_D = "\x04"
 
@@ -25,7 +25,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from hookpoint import Every
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.callbacks import InjectShell, ProgressBar
 
 shell, workdir, when = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]

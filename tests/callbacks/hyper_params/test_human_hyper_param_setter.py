@@ -17,7 +17,7 @@ from hookpoint import Callback, Every, ObjAttrParam, on
 from hookpoint.callbacks import HumanHyperParamSetter, LearningRateScheduler, ModelSaver, ScheduledHyperParamSetter
 from hookpoint.callbacks.hyper_params import _hyper_file as hyper_file
 from hookpoint.core.errors import BadLoop
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def sgd(rate=1.0, **options):

@@ -9,7 +9,7 @@ import torch
 from hookpoint import Runner
 from hookpoint.callbacks import LearningRateScheduler, ModelSaver
 from hookpoint.core.errors import BadValue
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_epochs_count_from_0_and_the_rate_is_the_present_one(rates_of_steps):

@@ -8,7 +8,7 @@ import torch
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import ModelSaver, ReduceLROnPlateau
 from hookpoint.core.errors import MissingMetric
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 LOSS = [4.0, 3.0, 3.0, 3.0, 2.0, 2.0, math.nan, 2.5, 2.5, 2.5]
 

@@ -8,7 +8,7 @@ import torch
 from hookpoint import Callback, Every, ObjAttrParam, Runner
 from hookpoint.callbacks import ModelSaver, ScheduledHyperParamSetter
 from hookpoint.core.errors import BadSchedule, UnknownSetting
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Rates(Callback):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hookpoint.callbacks import BinaryClassificationStats, InferenceRunner
 from hookpoint.core.errors import BadValue, MissingOutput
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 PRED = torch.tensor([1, 1, 1, 0, 0, 0, 1, 0])
 LABEL = torch.tensor([1, 0, 1, 1, 0, 0, 1, 0])  # three hits, one false alarm, one miss, three rightly refused

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hookpoint.callbacks import ClassificationError, InferenceRunner
 from hookpoint.core.errors import BadLoop, BadValue, MissingOutput
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 # Scores of three classes for six samples; the classes from the highest score down are written behind each.
 SCORES = torch.tensor(

@@ -9,7 +9,7 @@ from torch import nn
 from hookpoint import Callback, Runner
 from hookpoint.callbacks import InferenceRunner, ScalarStats
 from hookpoint.core.errors import BadValue, MissingOutput
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 X = torch.arange(12.0).reshape(6, 2)
 

@@ -15,7 +15,7 @@ import pytest
 from hookpoint import Callback, Every, on
 from hookpoint.callbacks import ModelSaver, SendStat
 from hookpoint.callbacks.notify import _stat_sender as stat_sender
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 WRITE = 'import json, sys; open(sys.argv[1], "a").write(json.dumps(sys.argv[2:]) + chr(10))'
 HOSTILE = [

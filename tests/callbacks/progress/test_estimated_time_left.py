@@ -5,7 +5,7 @@ import pytest
 from hookpoint import Callback
 from hookpoint.callbacks import EstimatedTimeLeft
 from hookpoint.core import clocks
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from hookpoint import Callback, Every
 from hookpoint.callbacks import ModelSaver, ProgressBar
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 # What the programs below share: `drawn()` waits until the bar shows how far the run is.
 PROGRAM = """
 import sys, time
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.callbacks import ProgressBar, ScalarPrinter
 
 bar = ProgressBar(["accuracy"], refresh_seconds=0.01)
@@ -290,7 +290,7 @@ def test_times_that_mean_nothing_are_refused(seconds):
 def test_a_file_needs_no_rich(tmp_path):
     program = """
 import sys
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.callbacks import ProgressBar, ScalarPrinter
 with Loop([ProgressBar(), ScalarPrinter()]) as run:
     for _ in run.batches(range(3)):

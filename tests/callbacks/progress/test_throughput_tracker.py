@@ -6,7 +6,7 @@ import torch
 from hookpoint import Every
 from hookpoint.callbacks import InferenceRunner, ThroughputTracker
 from hookpoint.callbacks.progress._training_time import TrainingTime
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 STEPS, SAMPLES = "Throughput (steps/sec)", "Throughput (samples/sec)"
 

@@ -9,7 +9,7 @@ from hookpoint import Callback, Every, Runner
 from hookpoint import Loop as WholeLoop
 from hookpoint.callbacks import InferenceRunner, ModelSaver, ThroughputTracker, TimeMonitor
 from hookpoint.callbacks.progress._training_time import TrainingTime
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Slow:

@@ -7,7 +7,7 @@ import pytest
 from hookpoint import Callback, Every
 from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import MissingMetric
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.moment import Moment
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Callback, Every
 from hookpoint.callbacks import CheckpointConfig, ModelCheckpoint
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def scores(*values):

@@ -8,7 +8,7 @@ import torch
 from hookpoint import Every, Runner, on
 from hookpoint.callbacks import CheckNumerics
 from hookpoint.core.errors import BadLoop, NotFinite
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def net():

@@ -9,7 +9,7 @@ import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
 from hookpoint.core.errors import BadLoop, MissingMetric
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 NAN = math.nan
 

@@ -5,7 +5,7 @@ import torch
 
 from hookpoint import Callback, Runner
 from hookpoint.callbacks import MaxSteps, ModelSaver
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.mark.parametrize(("n", "steps", "epoch"), [(0, 0, 0), (1, 1, 1), (3, 3, 1), (4, 4, 2), (15, 15, 5), (99, 15, 5)])

@@ -9,7 +9,7 @@ import pytest
 from hookpoint.callbacks import ModelSaver, StopAtTime
 from hookpoint.callbacks.stopping import stop_at_time
 from hookpoint.core import clocks
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from hookpoint import Every
 from hookpoint.callbacks import MergeAllSummaries
 from hookpoint.core.errors import BadValue
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 
 from hookpoint.callbacks import MovingAverageSummary
 from hookpoint.callbacks.summaries.moving_average_summary import Average
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Slow:

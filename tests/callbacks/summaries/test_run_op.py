@@ -9,7 +9,7 @@ import torch
 
 from hookpoint import Every, Hooks, Runner, errors
 from hookpoint.callbacks import ModelSaver, RunOp
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 CALLS = []
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hookpoint.callbacks import RunUpdateOps
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class PlainOptimizer:

@@ -8,7 +8,7 @@ import torch
 from hookpoint.callbacks import GPUMemoryTracker
 from hookpoint.callbacks._shared import extras
 from hookpoint.core.errors import BadLoop
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Allocator:

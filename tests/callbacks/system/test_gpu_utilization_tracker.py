@@ -8,7 +8,7 @@ import torch
 from hookpoint.callbacks import GPUUtilizationTracker
 from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.system import gpu_utilization_tracker
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from hookpoint import Callback, Every, Hooks, errors, guard
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Counter(Callback):

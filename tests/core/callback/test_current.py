@@ -6,7 +6,7 @@ from contextvars import copy_context
 
 import hookpoint
 from hookpoint import current_run
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_without_a_run_logging_does_nothing():

@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Callback, EnableCallbackIf, Every, LambdaCallback, PeriodicCallback, PeriodicTrigger, guarding
 from hookpoint.core.errors import BadSchedule, OutsideRun
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Busy(Callback):

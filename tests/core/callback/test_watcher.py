@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Callback, Hooks, LambdaCallback, Replace, guard
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Sees(Watcher):

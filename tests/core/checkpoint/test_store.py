@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Callback, Every, LambdaCallback, Store
 from hookpoint.core.errors import NothingToSaveTo
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Memory:

@@ -19,7 +19,7 @@ from hookpoint.core.errors import (
     UnknownArgument,
     UnknownPoint,
 )
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 PLACE = BatchPlace(epoch=3, mode="train", batch_idx=5, settings={"strength": 0.5})
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from hookpoint.core.errors import BadLoop, BadValue
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Array:

@@ -11,7 +11,7 @@ import pytest
 
 from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Replace, StopRun, guard, guarding, install, on
 from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument, UnknownPoint
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Trace(Callback):

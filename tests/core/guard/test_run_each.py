@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, current_run, run_each
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Trace(Callback):

@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback
 from hookpoint.core.hooks.costs import Cost, StepShare
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Watch(Callback):
@@ -45,7 +45,7 @@ class Takes(Callback):
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("hookpoint.core.hooks.dispatch.perf_counter", clock)
-    monkeypatch.setattr("hookpoint.core.passes.perf_counter", clock)
+    monkeypatch.setattr("hookpoint.core.loop.passes.perf_counter", clock)
     return clock
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Fails(Callback):

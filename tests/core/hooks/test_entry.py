@@ -18,7 +18,7 @@ from hookpoint import (
     errors,
     on,
 )
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Saver(Callback):

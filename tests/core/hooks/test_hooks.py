@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, MainCallback, Replace, StopRun, errors, on
 from hookpoint.core.clocks import Clocks
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Count(Callback):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hookpoint import Callback, LambdaCallback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint.core.errors import NonFiniteLoss
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 NAN, INF = math.nan, math.inf
 

@@ -6,7 +6,7 @@ import pytest
 
 from hookpoint import Callback, LambdaCallback
 from hookpoint.core.log._monitor_queue import CAPACITY
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Monitor(Callback):

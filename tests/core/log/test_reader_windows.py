@@ -23,7 +23,7 @@ from hookpoint.callbacks import (
 )
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.checkpoint.store import Checkpoint, Kept, Saved
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.moment import Moment
 
 

@@ -12,7 +12,7 @@ from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.data.array_batches import check_data
 from hookpoint.core.errors import CompileError, text
-from hookpoint.core.missing_metrics import is_ours
+from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.log.records import Record
-    from hookpoint.core.passes import Progress
+    from hookpoint.core.loop.passes import Progress
     from hookpoint.core.run import Run
 
 

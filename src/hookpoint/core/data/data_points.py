@@ -19,7 +19,7 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.points import BY_NAME
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.loop import Loop
 
 SAMPLE, BATCH = "on_sample", "on_batch_made"
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.core.agreement import Agreement
     from hookpoint.core.clocks import Clocks
     from hookpoint.core.hooks.costs import StepShare
     from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.leaving import Leaving
     from hookpoint.core.log.logbook import Logbook
-    from hookpoint.core.missing_metrics import MissingMetrics
-    from hookpoint.core.passes import Pass
-    from hookpoint.core.resuming import Resuming
+    from hookpoint.core.loop._agreement import Agreement
+    from hookpoint.core.loop._cleanup import Leaving
+    from hookpoint.core.loop._resuming import Resuming
+    from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop.missing_metrics import MissingMetrics
+    from hookpoint.core.loop.passes import Pass
     from hookpoint.core.run import Run
-    from hookpoint.core.saving import Saving
 
 logger = logging.getLogger("hookpoint")
 

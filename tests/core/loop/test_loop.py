@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint import Callback, CallbackPipeline, LambdaCallback, StopRun, current_run
 from hookpoint.core.errors import BadLoop, NotACallback, OutsideRun
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Points(Callback):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 
@@ -16,7 +16,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 PROGRAM = """
 import os, signal, sys
 from hookpoint import Callback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 def send(name):
     os.kill(os.getpid(), getattr(signal, name))
@@ -57,7 +57,7 @@ finally:
 # Runs each program in a process of its own, without starting an interpreter for it.
 SERVER = """
 import json, os, sys
-import hookpoint.core.loop
+import hookpoint.core.loop.loop
 
 for line in sys.stdin:
     program, *written = json.loads(line)

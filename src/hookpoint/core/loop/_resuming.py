@@ -25,7 +25,7 @@ from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.loop import Loop
     from hookpoint.core.run import Run
 
 logger = logging.getLogger("hookpoint")

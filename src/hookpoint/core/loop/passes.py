@@ -15,7 +15,7 @@ from hookpoint.core.run import Mode, set_now
 from hookpoint.core.talk import caller
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.loop import Loop
 
 MODES = ("train", "val", "pred")
 END = object()

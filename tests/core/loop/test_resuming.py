@@ -9,7 +9,7 @@ import pytest
 
 from hookpoint import Callback, Every, StopRun
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 class Killed(BaseException):

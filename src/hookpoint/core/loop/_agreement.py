@@ -24,9 +24,9 @@ from hookpoint.core.verdicts import Verdicts
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.hooks.dispatch import Call
+    from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop._signals import Signals
     from hookpoint.core.run import Run
-    from hookpoint.core.saving import Saving
-    from hookpoint.core.signals import Signals
     from hookpoint.core.team import Answer
     from hookpoint.core.team_clocks import TeamClocks
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, LambdaCallback
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 
 
 def test_epochs_count_from_one():

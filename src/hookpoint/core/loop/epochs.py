@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.loop import Loop
 
 
 class Epochs:

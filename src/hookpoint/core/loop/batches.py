@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.core.passes import Pass
+from hookpoint.core.loop.passes import Pass
 
 
 class Batches:

@@ -18,9 +18,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from hookpoint.core.account import Account, config_of
-from hookpoint.core.agreement import Agreement, Wishes
-from hookpoint.core.batches import Batches
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.checkpoint.positions import PlainPositions, Positions
 from hookpoint.core.checkpoint.randomness import HostRandomness, Randomness
@@ -29,27 +26,30 @@ from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.data.samples import counter
-from hookpoint.core.epochs import Epochs
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks.costs import StepShare
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.iteration import NO_ITERATION
-from hookpoint.core.leaving import Leaving
-from hookpoint.core.levels import Levels
 from hookpoint.core.log.global_means import shared_means
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import OnNonFinite, loss_check
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.log.monitors import Monitors
-from hookpoint.core.missing_metrics import MissingMetrics
-from hookpoint.core.passes import MODES, Pass
-from hookpoint.core.resuming import Resuming
+from hookpoint.core.loop._agreement import Agreement, Wishes
+from hookpoint.core.loop._cleanup import Leaving
+from hookpoint.core.loop._resuming import Resuming
+from hookpoint.core.loop._run_record import Account, config_of
+from hookpoint.core.loop._saving import Saving
+from hookpoint.core.loop._scopes import Levels
+from hookpoint.core.loop._signals import Signals
+from hookpoint.core.loop._step_hooks import StepHooks
+from hookpoint.core.loop.batches import Batches
+from hookpoint.core.loop.epochs import Epochs
+from hookpoint.core.loop.missing_metrics import MissingMetrics
+from hookpoint.core.loop.passes import MODES, Pass
 from hookpoint.core.run import Mode, Run, set_now
-from hookpoint.core.saving import Saving
 from hookpoint.core.secrets import masked
-from hookpoint.core.signals import Signals
-from hookpoint.core.step_hooks import StepHooks
 from hookpoint.core.stepper import Stepper
 from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team, place_by_environment

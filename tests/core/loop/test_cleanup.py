@@ -5,8 +5,8 @@ import pytest
 import hookpoint
 from hookpoint import Callback, Every
 from hookpoint.callbacks import ModelSaver
-from hookpoint.core.leaving import Leaving
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop._cleanup import Leaving
+from hookpoint.core.loop.loop import Loop
 
 
 class Enters(Callback):

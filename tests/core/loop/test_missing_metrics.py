@@ -7,7 +7,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.lambda_callback import LambdaCallback
 from hookpoint.core.callback.on import on
 from hookpoint.core.callback.periodic import EnableCallbackIf
-from hookpoint.core.loop import Loop
+from hookpoint.core.loop.loop import Loop
 from hookpoint.core.when import After, At, Every
 
 

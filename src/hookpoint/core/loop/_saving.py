@@ -11,7 +11,7 @@ from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop import Loop
+    from hookpoint.core.loop.loop import Loop
     from hookpoint.core.moment import Moment
     from hookpoint.core.run import Run
 
