@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from hookpoint.core.guard.guard import install as install
     from hookpoint.core.guard.run_each import run_each as run_each
     from hookpoint.core.hooks.hooks import Hooks as Hooks
-    from hookpoint.core.hyper import HyperParam as HyperParam
-    from hookpoint.core.hyper import ObjAttrParam as ObjAttrParam
     from hookpoint.core.log.records import Record as Record
     from hookpoint.core.points import Point as Point
     from hookpoint.core.points import declare as declare
     from hookpoint.core.points import points as points
-    from hookpoint.core.run import Run as Run
+    from hookpoint.core.run.hyper import HyperParam as HyperParam
+    from hookpoint.core.run.hyper import ObjAttrParam as ObjAttrParam
+    from hookpoint.core.run.run import Run as Run
     from hookpoint.core.when import (
         After as After,
     )

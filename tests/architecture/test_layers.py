@@ -49,7 +49,7 @@ class Import:
 
     @property
     def layer(self) -> str:
-        """The layer that is imported: "core" of hookpoint.core.run; empty for other packages."""
+        """The layer that is imported: "core" of hookpoint.core.run.run; empty for other packages."""
         package, _, rest = self.imported.partition(".")
         return rest.partition(".")[0] if package == "hookpoint" else ""
 
@@ -134,7 +134,7 @@ def imports() -> list[Import]:
 
 
 def test_the_source_is_seen(imports):
-    assert any(one.importer == "hookpoint.core.loop.loop" and one.imported == "hookpoint.core.run" for one in imports)
+    assert any(one.importer == "hookpoint.core.loop.loop" and one.imported == "hookpoint.core.run.run" for one in imports)
     assert {layer_of(module) for module in modules(SOURCE)} <= set(MAY_IMPORT)
 
 

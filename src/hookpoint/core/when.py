@@ -17,7 +17,7 @@ from hookpoint.core.spelling import near_miss
 from hookpoint.core.ticks import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 TIME = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 COUNTS = ("steps", "iterations", "epochs", "samples")

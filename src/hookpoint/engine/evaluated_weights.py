@@ -14,7 +14,7 @@ import torch
 from hookpoint.core.checkpoint.stateful import load_state, state_of
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.core.run import Run
+from hookpoint.core.run.run import Run
 from hookpoint.core.terminal import say
 from hookpoint.parallel.by_all import by_chief, together
 from hookpoint.storage import saved_weights

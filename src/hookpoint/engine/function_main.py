@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, NotACallback, text
-from hookpoint.core.run import Run
+from hookpoint.core.run.run import Run
 
 
 class FunctionMain(MainCallback):

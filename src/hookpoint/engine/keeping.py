@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.run import Run
+from hookpoint.core.run.run import Run
 from hookpoint.engine.positions import TorchPositions
 from hookpoint.engine.randomness import TorchRandomness
 from hookpoint.parallel.strategy import Apart, Loose, Staged

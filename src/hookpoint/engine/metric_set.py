@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.run import Run
+from hookpoint.core.run.run import Run
 
 
 class MetricSet(Callback):

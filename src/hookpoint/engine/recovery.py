@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hookpoint.core.errors import StopRun
 from hookpoint.core.hooks.dispatch import Dispatch
-from hookpoint.core.iteration import Iteration
-from hookpoint.core.run import Run
+from hookpoint.core.run.iteration import Iteration
+from hookpoint.core.run.run import Run
 from hookpoint.engine.data import described
 
 

@@ -17,10 +17,10 @@ from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import BadLoop, OutsideRun, text
-from hookpoint.core.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.run import Run
+from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
+from hookpoint.core.run.run import Run
 from hookpoint.core.ticks import Armed
 from hookpoint.core.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several

@@ -28,7 +28,7 @@ from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Call
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
     from hookpoint.core.team import Team
 
 Step = Callable[["Run"], None]

@@ -12,8 +12,8 @@ import torch
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run import Run, set_now
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run.run import Run, set_now
 from hookpoint.engine.data import as_loader
 from hookpoint.engine.forward import Forward
 from hookpoint.engine.recovery import is_computed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.run import Run
+from hookpoint.core.run.run import Run
 
 
 class StrictSync(Callback):

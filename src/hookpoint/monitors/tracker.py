@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import OnError, Options
     from hookpoint.core.log.records import Record
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -8,7 +8,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.parallel.means import means_of, put
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class Settles(Protocol):

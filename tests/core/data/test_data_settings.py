@@ -4,7 +4,7 @@ import pytest
 
 from hookpoint.core.data.data_settings import DataSettings
 from hookpoint.core.errors import BadValue, UnknownSetting
-from hookpoint.core.hyper import Hyper
+from hookpoint.core.run.hyper import Hyper
 
 
 @pytest.fixture

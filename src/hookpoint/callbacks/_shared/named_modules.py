@@ -9,7 +9,7 @@ from hookpoint.core.checkpoint.plain_names import COMPILED, plain_name
 
 if TYPE_CHECKING:
     from hookpoint.callbacks._shared.name_pattern import NamePattern
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.errors import BadLoop, BadValue, MissingOutput, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 # What is measured: the name of an output, or a function of outputs and targets.
 Source = str | Callable[[Any, Any], Any]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadValue, text
-from hookpoint.core.hyper import HyperParam, ObjAttrParam, parted
-from hookpoint.core.rates import as_held
+from hookpoint.core.run.hyper import HyperParam, ObjAttrParam, parted
+from hookpoint.core.run.rates import as_held
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

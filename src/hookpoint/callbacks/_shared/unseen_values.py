@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.log.reader_window import ReaderWindow
+from hookpoint.core.run.iteration import NO_ITERATION
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback
     from hookpoint.core.moment import Moment
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.hyper import HyperParam
+from hookpoint.core.run.hyper import HyperParam
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class HyperParamSetter(Callback):

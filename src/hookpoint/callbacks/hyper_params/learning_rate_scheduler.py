@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.errors import BadValue, text
-from hookpoint.core.hyper import HyperParam
+from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class LearningRateScheduler(HyperParamSetter):

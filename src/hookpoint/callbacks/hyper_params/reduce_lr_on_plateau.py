@@ -9,8 +9,8 @@ from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._plateau import Plateau
 from hookpoint.core.errors import text
-from hookpoint.core.hyper import HyperParam
 from hookpoint.core.log.best import mode_of
+from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class ReduceLROnPlateau(MetricWatcher):

@@ -10,14 +10,14 @@ from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._stagnation import Stagnation
 from hookpoint.core.errors import text
-from hookpoint.core.hyper import HyperParam
+from hookpoint.core.run.hyper import HyperParam
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class StatMonitorParamSetter(MetricWatcher):

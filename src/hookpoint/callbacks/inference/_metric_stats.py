@@ -10,7 +10,7 @@ from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import Ratio
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class MetricStats:

@@ -11,7 +11,7 @@ from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import BadValue, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 COUNTS = ("true_positives", "false_positives", "false_negatives", "true_negatives")
 

@@ -12,7 +12,7 @@ from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.callbacks.inference._top_classes import wrong_in_top
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 TOP = re.compile(r"wrong-top([1-9]\d*)")
 

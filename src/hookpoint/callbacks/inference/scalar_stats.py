@@ -10,7 +10,7 @@ from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import MissingOutput
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class ScalarStats:

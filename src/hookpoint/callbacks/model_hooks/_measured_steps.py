@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class MeasuredSteps:

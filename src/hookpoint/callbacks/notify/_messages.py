@@ -14,7 +14,7 @@ from hookpoint.core.secrets import masked
 from hookpoint.core.terminal import printable
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 Tone = Literal["info", "success", "warning", "failure"]
 

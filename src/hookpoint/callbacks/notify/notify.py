@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 KINDS = ("start", "end", "failure", "stop", "best")
 WAIT_SECONDS = 5.0  # at the end of a run, for what is still to be sent

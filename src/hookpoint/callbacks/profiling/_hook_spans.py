@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Dispatch
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.callback.watcher import Function
     from hookpoint.core.hooks.dispatch import Dispatch
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -11,7 +11,7 @@ from hookpoint.core.log.best import Best, Mode
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.async_scalars import LateFloats
 from hookpoint.core.errors import MissingMetric
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.moment import Moment
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

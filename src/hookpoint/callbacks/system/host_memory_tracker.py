@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.extras import optional
 from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 GB = 1024**3
 

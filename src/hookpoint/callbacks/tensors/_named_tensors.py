@@ -14,7 +14,7 @@ from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
     # What a name stands for, and the names that callbacks are given.
     Source = str | Callable[[Run], Any]

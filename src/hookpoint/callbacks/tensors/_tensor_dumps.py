@@ -16,7 +16,7 @@ from hookpoint.storage.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.operations import perform
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 MOST_WAITING = 48  # lines whose values may be on their way
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
-from hookpoint.core.evaluation import randomness_kept
-from hookpoint.core.iteration import Iteration
-from hookpoint.core.run import set_now
+from hookpoint.core.run.evaluation import randomness_kept
+from hookpoint.core.run.iteration import Iteration
+from hookpoint.core.run.run import set_now
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 def batch_norm_buffers(model: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, mea
 from hookpoint.callbacks.weights._swa_schedule import SWASchedule
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.rates import put
+from hookpoint.core.run.rates import put
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

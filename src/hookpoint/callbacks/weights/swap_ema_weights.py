@@ -10,13 +10,13 @@ from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import text
-from hookpoint.core.stepper import PlainStepper
+from hookpoint.core.run.stepper import PlainStepper
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -12,7 +12,7 @@ from hookpoint.core.points import POINTS
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
     from hookpoint.core.when import When
 
 OnError = Literal["raise", "warn", "disable"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hookpoint.core.callback.callback import Callback
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 Action = Callable[["CallbackFactory"], object]
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 CURRENT: ContextVar[Run | None] = ContextVar("hookpoint_run", default=None)
 

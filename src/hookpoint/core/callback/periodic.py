@@ -10,7 +10,7 @@ from hookpoint.core.errors import BadSchedule, text
 from hookpoint.core.when import At, Every, If, When
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class PeriodicTrigger(CallbackPipeline):

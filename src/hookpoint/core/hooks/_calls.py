@@ -13,7 +13,7 @@ from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
 

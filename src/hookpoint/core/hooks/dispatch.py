@@ -29,7 +29,7 @@ from hookpoint.core.points import BY_NAME
 from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 # Where processes can agree on a skip: all of them are there, with a batch that has not ended.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")

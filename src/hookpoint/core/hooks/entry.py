@@ -22,7 +22,7 @@ from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
     from hookpoint.core.when import When
 
 logger = logging.getLogger("hookpoint")

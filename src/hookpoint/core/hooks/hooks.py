@@ -24,7 +24,7 @@ from hookpoint.core.ticks import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

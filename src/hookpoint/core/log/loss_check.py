@@ -13,7 +13,7 @@ from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.log.metrics import Mean
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

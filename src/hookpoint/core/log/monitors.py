@@ -15,7 +15,7 @@ from hookpoint.core.log.records import Kind, Record
 if TYPE_CHECKING:
     from hookpoint.core.clocks import Clocks
     from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.hooks.dispatch import SKIP_POINTS
+from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.talk import Talk, caller
-from hookpoint.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
     from hookpoint.core.team import Answer
     from hookpoint.core.team_clocks import TeamClocks
 

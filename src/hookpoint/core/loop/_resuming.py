@@ -26,7 +26,7 @@ from hookpoint.core.terminal import say
 
 if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

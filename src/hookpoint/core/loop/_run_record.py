@@ -18,7 +18,7 @@ from hookpoint.core.secrets import masked
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import ResumableStore
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -13,7 +13,7 @@ from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
 if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop
     from hookpoint.core.moment import Moment
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

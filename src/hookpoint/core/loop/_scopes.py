@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop.missing_metrics import MissingMetrics
     from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

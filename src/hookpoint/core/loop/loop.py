@@ -29,7 +29,6 @@ from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
 from hookpoint.core.hooks.costs import StepShare
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.iteration import NO_ITERATION
 from hookpoint.core.log.global_means import shared_means
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import OnNonFinite, loss_check
@@ -48,14 +47,15 @@ from hookpoint.core.loop.batches import Batches
 from hookpoint.core.loop.epochs import Epochs
 from hookpoint.core.loop.missing_metrics import MissingMetrics
 from hookpoint.core.loop.passes import MODES, Pass
-from hookpoint.core.run import Mode, Run, set_now
+from hookpoint.core.run.iteration import NO_ITERATION
+from hookpoint.core.run.run import Mode, Run, set_now
+from hookpoint.core.run.stepper import Stepper
+from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.secrets import masked
-from hookpoint.core.stepper import Stepper
 from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team, place_by_environment
 from hookpoint.core.team_clocks import TeamClocks
 from hookpoint.core.terminal import be_silent
-from hookpoint.core.verdicts import Verdicts
 
 logger = logging.getLogger("hookpoint")
 

@@ -14,7 +14,7 @@ from hookpoint.core.log.metric_names import MetricNames
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hookpoint.core.data.samples import count_samples, length_of
 from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
 from hookpoint.core.hooks.costs import FIRST_SAMPLE, SAMPLE_EVERY
-from hookpoint.core.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run import Mode, set_now
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run.run import Mode, set_now
 from hookpoint.core.talk import caller
 
 if TYPE_CHECKING:

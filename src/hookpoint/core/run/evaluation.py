@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.randomness import Randomness
     from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.loop.batches import Batches
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"
 

@@ -9,7 +9,7 @@ import pytest
 from hookpoint import Callback, MainCallback, StopRun
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.stepper import PlainStepper
+from hookpoint.core.run.stepper import PlainStepper
 
 MODEL = {"model": lambda x: 2 * x, "criterion": lambda outputs, targets: outputs - targets}
 PAIRS = [(1, 1), (2, 1), (3, 1)]

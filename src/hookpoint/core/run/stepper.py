@@ -11,7 +11,7 @@ from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Dispatch
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 class Stepper(Protocol):

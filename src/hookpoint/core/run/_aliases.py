@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hookpoint.core.log.metrics import Logs
-    from hookpoint.core.original_args import OriginalArgs
+    from hookpoint.core.run._mindspore_args import OriginalArgs
 
 
 class OtherNames:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from hookpoint.core.errors import BadValue, UnknownSetting, text
-from hookpoint.core.rates import Address, Groups, Rates, put
+from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
 

@@ -7,7 +7,7 @@ import torch
 
 from hookpoint import Loop
 from hookpoint.core.errors import BadValue, UnknownSetting
-from hookpoint.core.hyper import Hyper
+from hookpoint.core.run.hyper import Hyper
 
 BARE = {"extra_callbacks": [], "monitors": []}
 

@@ -4,8 +4,8 @@ import pytest
 
 from hookpoint import ObjAttrParam
 from hookpoint.core.errors import BadValue, UnknownSetting
-from hookpoint.core.hyper import Hyper
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.run.hyper import Hyper
 
 
 class Optimizer:

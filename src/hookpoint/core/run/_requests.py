@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import OutsideIteration
-from hookpoint.core.iteration import NO_ITERATION
-from hookpoint.core.verdicts import Verdicts
+from hookpoint.core.run.iteration import NO_ITERATION
+from hookpoint.core.run.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.iteration import NO_ITERATION
+from hookpoint.core.run.iteration import NO_ITERATION
 
 if TYPE_CHECKING:
-    from hookpoint.core.run import Run
+    from hookpoint.core.run.run import Run
 
 
 def _net_outputs(run: Run) -> Any:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hookpoint.core.asking import Asking
 from hookpoint.core.clocks import Clocks
 from hookpoint.core.errors import NotAssignable, OutsideIteration
-from hookpoint.core.evaluation import evaluate
-from hookpoint.core.hyper import Hyper
-from hookpoint.core.iteration import NO_ITERATION, Iteration
 from hookpoint.core.log.metrics import Logs, Metrics
-from hookpoint.core.original_args import OriginalArgs
-from hookpoint.core.other_names import OtherNames
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.stepper import PlainStepper, Stepper
-from hookpoint.core.together import Together
-from hookpoint.core.verdicts import Verdicts
+from hookpoint.core.run._aliases import OtherNames
+from hookpoint.core.run._collectives import Together
+from hookpoint.core.run._mindspore_args import OriginalArgs
+from hookpoint.core.run._requests import Asking
+from hookpoint.core.run.evaluation import evaluate
+from hookpoint.core.run.hyper import Hyper
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run.stepper import PlainStepper, Stepper
+from hookpoint.core.run.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.evaluation import EvaluateOptions
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.log.logbook import Logbook
     from hookpoint.core.log.monitors import Monitors
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop
     from hookpoint.core.loop.passes import Progress
     from hookpoint.core.moment import Moment
+    from hookpoint.core.run.evaluation import EvaluateOptions
     from hookpoint.core.team import Team
 
 Mode = Literal["train", "val", "pred"]

@@ -1,0 +1,1 @@
+"""The run: what a callback sees, and what it may ask for."""
