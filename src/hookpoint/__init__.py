@@ -48,28 +48,28 @@ if TYPE_CHECKING:
     from hookpoint.core.run.hyper import HyperParam as HyperParam
     from hookpoint.core.run.hyper import ObjAttrParam as ObjAttrParam
     from hookpoint.core.run.run import Run as Run
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         After as After,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         At as At,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         Before as Before,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         Between as Between,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         Every as Every,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         If as If,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         Once as Once,
     )
-    from hookpoint.core.when import (
+    from hookpoint.core.schedule.when import (
         When as When,
     )
     from hookpoint.engine.hooked_loader import HookedLoader as HookedLoader

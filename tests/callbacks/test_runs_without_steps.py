@@ -19,7 +19,7 @@ from hookpoint.callbacks import (
     SwapEMAWeights,
     TopKSaver,
 )
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 from hookpoint.monitors import read_scalars
 
 SCORES = [3.0, 2.0, 1.0, 4.0, 5.0]

@@ -32,7 +32,7 @@ def train():
 def time(monkeypatch):
     """A clock that moves only when told to: time[0] += 5."""
     now = [100.0]
-    monkeypatch.setattr("hookpoint.core.clocks.perf_counter", lambda: now[0])
+    monkeypatch.setattr("hookpoint.core.schedule.clocks.perf_counter", lambda: now[0])
     return now
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.monitors import JSONWriter, read_scalars
 from hookpoint.monitors.json_writer import append, end_of_kept_lines, end_of_whole_lines
 

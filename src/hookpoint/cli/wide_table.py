@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from hookpoint.cli.plain_file import open_plain, whole_lines
 from hookpoint.cli.scalars_file import OWN_KEYS, BadLines, number_of, record_of
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 

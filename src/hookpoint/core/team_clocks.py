@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hookpoint.core.clocks import Clocks
+from hookpoint.core.schedule.clocks import Clocks
 
 
 class TeamClocks(Clocks):

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.when import When
+from hookpoint.core.schedule.when import When
 
 
 def overrides(main: Any, *methods: str) -> bool:

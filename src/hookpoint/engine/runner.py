@@ -21,8 +21,8 @@ from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.run.run import Run
-from hookpoint.core.ticks import Armed
-from hookpoint.core.when import Every, When
+from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
 from hookpoint.engine.data import as_loader, move
 from hookpoint.engine.device import check_optimizer, choose_device

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage import disk
 from hookpoint.storage.catalog import best_folders, entries
 from hookpoint.storage.checkpoint_folder import read_manifest

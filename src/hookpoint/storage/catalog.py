@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage import disk
 from hookpoint.storage.checkpoint_folder import read_manifest
 from hookpoint.storage.layout import BEST, Place, checkpoints

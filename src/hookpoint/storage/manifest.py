@@ -18,7 +18,7 @@ from typing import Any
 
 from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.encoding import for_json, restored
 from hookpoint.storage.layout import MANIFEST
 from hookpoint.storage.tree import copied

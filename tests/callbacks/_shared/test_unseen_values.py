@@ -5,7 +5,7 @@ import json
 from hookpoint import LambdaCallback
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 
 def test_each_final_value_is_handed_out_once():

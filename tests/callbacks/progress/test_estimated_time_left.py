@@ -4,8 +4,8 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint.callbacks import EstimatedTimeLeft
-from hookpoint.core import clocks
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.schedule import clocks
 
 
 @pytest.fixture

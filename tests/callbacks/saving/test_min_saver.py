@@ -8,7 +8,7 @@ from hookpoint import Callback, Every
 from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import MissingMetric
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 
 class Events(Callback):

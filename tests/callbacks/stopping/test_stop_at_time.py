@@ -8,8 +8,8 @@ import pytest
 
 from hookpoint.callbacks import ModelSaver, StopAtTime
 from hookpoint.callbacks.stopping import stop_at_time
-from hookpoint.core import clocks
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.schedule import clocks
 
 
 @pytest.fixture

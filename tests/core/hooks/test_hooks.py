@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, MainCallback, Replace, StopRun, errors, on
-from hookpoint.core.clocks import Clocks
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.schedule.clocks import Clocks
 
 
 class Count(Callback):

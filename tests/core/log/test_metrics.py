@@ -14,7 +14,7 @@ from hookpoint import LambdaCallback
 from hookpoint.core.errors import BadValue, MissingMetric
 from hookpoint.core.log.metrics import Mean, Metrics
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 MOST = sys.float_info.max
 

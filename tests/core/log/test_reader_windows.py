@@ -24,7 +24,7 @@ from hookpoint.callbacks import (
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.checkpoint.store import Checkpoint, Kept, Saved
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 
 class Device:

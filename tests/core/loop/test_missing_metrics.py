@@ -8,7 +8,7 @@ from hookpoint.core.callback.lambda_callback import LambdaCallback
 from hookpoint.core.callback.on import on
 from hookpoint.core.callback.periodic import EnableCallbackIf
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.when import After, At, Every
+from hookpoint.core.schedule.when import After, At, Every
 
 
 class Reader(Callback):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import CompileError, text
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -10,8 +10,8 @@ from hookpoint.core.run.iteration import NO_ITERATION
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.moment import Moment
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookpoint.core.log.best import Best, Mode
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 
 class Plateau:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.callbacks.hyper_params._value_schedule import Interpolation, ValueSchedule
 from hookpoint.core.run.hyper import HyperParam
-from hookpoint.core.when import At, Every
+from hookpoint.core.schedule.when import At, Every
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, Mode
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 
 class TopK:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hookpoint.callbacks._shared.saver import Saver, positive, refuse_place
 from hookpoint.core.errors import text
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

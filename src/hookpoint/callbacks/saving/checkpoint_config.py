@@ -7,7 +7,7 @@ from typing import Any
 from hookpoint.callbacks._shared.saver import positive
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
-from hookpoint.core.when import Every, When
+from hookpoint.core.schedule.when import Every, When
 from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
 

@@ -12,7 +12,7 @@ from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, mode_of
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 from hookpoint.storage.retention import KeepNewest
 
 if TYPE_CHECKING:

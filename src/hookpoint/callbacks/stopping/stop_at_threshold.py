@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
-    from hookpoint.core.moment import Moment
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack

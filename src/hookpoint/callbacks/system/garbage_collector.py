@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.tensors._tensor_archive import archive, archive_keys
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumps
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack

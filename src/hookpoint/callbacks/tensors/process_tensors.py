@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.errors import text
-from hookpoint.core.when import Every
+from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack

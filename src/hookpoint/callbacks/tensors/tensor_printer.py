@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
+from hookpoint.core.schedule.when import Every
 from hookpoint.core.terminal import printable, say
-from hookpoint.core.when import Every
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hookpoint.core.run.run import Run
-    from hookpoint.core.when import When
+    from hookpoint.core.schedule.when import When
 
 OnError = Literal["raise", "warn", "disable"]
 Ranks = Literal["all", "chief", "local_chief"]

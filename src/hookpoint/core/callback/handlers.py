@@ -14,7 +14,7 @@ from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS
 from hookpoint.core.spelling import near_miss
 
 if TYPE_CHECKING:
-    from hookpoint.core.when import When
+    from hookpoint.core.schedule.when import When
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"

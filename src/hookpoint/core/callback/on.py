@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import OnError, Ranks
-    from hookpoint.core.when import When
+    from hookpoint.core.schedule.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARK = "__hookpoint__"

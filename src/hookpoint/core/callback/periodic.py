@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadSchedule, text
-from hookpoint.core.when import At, Every, If, When
+from hookpoint.core.schedule.when import At, Every, If, When
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -9,7 +9,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.handlers import call_by_hand
 
 if TYPE_CHECKING:
-    from hookpoint.core.when import When
+    from hookpoint.core.schedule.when import When
 
 
 class CallbackPipeline(Callback):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 Resume = str | os.PathLike[str]  # "auto", "never", "must", or where a checkpoint is
 

@@ -10,7 +10,7 @@ from hookpoint.core.errors import MissingMetric
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.ticks import Armed
+from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -26,7 +26,7 @@ from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.ticks import Armed
+from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -18,12 +18,12 @@ from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
 from hookpoint.core.points import BY_NAME, POINTS
-from hookpoint.core.ticks import Armed
+from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
     from hookpoint.core.run.run import Run
-    from hookpoint.core.when import When
+    from hookpoint.core.schedule.when import When
 
 logger = logging.getLogger("hookpoint")
 

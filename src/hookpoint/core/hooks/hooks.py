@@ -20,11 +20,11 @@ from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, Dispatch, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.ticks import Armed
+from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.clocks import Clocks
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
 

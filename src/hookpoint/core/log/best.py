@@ -7,7 +7,7 @@ import re
 from typing import Any, Literal, cast
 
 from hookpoint.core.errors import text
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 Mode = Literal["min", "max"]
 

@@ -11,9 +11,9 @@ from hookpoint.core.log.metrics import Floats, Mean, Metrics, floats_one_by_one,
 from hookpoint.core.log.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
-    from hookpoint.core.clocks import Clocks
     from hookpoint.core.log.loss_check import LossCheck
     from hookpoint.core.log.monitors import Monitors
+    from hookpoint.core.schedule.clocks import Clocks
 
 Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}

@@ -13,7 +13,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue, MissingMetric, text
 from hookpoint.core.log.sums import plus, quotient, times
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 HISTORY_LENGTH = 10_000
 ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers need no device

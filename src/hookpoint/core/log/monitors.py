@@ -13,9 +13,9 @@ from hookpoint.core.log.metrics import Metrics
 from hookpoint.core.log.records import Kind, Record
 
 if TYPE_CHECKING:
-    from hookpoint.core.clocks import Clocks
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
 

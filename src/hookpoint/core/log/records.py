@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 Kind = Literal["scalars", "image", "histogram", "text", "event"]
 

@@ -12,8 +12,8 @@ from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
 
 if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop
-    from hookpoint.core.moment import Moment
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 

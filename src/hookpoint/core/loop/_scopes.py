@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.core.clocks import Clocks
     from hookpoint.core.hooks.costs import StepShare
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.log.logbook import Logbook
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.missing_metrics import MissingMetrics
     from hookpoint.core.loop.passes import Pass
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
 

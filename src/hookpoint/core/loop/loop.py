@@ -23,7 +23,6 @@ from hookpoint.core.checkpoint.positions import PlainPositions, Positions
 from hookpoint.core.checkpoint.randomness import HostRandomness, Randomness
 from hookpoint.core.checkpoint.stateful import own_parts
 from hookpoint.core.checkpoint.store import Resume, Store
-from hookpoint.core.clocks import Clocks
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadLoop, OutsideRun, StopRun, text
@@ -51,6 +50,7 @@ from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import Mode, Run, set_now
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run.verdicts import Verdicts
+from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.core.secrets import masked
 from hookpoint.core.talk import Talk
 from hookpoint.core.team import Solo, Team, place_by_environment

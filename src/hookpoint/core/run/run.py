@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hookpoint.core.clocks import Clocks
 from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.log.metrics import Logs, Metrics
 from hookpoint.core.points import BY_NAME
@@ -18,6 +17,7 @@ from hookpoint.core.run.hyper import Hyper
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.stepper import PlainStepper, Stepper
 from hookpoint.core.run.verdicts import Verdicts
+from hookpoint.core.schedule.clocks import Clocks
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.epochs import Epochs
     from hookpoint.core.loop.loop import Loop
     from hookpoint.core.loop.passes import Progress
-    from hookpoint.core.moment import Moment
     from hookpoint.core.run.evaluation import EvaluateOptions
+    from hookpoint.core.schedule.moment import Moment
     from hookpoint.core.team import Team
 
 Mode = Literal["train", "val", "pred"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookpoint.core.clocks import Clocks
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 # A tick on epochs belongs to the epoch now running, whose number everyone knows; a level counts what is done.
 READ_TICK: dict[str, Callable[[Clocks], float]] = {

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from hookpoint.core.clocks import Clocks
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.core.schedule.moment import Moment
 
 
 @pytest.mark.parametrize("later", [Moment(2, 5, 5), Moment(1, 6, 5), Moment(1, 6, 6), Moment(2, 6, 5)])

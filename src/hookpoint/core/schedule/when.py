@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadSchedule, listed, text
+from hookpoint.core.schedule.armed import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
 from hookpoint.core.spelling import near_miss
-from hookpoint.core.ticks import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -441,7 +441,7 @@ def run_plan(trigger, plan, *, state=None):
     """Run the epochs of a plan from where the state says, and return the state at the end."""
     time = [0.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookpoint.core.clocks.perf_counter", lambda: time[0])
+        patch.setattr("hookpoint.core.schedule.clocks.perf_counter", lambda: time[0])
         with Loop([trigger]) as run:
             if state is not None:
                 run._clocks.load_state_dict(state["clocks"])

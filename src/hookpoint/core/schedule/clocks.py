@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import perf_counter
 
-from hookpoint.core.moment import Moment
+from hookpoint.core.schedule.moment import Moment
 
 COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples")
 

@@ -1,0 +1,1 @@
+"""When something runs: schedules, and the clocks they read."""
