@@ -12,7 +12,7 @@ import torch
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.talk import Talk, caller
+from hookpoint.core.team.checked_team import Talk, caller
 from hookpoint.engine.checks import overrides
 from hookpoint.engine.device import place_model
 from hookpoint.engine.forward import Forward
@@ -29,7 +29,7 @@ from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run.run import Run
-    from hookpoint.core.team import Team
+    from hookpoint.core.team.team import Team
 
 Step = Callable[["Run"], None]
 

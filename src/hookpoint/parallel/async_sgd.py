@@ -16,7 +16,7 @@ import torch.distributed as dist
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, OutOfStep, text
-from hookpoint.core.team import Solo, Team
+from hookpoint.core.team.team import Solo, Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.means import put, waiting_for

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.core import errors
 from hookpoint.core.errors import CannotSave, HookpointError
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 
 
 def together(team: Team, work: Callable[[], Any]) -> Any:

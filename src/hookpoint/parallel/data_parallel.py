@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.modules import modules_in, optimizers_in

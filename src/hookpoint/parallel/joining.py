@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from hookpoint.core.talk import unanswered
-from hookpoint.core.team import Solo, Team
+from hookpoint.core.team.checked_team import unanswered
+from hookpoint.core.team.team import Solo, Team
 from hookpoint.parallel.gloo_threads import let_rest
 from hookpoint.parallel.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
 from hookpoint.parallel.torch_team import SECONDS, TorchTeam

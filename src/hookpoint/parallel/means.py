@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
 from hookpoint.core.errors import OutOfStep
-from hookpoint.core.talk import unanswered
+from hookpoint.core.team.checked_team import unanswered
 
 
 def means_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

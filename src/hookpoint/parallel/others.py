@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from hookpoint.core.errors import OutOfStep
-from hookpoint.core.talk import unanswered
+from hookpoint.core.team.checked_team import unanswered
 
 
 @contextmanager

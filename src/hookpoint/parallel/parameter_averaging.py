@@ -13,7 +13,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.means import means_of, put, waiting_for

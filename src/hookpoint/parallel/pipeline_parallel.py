@@ -14,7 +14,7 @@ from torch import nn
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 from hookpoint.parallel.cutting import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.microbatches import MicrobatchLoss, samples_in

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.utils._pytree import tree_map_only
 
-from hookpoint.core.talk import unanswered
+from hookpoint.core.team.checked_team import unanswered
 from hookpoint.parallel.microbatches import MicrobatchLoss, number_of
 from hookpoint.parallel.others import is_of_others
 from hookpoint.parallel.skeleton import Shapes, Skeleton

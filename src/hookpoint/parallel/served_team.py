@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookpoint.core.team import Answer, Team
+from hookpoint.core.team.team import Answer, Team
 
 
 class ServedTeam:

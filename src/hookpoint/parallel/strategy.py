@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 
 
 @runtime_checkable

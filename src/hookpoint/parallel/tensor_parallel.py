@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team import Team
+from hookpoint.core.team.team import Team
 from hookpoint.parallel.alike import Alike
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.clipping import clip_parts

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team import Answer
+from hookpoint.core.team.team import Answer
 
 SHORT = 512  # bytes
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing

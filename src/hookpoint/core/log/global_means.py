@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from hookpoint.core.log.metrics import Mean
 from hookpoint.core.log.sums import added
-from hookpoint.core.talk import Talk
+from hookpoint.core.team.checked_team import Talk
 
 
 def shared_means(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.hooks.dispatch import SKIP_POINTS
 from hookpoint.core.run.verdicts import Verdicts
-from hookpoint.core.talk import Talk, caller
+from hookpoint.core.team.checked_team import Talk, caller
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
     from hookpoint.core.run.run import Run
-    from hookpoint.core.team import Answer
-    from hookpoint.core.team_clocks import TeamClocks
+    from hookpoint.core.team.team import Answer
+    from hookpoint.core.team.team_clocks import TeamClocks
 
 logger = logging.getLogger("hookpoint")
 

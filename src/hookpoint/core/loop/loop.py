@@ -52,9 +52,9 @@ from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.core.secrets import masked
-from hookpoint.core.talk import Talk
-from hookpoint.core.team import Solo, Team, place_by_environment
-from hookpoint.core.team_clocks import TeamClocks
+from hookpoint.core.team.checked_team import Talk
+from hookpoint.core.team.team import Solo, Team, place_by_environment
+from hookpoint.core.team.team_clocks import TeamClocks
 from hookpoint.core.terminal import be_silent
 
 logger = logging.getLogger("hookpoint")

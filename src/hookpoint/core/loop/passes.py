@@ -12,7 +12,7 @@ from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
 from hookpoint.core.hooks.costs import FIRST_SAMPLE, SAMPLE_EVERY
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Mode, set_now
-from hookpoint.core.talk import caller
+from hookpoint.core.team.checked_team import caller
 
 if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop

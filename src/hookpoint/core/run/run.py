@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.passes import Progress
     from hookpoint.core.run.evaluation import EvaluateOptions
     from hookpoint.core.schedule.moment import Moment
-    from hookpoint.core.team import Team
+    from hookpoint.core.team.team import Team
 
 Mode = Literal["train", "val", "pred"]
 

@@ -12,9 +12,9 @@ from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.sums import total_of
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.talk import apart, caller, unanswered
-from hookpoint.core.team import Solo
-from hookpoint.core.team_clocks import TeamClocks
+from hookpoint.core.team.checked_team import apart, caller, unanswered
+from hookpoint.core.team.team import Solo
+from hookpoint.core.team.team_clocks import TeamClocks
 
 
 def test_one_process_has_no_agreement_and_talks_to_itself():

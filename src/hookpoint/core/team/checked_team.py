@@ -13,7 +13,7 @@ from hookpoint.core.hooks.dispatch import call_in
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run.run import Run
-    from hookpoint.core.team import Answer, Team
+    from hookpoint.core.team.team import Answer, Team
 
 
 class Talk:
