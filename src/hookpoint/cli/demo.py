@@ -16,7 +16,7 @@ from hookpoint.cli.output import heading, note, put
 from hookpoint.cli.refusal import INTERRUPTED, NOT_WRITTEN, Refusal
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.cli.words import duration, shown
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 SOURCE = "digits.py"

@@ -13,7 +13,7 @@ from hookpoint.cli.table import Column, table
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 GOES = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # on a narrow terminal, the last first
 

@@ -20,7 +20,7 @@ from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.run_folder import SCALARS, RunFolder
 from hookpoint.cli.wide_table import WideTable
 from hookpoint.cli.words import counted, shown
-from hookpoint.core.plain_values import plain
+from hookpoint.core.text.plain_values import plain
 from hookpoint.storage import disk
 from hookpoint.storage.layout import OF_A_RUN
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hookpoint.core.plain_values import plain
+from hookpoint.core.text.plain_values import plain
 
 LEAST_WIDTH = 40
 COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "killed": "red"}

@@ -14,7 +14,7 @@ from hookpoint.cli.output import note, put, wants_colour
 from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.run_folder import RunFolder
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 from hookpoint.plots.choice import TooManyPanels, UnknownCurve
 from hookpoint.plots.curves import Wish, X
 from hookpoint.plots.sheet import Sheet

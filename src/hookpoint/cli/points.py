@@ -9,7 +9,7 @@ from hookpoint.cli.refusal import USAGE, Refusal
 from hookpoint.cli.table import Column, table
 from hookpoint.cli.words import shown
 from hookpoint.core.points import POINTS, Point
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 
 @click.command()

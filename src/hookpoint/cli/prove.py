@@ -11,7 +11,7 @@ from hookpoint.cli.named_object import named_object
 from hookpoint.cli.output import put
 from hookpoint.cli.refusal import FINE, NO, USAGE, Refusal
 from hookpoint.cli.words import shown
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 
 @click.command()

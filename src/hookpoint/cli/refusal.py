@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from hookpoint.core.errors import CannotSave, HookpointError, WorkdirInUse
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
 

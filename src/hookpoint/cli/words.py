@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 LONGEST = 400  # of a text that came from a file, in characters
 

@@ -15,7 +15,7 @@ from hookpoint.core.checkpoint.stateful import load_state, state_of
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.core.run.run import Run
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 from hookpoint.parallel.by_all import by_chief, together
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone, SavedWeights

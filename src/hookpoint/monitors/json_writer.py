@@ -12,9 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.plain_values import plain
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.plain_values import plain
+from hookpoint.core.text.secrets import masked
 
 if TYPE_CHECKING:
     from typing import Unpack

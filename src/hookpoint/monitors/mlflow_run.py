@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hookpoint._version as version
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.secrets import masked
 from hookpoint.monitors.tracked import Ending, Facts, Kept, pictures, told
 from hookpoint.storage.layout import safe_name
 

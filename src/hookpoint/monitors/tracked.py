@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.secrets import masked
 
 if TYPE_CHECKING:
     from hookpoint.core.log.records import Record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.secrets import masked
 from hookpoint.monitors.tracked import Ending, Facts, Kept, Surroundings, Tracked
 
 if TYPE_CHECKING:

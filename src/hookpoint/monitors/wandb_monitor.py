@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from hookpoint.core.errors import text
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.secrets import masked
 from hookpoint.monitors.tracked import Facts, Kept, Tracked
 from hookpoint.monitors.tracker import Tracker
 from hookpoint.monitors.wandb_run import WandbRun, settings

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from hookpoint.core.errors import HookpointError
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 MOST_PANELS, MOST_ASKED = 6, 36
 

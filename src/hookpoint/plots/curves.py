@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite, nan
 from typing import Literal, Protocol, get_args
 
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 from hookpoint.plots.axis import Axis, axis_along, time_unit
 from hookpoint.plots.choice import Group, chosen, is_learning_rate, is_validation
 from hookpoint.plots.points import smoothed, thinned

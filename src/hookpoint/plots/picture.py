@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import HookpointError
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 from hookpoint.plots.numbers import compact, number_text, shortened
 from hookpoint.plots.sheet import Curve, Panel, Sheet
 

@@ -20,7 +20,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, HookpointError, text
 from hookpoint.core.loop.loop import EVERYWHERE
 from hookpoint.core.run.run import Run
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 from hookpoint.monitors.json_writer import JSONWriter, read_scalars
 from hookpoint.storage.finding import newest_good
 

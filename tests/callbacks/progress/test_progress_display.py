@@ -8,7 +8,7 @@ import pytest
 from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.callbacks.progress import _progress_display as progress_display
 from hookpoint.callbacks.progress._progress_display import PlainDisplay, choose_display
-from hookpoint.core import terminal
+from hookpoint.core.text import terminal
 
 VIEW = View("train", 5, 10, epoch=1)
 

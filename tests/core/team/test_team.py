@@ -7,7 +7,6 @@ import math
 import pytest
 
 from hookpoint import Callback, Every, If
-from hookpoint.core import terminal
 from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.sums import total_of
@@ -15,6 +14,7 @@ from hookpoint.core.loop.loop import Loop
 from hookpoint.core.team.checked_team import apart, caller, unanswered
 from hookpoint.core.team.team import Solo
 from hookpoint.core.team.team_clocks import TeamClocks
+from hookpoint.core.text import terminal
 
 
 def test_one_process_has_no_agreement_and_talks_to_itself():

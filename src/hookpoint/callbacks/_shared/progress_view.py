@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 GAP = "  "
 LEAST_BAR, MOST_BAR = 8, 40

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.errors import BadValue, text
 from hookpoint.core.run.hyper import HyperParam
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

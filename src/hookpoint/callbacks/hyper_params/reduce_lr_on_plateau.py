@@ -11,7 +11,7 @@ from hookpoint.callbacks.hyper_params._plateau import Plateau
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.hyper import HyperParam
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

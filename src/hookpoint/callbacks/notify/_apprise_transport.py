@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from hookpoint.callbacks.notify._send_queue import SendFailed
 from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.errors import text
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 IN_THE_CLEAR = ("apprise", "form", "http", "json", "xml")  # each has a safe one that ends with s
 HERE = ("localhost", "127.0.0.1", "::1")

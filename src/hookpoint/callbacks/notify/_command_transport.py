@@ -13,7 +13,7 @@ from typing import IO
 from hookpoint.callbacks.notify._command import Command
 from hookpoint.callbacks.notify._send_queue import SendFailed
 from hookpoint.callbacks.notify._template import Value
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.terminal import printable
 
 MOST_SAID = 200
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hookpoint.callbacks._shared.progress_view import clock
-from hookpoint.core.secrets import masked
-from hookpoint.core.terminal import printable
+from hookpoint.core.text.secrets import masked
+from hookpoint.core.text.terminal import printable
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -12,7 +12,7 @@ from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

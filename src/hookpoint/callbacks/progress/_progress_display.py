@@ -7,7 +7,7 @@ import sys
 from typing import Any, Protocol
 
 from hookpoint.callbacks._shared.progress_view import View, as_html, as_line, as_text
-from hookpoint.core import terminal
+from hookpoint.core.text import terminal
 
 
 class Display(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.progress_view import clock
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.progress._lap_timer_callback import Timed
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

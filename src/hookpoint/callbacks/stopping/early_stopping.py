@@ -14,7 +14,7 @@ from hookpoint.callbacks.stopping._patience import Patience
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.best import Best, mode_of
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.snapshot import Snapshots
 

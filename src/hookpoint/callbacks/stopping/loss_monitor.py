@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NonFiniteLoss
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.points import RUN_NAMES
-from hookpoint.core.terminal import printable, say
+from hookpoint.core.text.terminal import printable, say
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.outputs import named
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, BadValue, text
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

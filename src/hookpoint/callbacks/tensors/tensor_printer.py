@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.schedule.when import Every
-from hookpoint.core.terminal import printable, say
+from hookpoint.core.text.terminal import printable, say
 
 if TYPE_CHECKING:
     from typing import Unpack

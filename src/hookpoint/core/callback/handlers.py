@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When

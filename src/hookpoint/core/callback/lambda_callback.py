@@ -8,7 +8,7 @@ from typing import Any
 from hookpoint.core.callback.callback import Callback, OnError, Ranks
 from hookpoint.core.errors import UnknownPoint
 from hookpoint.core.points import SPELLINGS
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 
 class LambdaCallback(Callback):

@@ -22,7 +22,7 @@ from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import BadLoop, CannotResume, text
-from hookpoint.core.terminal import say
+from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from hookpoint.core.loop.loop import Loop

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.plain_values import plain
-from hookpoint.core.secrets import masked
+from hookpoint.core.text.plain_values import plain
+from hookpoint.core.text.secrets import masked
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import ResumableStore

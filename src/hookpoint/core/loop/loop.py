@@ -51,11 +51,11 @@ from hookpoint.core.run.run import Mode, Run, set_now
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.schedule.clocks import Clocks
-from hookpoint.core.secrets import masked
 from hookpoint.core.team.checked_team import Talk
 from hookpoint.core.team.team import Solo, Team, place_by_environment
 from hookpoint.core.team.team_clocks import TeamClocks
-from hookpoint.core.terminal import be_silent
+from hookpoint.core.text.secrets import masked
+from hookpoint.core.text.terminal import be_silent
 
 logger = logging.getLogger("hookpoint")
 

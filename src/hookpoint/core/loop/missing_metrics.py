@@ -11,7 +11,7 @@ from hookpoint.core.errors import MissingMetric, UnknownMetric
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.log.logbook import ALREADY_SAID
 from hookpoint.core.log.metric_names import MetricNames
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

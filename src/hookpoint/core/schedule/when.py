@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadSchedule, listed, text
 from hookpoint.core.schedule.armed import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
-from hookpoint.core.spelling import near_miss
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from hookpoint.core.secrets import is_secret, masked
+from hookpoint.core.text.secrets import is_secret, masked
 
 # fmt: off
 SECRET = [

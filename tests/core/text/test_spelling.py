@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.core.spelling import near_miss, one_slip_apart
+from hookpoint.core.text.spelling import near_miss, one_slip_apart
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.core import terminal
+from hookpoint.core.text import terminal
 
 
 @pytest.fixture(autouse=True)
