@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine.forward import Forward
+from hookpoint.engine._forward import Forward
 
 
 class Takes(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 
 from hookpoint import MainCallback
 from hookpoint.core.errors import BadLoop, MainPointTaken, NotACallback
-from hookpoint.engine.function_main import FunctionMain
+from hookpoint.engine._function_main import FunctionMain
 from hookpoint.engine.runner import Runner
 
 

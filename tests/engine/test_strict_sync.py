@@ -25,7 +25,7 @@ def strict(runner, switch, monkeypatch):
 
     def make(*callbacks):
         one = runner(*callbacks, strict_sync=True)
-        monkeypatch.setattr("hookpoint.engine.strict_sync.torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("hookpoint.engine._strict_sync.torch.cuda.is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
         monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: None)
         return one

@@ -117,7 +117,7 @@ def test_metrics_of_a_runner_are_those_of_all_processes(launch):
         import torch
 
         from hookpoint import Loop
-        from hookpoint.engine.metric_set import MetricSet
+        from hookpoint.engine._metric_set import MetricSet
 
         class Share:
             def reset(self):

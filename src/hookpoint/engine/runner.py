@@ -23,22 +23,22 @@ from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.engine.checks import check_counts, check_schedule, overrides, refuse_several
+from hookpoint.engine._checks import check_counts, check_schedule, overrides, refuse_several
+from hookpoint.engine._device import check_optimizer, choose_device
+from hookpoint.engine._distributed_step import sharing
+from hookpoint.engine._evaluated_weights import load_evaluated_weights
+from hookpoint.engine._function_main import FunctionMain
+from hookpoint.engine._metric_names_of_fit import names_of_fit
+from hookpoint.engine._metric_set import MetricSet
+from hookpoint.engine._step_errors import is_computed, recovered
+from hookpoint.engine._strict_sync import StrictSync
+from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, learning_rate
+from hookpoint.engine.async_floats import device_floats
+from hookpoint.engine.checkpoint_options import kept_in, unwrapped
 from hookpoint.engine.data import as_loader, move
-from hookpoint.engine.device import check_optimizer, choose_device
-from hookpoint.engine.evaluated_weights import load_evaluated_weights
-from hookpoint.engine.fit_names import names_of_fit
-from hookpoint.engine.function_main import FunctionMain
 from hookpoint.engine.hooked_loader import settings_of
-from hookpoint.engine.keeping import kept_in, unwrapped
-from hookpoint.engine.metric_set import MetricSet
-from hookpoint.engine.modules import evaluating, load_weights, modules_of, training
-from hookpoint.engine.recovery import is_computed, recovered
+from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training
 from hookpoint.engine.rng import apart, deterministic_algorithms, seed_all
-from hookpoint.engine.sharing import sharing
-from hookpoint.engine.stepper import Precision, TorchStepper, check_step_options, learning_rate
-from hookpoint.engine.strict_sync import StrictSync
-from hookpoint.engine.values import device_floats
 from hookpoint.parallel.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -102,7 +102,7 @@ def _floats() -> Floats:
     """Return the way to turn logged values into floats: torch's where torch is in use already."""
     if "torch" not in sys.modules:
         return floats_one_by_one
-    from hookpoint.engine.values import device_floats
+    from hookpoint.engine.async_floats import device_floats
 
     return device_floats
 
@@ -112,7 +112,7 @@ def _stepper(model: Any) -> PlainStepper:
     if "torch" not in sys.modules:
         return PlainStepper()
     from hookpoint.engine.data import as_loader
-    from hookpoint.engine.modules import evaluating, modules_of
+    from hookpoint.engine.module_modes import evaluating, modules_of
 
     batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
     return PlainStepper(evaluating=evaluating, batches=batches)
@@ -121,7 +121,7 @@ def _stepper(model: Any) -> PlainStepper:
 def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
     if "torch" in sys.modules:
-        from hookpoint.engine.keeping import kept_in
+        from hookpoint.engine.checkpoint_options import kept_in
 
         return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
     if workdir is None:

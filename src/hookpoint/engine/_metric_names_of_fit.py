@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hookpoint.core.log.logbook import logged_name
 from hookpoint.core.log.metric_names import MetricNames
-from hookpoint.engine.log_calls import may_log
-from hookpoint.engine.stepper import learning_rate
+from hookpoint.engine._log_calls import may_log
+from hookpoint.engine._torch_stepper import learning_rate
 
 
 def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_step: bool) -> MetricNames:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.engine.modules import modules_of
+from hookpoint.engine.module_modes import modules_of
 
 
 def choose_device(model: Any, wanted: str | torch.device) -> torch.device:

@@ -14,10 +14,10 @@ from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, set_now
+from hookpoint.engine._distributed_step import ALONE, Sharing
+from hookpoint.engine._forward import Forward
+from hookpoint.engine._step_errors import is_computed
 from hookpoint.engine.data import as_loader
-from hookpoint.engine.forward import Forward
-from hookpoint.engine.recovery import is_computed
-from hookpoint.engine.sharing import ALONE, Sharing
 
 Precision = Literal["32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -13,12 +13,12 @@ import torch
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.checked_team import Talk, caller
-from hookpoint.engine.checks import overrides
-from hookpoint.engine.device import place_model
-from hookpoint.engine.forward import Forward
-from hookpoint.engine.modules import evaluating
+from hookpoint.engine._checks import overrides
+from hookpoint.engine._device import place_model
+from hookpoint.engine._forward import Forward
+from hookpoint.engine._staged_forward import StagedForward
+from hookpoint.engine.module_modes import evaluating
 from hookpoint.engine.rng import rng_kept, seed_all
-from hookpoint.engine.staged_forward import StagedForward
 from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.lengthened import Lengthened

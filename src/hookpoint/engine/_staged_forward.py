@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.engine.forward import Forward
+from hookpoint.engine._forward import Forward
 from hookpoint.parallel.strategy import Staged
 
 
