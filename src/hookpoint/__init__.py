@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.when import (
         When as When,
     )
-    from hookpoint.engine.hooked_loader import HookedLoader as HookedLoader
-    from hookpoint.engine.seeded_samples import SeededSamples as SeededSamples
+    from hookpoint.engine.data.hooked_loader import HookedLoader as HookedLoader
+    from hookpoint.engine.data.seeded_samples import SeededSamples as SeededSamples
     from hookpoint.parallel.async_sgd import AsyncSGD as AsyncSGD
     from hookpoint.parallel.data_parallel import DataParallel as DataParallel
     from hookpoint.parallel.parameter_averaging import ParameterAveraging as ParameterAveraging

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint.engine.rng import rng_kept
+from hookpoint.engine.data.rng import rng_kept
 from hookpoint.engine.runner import Runner
 
 

@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from hookpoint import Every, callbacks
 from hookpoint.core.errors import CannotResume, NotFinite, NothingToSaveTo
+from hookpoint.engine.data.seeded_samples import SeededSamples
 from hookpoint.engine.runner import Runner
-from hookpoint.engine.seeded_samples import SeededSamples
 from hookpoint.storage.finding import newest_good
 
 

@@ -17,8 +17,8 @@ from hookpoint.engine._checks import overrides
 from hookpoint.engine._device import place_model
 from hookpoint.engine._forward import Forward
 from hookpoint.engine._staged_forward import StagedForward
+from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
-from hookpoint.engine.rng import rng_kept, seed_all
 from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
 from hookpoint.parallel.lengthened import Lengthened

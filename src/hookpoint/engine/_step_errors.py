@@ -6,7 +6,7 @@ from hookpoint.core.errors import StopRun
 from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run
-from hookpoint.engine.data import described
+from hookpoint.engine.data.as_loader import described
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:

@@ -17,7 +17,7 @@ from hookpoint.core.run.run import Run, set_now
 from hookpoint.engine._distributed_step import ALONE, Sharing
 from hookpoint.engine._forward import Forward
 from hookpoint.engine._step_errors import is_computed
-from hookpoint.engine.data import as_loader
+from hookpoint.engine.data.as_loader import as_loader
 
 Precision = Literal["32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

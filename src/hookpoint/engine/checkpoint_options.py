@@ -15,8 +15,8 @@ from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.run.run import Run
-from hookpoint.engine.positions import TorchPositions
-from hookpoint.engine.randomness import TorchRandomness
+from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.parallel.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team_store import TeamStore
 from hookpoint.parallel.world import world_size

@@ -111,7 +111,7 @@ def _stepper(model: Any) -> PlainStepper:
     """Return the step of a loop of one's own: one that knows how torch evaluates where torch is in use already."""
     if "torch" not in sys.modules:
         return PlainStepper()
-    from hookpoint.engine.data import as_loader
+    from hookpoint.engine.data.as_loader import as_loader
     from hookpoint.engine.module_modes import evaluating, modules_of
 
     batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from hookpoint.engine.randomness import TorchRandomness
+from hookpoint.engine.data.torch_randomness import TorchRandomness
 
 Item = TypeVar("Item")
 

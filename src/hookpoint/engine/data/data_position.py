@@ -27,20 +27,21 @@ from hookpoint.core.checkpoint.positions import Entered, read_over
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.engine import loader_state, own_state
-from hookpoint.engine.behind import iterator_behind
-from hookpoint.engine.data_facts import batch_size_of, compared, facts_of, facts_of_order
-from hookpoint.engine.hooked_loader import HookedLoader
-from hookpoint.engine.known_loader import (
+from hookpoint.engine.data import _loader_state as loader_state
+from hookpoint.engine.data import _stateful_loader as own_state
+from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
+from hookpoint.engine.data._loader_record import (
     KnownLoader,
     batches_ahead,
     has_index,
     has_iterator,
     keeps_own_state,
 )
-from hookpoint.engine.seeded_samples import seeded_samples_of
-from hookpoint.engine.shared_order import as_team_state, rest_of, unknown_order
-from hookpoint.engine.streams import batches_after, later_batches
+from hookpoint.engine.data._repartition import as_team_state, rest_of, unknown_order
+from hookpoint.engine.data._resumed_iterator import iterator_behind
+from hookpoint.engine.data._streams import batches_after, later_batches
+from hookpoint.engine.data.hooked_loader import HookedLoader
+from hookpoint.engine.data.seeded_samples import seeded_samples_of
 from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.sampler import TeamBatchSampler
 from hookpoint.parallel.spread import team_sampler_of

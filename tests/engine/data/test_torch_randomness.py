@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.engine.rng import seed_all
+from hookpoint.engine.data.rng import seed_all
+from hookpoint.engine.data.torch_randomness import TorchRandomness
 
 
 def draw():

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine.rng import seed_all
-from hookpoint.engine.seeded_samples import SeededSamples, seeded_samples_of
+from hookpoint.engine.data.rng import seed_all
+from hookpoint.engine.data.seeded_samples import SeededSamples, seeded_samples_of
 
 SAMPLES = 6
 
@@ -59,7 +59,7 @@ def test_text_is_an_index_too_and_its_numbers_are_the_same_in_every_process():
 
     program = (
         "import random, torch\n"
-        "from hookpoint.engine.seeded_samples import SeededSamples\n"
+        "from hookpoint.engine.data.seeded_samples import SeededSamples\n"
         "class Named(torch.utils.data.Dataset):\n"
         "    def __getitem__(self, name): return random.random()\n"
         "print(SeededSamples(Named(), seed=3)['a'])"
@@ -117,7 +117,7 @@ def test_workers_that_stay_see_the_epoch():
 SPAWNED = """
 import random, torch
 from torch.utils.data import DataLoader, Dataset
-from hookpoint.engine.seeded_samples import SeededSamples
+from hookpoint.engine.data.seeded_samples import SeededSamples
 
 class Noise(Dataset):
     def __len__(self): return 4

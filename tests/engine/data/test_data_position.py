@@ -24,10 +24,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from hookpoint.engine.positions import TorchPositions
-from hookpoint.engine.randomness import TorchRandomness
-from hookpoint.engine.rng import seed_all
-from hookpoint.engine.seeded_samples import SeededSamples
+from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.rng import seed_all
+from hookpoint.engine.data.seeded_samples import SeededSamples
+from hookpoint.engine.data.torch_randomness import TorchRandomness
 
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
 FEW_PLACES = {(1, 2), (2, None), (2, 3)}

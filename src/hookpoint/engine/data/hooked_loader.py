@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.data.data_points import DataPoints
 from hookpoint.core.data.data_settings import DataSettings
-from hookpoint.engine.made_data import MadeData, TaskSampler
-from hookpoint.engine.seeded_samples import seeded_samples_of
+from hookpoint.engine.data._hooked_dataset import MadeData, TaskSampler
+from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class HookedLoader(DataLoader[Any]):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.engine.rng import apart, deterministic_algorithms, rng_kept, seed_all
+from hookpoint.engine.data.rng import apart, deterministic_algorithms, rng_kept, seed_all
 
 
 def draw():

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine.data import as_loader, described, move
+from hookpoint.engine.data.as_loader import as_loader, described, move
 
 META = torch.device("meta")  # a device that is always there and is not the host
 

@@ -9,8 +9,8 @@ from typing import Any, TypeGuard
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.checkpoint.own_copy import own_copy
-from hookpoint.engine import loader_state
-from hookpoint.engine.shared_order import order_of
+from hookpoint.engine.data import _loader_state as loader_state
+from hookpoint.engine.data._repartition import order_of
 from hookpoint.parallel.spread import team_sampler_of
 
 

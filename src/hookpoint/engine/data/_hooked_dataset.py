@@ -17,7 +17,7 @@ from hookpoint.core.callback.current import current_run
 from hookpoint.core.checkpoint.positions import END
 from hookpoint.core.data.data_points import BATCH, SAMPLE, BatchPlace, DataPoints
 from hookpoint.core.data.data_settings import DataSettings
-from hookpoint.engine.seeded_samples import seeded_samples_of
+from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class Task:

@@ -1,0 +1,1 @@
+"""Loaders: their order, their position, and how they resume."""
