@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from hookpoint.monitors.csv_table import CsvTable
+from hookpoint.monitors._csv_table import CsvTable
 from hookpoint.storage.operations import intercepted
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from hookpoint import Record
-from hookpoint.monitors.epoch_values import EpochValues
+from hookpoint.monitors._epoch_values import EpochValues
 
 
 def scalars(epoch, /, at="epoch", **values):

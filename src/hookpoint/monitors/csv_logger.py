@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
-from hookpoint.monitors.csv_table import CsvTable, Row
-from hookpoint.monitors.epoch_values import EPOCH, EpochValues
+from hookpoint.monitors._csv_table import CsvTable, Row
+from hookpoint.monitors._epoch_values import EPOCH, EpochValues
 from hookpoint.storage import disk
 
 if TYPE_CHECKING:

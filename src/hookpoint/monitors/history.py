@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.monitors.epoch_values import EpochValues
+from hookpoint.monitors._epoch_values import EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack

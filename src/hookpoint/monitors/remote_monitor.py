@@ -13,7 +13,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
-from hookpoint.monitors.epoch_values import EPOCH, EpochValues
+from hookpoint.monitors._epoch_values import EPOCH, EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
