@@ -19,7 +19,7 @@ import pytest
 from hookpoint import Loop
 from hookpoint.core.loop import loop as core_loop
 from hookpoint.monitors import MLflowMonitor
-from hookpoint.monitors.mlflow_run import load, metric_name
+from hookpoint.monitors._tracking.mlflow_run import load, metric_name
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import text
-from hookpoint.monitors.mlflow_run import MLflowRun, load, short_errors
-from hookpoint.monitors.tracked import Facts, Kept, Tracked
-from hookpoint.monitors.tracker import Tracker
+from hookpoint.monitors._tracking.mlflow_run import MLflowRun, load, short_errors
+from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
+from hookpoint.monitors._tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from hookpoint.core.errors import text
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors.tracked import Facts, Kept, Tracked
-from hookpoint.monitors.tracker import Tracker
-from hookpoint.monitors.wandb_run import WandbRun, settings
+from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
+from hookpoint.monitors._tracking.tracker import Tracker
+from hookpoint.monitors._tracking.wandb_run import WandbRun, settings
 
 if TYPE_CHECKING:
     from typing import Unpack

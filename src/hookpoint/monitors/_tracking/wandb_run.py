@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.monitors.tracked import Ending, Facts, Kept, array, pictures, told
+from hookpoint.monitors._tracking.tracked import Ending, Facts, Kept, array, pictures, told
 
 if TYPE_CHECKING:
     from hookpoint.core.log.records import Record

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.monitors.tracked import Kept, Surroundings, array, pictures, told
+from hookpoint.monitors._tracking.tracked import Kept, Surroundings, array, pictures, told
 
 
 def test_what_is_kept_comes_back(tmp_path):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors.tracked import Ending, Facts, Kept, Surroundings, Tracked
+from hookpoint.monitors._tracking.tracked import Ending, Facts, Kept, Surroundings, Tracked
 
 if TYPE_CHECKING:
     from typing import Unpack

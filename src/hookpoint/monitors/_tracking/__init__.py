@@ -1,0 +1,1 @@
+"""What the monitors of tracking servers share."""
