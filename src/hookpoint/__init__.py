@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     )
     from hookpoint.engine.data.hooked_loader import HookedLoader as HookedLoader
     from hookpoint.engine.data.seeded_samples import SeededSamples as SeededSamples
-    from hookpoint.parallel.async_sgd import AsyncSGD as AsyncSGD
+    from hookpoint.parallel.async_sgd.async_sgd import AsyncSGD as AsyncSGD
     from hookpoint.parallel.data_parallel import DataParallel as DataParallel
     from hookpoint.parallel.parameter_averaging import ParameterAveraging as ParameterAveraging
     from hookpoint.parallel.pipeline_parallel import PipelineParallel as PipelineParallel

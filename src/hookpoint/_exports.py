@@ -12,7 +12,7 @@ from typing import Any
 
 HOOKPOINT = {
     "After": "core.schedule.when",
-    "AsyncSGD": "parallel.async_sgd",
+    "AsyncSGD": "parallel.async_sgd.async_sgd",
     "At": "core.schedule.when",
     "Before": "core.schedule.when",
     "Between": "core.schedule.when",

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from hookpoint.core.errors import OutOfStep, text
+from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 from hookpoint.parallel.means import put
-from hookpoint.parallel.staleness import Applied, Staleness
 
 
 class ParameterServer:

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import OutOfStep, text
-from hookpoint.parallel.parameter_server import ParameterServer
-from hookpoint.parallel.parcel import Parcel
+from hookpoint.parallel.async_sgd._parameter_server import ParameterServer
+from hookpoint.parallel.async_sgd._tensor_buffer import Parcel
 
 PULL, PUSH, DROP, DONE, FAILED = range(5)
 NO_VERSION = -1

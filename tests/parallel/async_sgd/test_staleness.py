@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hookpoint.parallel.staleness import Applied, Staleness
+from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 
 
 def test_with_a_bound_of_0_one_computes_at_a_time():

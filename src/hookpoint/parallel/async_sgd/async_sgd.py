@@ -17,16 +17,16 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, OutOfStep, text
 from hookpoint.core.team.team import Solo, Team
+from hookpoint.parallel.async_sgd._async_team import ServedTeam
+from hookpoint.parallel.async_sgd._parameter_server import ParameterServer
+from hookpoint.parallel.async_sgd._server_rpc import RemoteServer, ServerLines
+from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
+from hookpoint.parallel.async_sgd._tensor_buffer import Parcel
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.means import put, waiting_for
 from hookpoint.parallel.merging import Merging
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.parameter_server import ParameterServer
-from hookpoint.parallel.parcel import Parcel
-from hookpoint.parallel.served_team import ServedTeam
-from hookpoint.parallel.server_lines import RemoteServer, ServerLines
-from hookpoint.parallel.staleness import Applied, Staleness
 from hookpoint.parallel.torch_team import SECONDS
 
 TRACED = 100_000  # gradients

@@ -12,7 +12,7 @@ from hookpoint.storage.run_file import read_run_file
 from hookpoint.storage.verify import verify
 
 torch = pytest.importorskip("torch")
-AsyncSGD = pytest.importorskip("hookpoint.parallel.async_sgd").AsyncSGD
+AsyncSGD = pytest.importorskip("hookpoint.parallel.async_sgd.async_sgd").AsyncSGD
 
 
 @pytest.mark.parametrize("options", [{"staleness": -1}, {"staleness": 1.5}, {"staleness": True}, {"wait_seconds": 0}])

@@ -1,0 +1,1 @@
+"""AsyncSGD: a parameter server, and workers at their own pace."""
