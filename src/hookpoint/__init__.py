@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from hookpoint.engine.data.hooked_loader import HookedLoader as HookedLoader
     from hookpoint.engine.data.seeded_samples import SeededSamples as SeededSamples
     from hookpoint.parallel.async_sgd.async_sgd import AsyncSGD as AsyncSGD
+    from hookpoint.parallel.averaging.parameter_averaging import ParameterAveraging as ParameterAveraging
     from hookpoint.parallel.data_parallel import DataParallel as DataParallel
-    from hookpoint.parallel.parameter_averaging import ParameterAveraging as ParameterAveraging
     from hookpoint.parallel.pipeline_parallel import PipelineParallel as PipelineParallel
     from hookpoint.parallel.sharded import Sharded as Sharded
     from hookpoint.parallel.tensor_parallel import TensorParallel as TensorParallel

@@ -34,7 +34,7 @@ HOOKPOINT = {
     "MainCallback": "core.callback.main_callback",
     "ObjAttrParam": "core.run.hyper",
     "Once": "core.schedule.when",
-    "ParameterAveraging": "parallel.parameter_averaging",
+    "ParameterAveraging": "parallel.averaging.parameter_averaging",
     "PeriodicCallback": "core.callback.periodic",
     "PeriodicTrigger": "core.callback.periodic",
     "PipelineParallel": "parallel.pipeline_parallel",

@@ -12,7 +12,7 @@ import torch
 
 from hookpoint.core.errors import OutOfStep, text
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
-from hookpoint.parallel.means import put
+from hookpoint.parallel.averaging.all_reduce_mean import put
 
 
 class ParameterServer:

@@ -14,10 +14,10 @@ from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
+from hookpoint.parallel.averaging.all_reduce_mean import means_of, put, waiting_for
+from hookpoint.parallel.averaging.sync_callback import Merging
 from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.joining import joined
-from hookpoint.parallel.means import means_of, put, waiting_for
-from hookpoint.parallel.merging import Merging
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
 
 

@@ -11,7 +11,7 @@ from hookpoint.storage.run_file import read_run_file
 from hookpoint.storage.verify import verify
 
 torch = pytest.importorskip("torch")
-ParameterAveraging = pytest.importorskip("hookpoint.parallel.parameter_averaging").ParameterAveraging
+ParameterAveraging = pytest.importorskip("hookpoint.parallel.averaging.parameter_averaging").ParameterAveraging
 
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.parallel.means import means_of, put
+from hookpoint.parallel.averaging.all_reduce_mean import means_of, put
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -1,0 +1,1 @@
+"""ParameterAveraging: a model on each process, averaged now and then."""
