@@ -16,7 +16,7 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-from hookpoint.parallel.by_all import by_chief, together
+from hookpoint.parallel.checkpoint.by_all import by_chief, together
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone, SavedWeights
 

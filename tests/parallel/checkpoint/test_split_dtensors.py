@@ -25,7 +25,7 @@ def sharded():
 
 
 def taken(state, **options):
-    from hookpoint.parallel.taken_apart import TakenApart
+    from hookpoint.parallel.checkpoint._split_dtensors import TakenApart
 
     return TakenApart(state, **options)
 

@@ -18,9 +18,9 @@ from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
 from hookpoint.core.checkpoint.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.by_all import by_chief, together
+from hookpoint.parallel.checkpoint._split_dtensors import TakenApart
+from hookpoint.parallel.checkpoint.by_all import by_chief, together
 from hookpoint.parallel.strategy import Apart
-from hookpoint.parallel.taken_apart import TakenApart
 from hookpoint.parallel.torch_team import SECONDS
 
 

@@ -1,0 +1,1 @@
+"""One checkpoint of several processes."""
