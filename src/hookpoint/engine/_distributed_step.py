@@ -19,11 +19,11 @@ from hookpoint.engine._forward import Forward
 from hookpoint.engine._staged_forward import StagedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
+from hookpoint.parallel.data.distribute_loader import spread, team_sampler_of, tell_epoch
+from hookpoint.parallel.data.padded_loader import Lengthened
 from hookpoint.parallel.data_parallel import DataParallel
 from hookpoint.parallel.joining import local_rank
-from hookpoint.parallel.lengthened import Lengthened
 from hookpoint.parallel.others import waiting_in
-from hookpoint.parallel.spread import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.strategy import Loose, Staged, Strategy, chosen
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.engine.data import _loader_state as loader_state
 from hookpoint.engine.data._repartition import order_of
-from hookpoint.parallel.spread import team_sampler_of
+from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
 
 class KnownLoader:

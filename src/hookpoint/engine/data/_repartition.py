@@ -17,8 +17,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.parallel.sampler import TeamBatchSampler
-from hookpoint.parallel.spread import is_plain, team_sampler_of
+from hookpoint.parallel.data.distribute_loader import is_plain, team_sampler_of
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 ONE_BY_ONE = {"order": None, "start": 0, "first": 0}
 

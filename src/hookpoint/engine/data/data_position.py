@@ -42,9 +42,9 @@ from hookpoint.engine.data._resumed_iterator import iterator_behind
 from hookpoint.engine.data._streams import batches_after, later_batches
 from hookpoint.engine.data.hooked_loader import HookedLoader
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
-from hookpoint.parallel.lengthened import Lengthened
-from hookpoint.parallel.sampler import TeamBatchSampler
-from hookpoint.parallel.spread import team_sampler_of
+from hookpoint.parallel.data.distribute_loader import team_sampler_of
+from hookpoint.parallel.data.padded_loader import Lengthened
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 logger = logging.getLogger("hookpoint")
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.sampler import TeamBatchSampler
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 logger = logging.getLogger("hookpoint")
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hookpoint.parallel.lengthened import Lengthened  # noqa: E402
+from hookpoint.parallel.data.padded_loader import Lengthened  # noqa: E402
 
 
 @pytest.mark.parametrize("done", range(6))

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.parallel.sampler import TeamBatchSampler
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 SIZES = st.integers(1, 5)
 BATCHES = st.integers(1, 7)

@@ -1,0 +1,1 @@
+"""Which samples each process gets."""
