@@ -1,6 +1,6 @@
 """The launcher: torchrun, with nothing that listens off loopback where all processes are on one machine.
 
-`hookpoint launch` runs it as `python -m hookpoint.parallel.launcher`, with torchrun's options.
+`hookpoint launch` runs it as `python -m hookpoint.parallel.launch._launcher`, with torchrun's options.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
+from hookpoint.parallel.launch._loopback_rendezvous import BACKEND, LoopbackRendezvous
 from hookpoint.parallel.loopback import ADDRESS, interface_settings
-from hookpoint.parallel.loopback_rendezvous import BACKEND, LoopbackRendezvous
 
 # What torchrun needs to find other machines.
 OF_SEVERAL_MACHINES = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")

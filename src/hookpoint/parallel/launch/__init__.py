@@ -1,0 +1,1 @@
+"""Start several processes."""
