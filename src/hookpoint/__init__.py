@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from hookpoint.parallel.async_sgd.async_sgd import AsyncSGD as AsyncSGD
     from hookpoint.parallel.averaging.parameter_averaging import ParameterAveraging as ParameterAveraging
     from hookpoint.parallel.data_parallel import DataParallel as DataParallel
-    from hookpoint.parallel.pipeline_parallel import PipelineParallel as PipelineParallel
+    from hookpoint.parallel.pipeline.pipeline_parallel import PipelineParallel as PipelineParallel
     from hookpoint.parallel.sharded import Sharded as Sharded
     from hookpoint.parallel.tensor_parallel import TensorParallel as TensorParallel
     from hookpoint.presets.loop import Loop as Loop

@@ -37,7 +37,7 @@ HOOKPOINT = {
     "ParameterAveraging": "parallel.averaging.parameter_averaging",
     "PeriodicCallback": "core.callback.periodic",
     "PeriodicTrigger": "core.callback.periodic",
-    "PipelineParallel": "parallel.pipeline_parallel",
+    "PipelineParallel": "parallel.pipeline.pipeline_parallel",
     "Point": "core.points",
     "Record": "core.log.records",
     "Replace": "core.callback.replace",

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from hookpoint.parallel.cutting import stages_of
+from hookpoint.parallel.pipeline.stage_split import stages_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel.py"
 LINE = r"of 360 digits it has never seen, the best of [12] epochs of 2 processes reads (\d+\.\d)% rightly"

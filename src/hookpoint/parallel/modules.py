@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.parallel.cutting import CUT
+from hookpoint.parallel.pipeline.stage_split import CUT
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:

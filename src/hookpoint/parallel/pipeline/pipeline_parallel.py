@@ -15,15 +15,15 @@ from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.cutting import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.joining import joined
-from hookpoint.parallel.microbatches import MicrobatchLoss, samples_in
 from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, samples_in
+from hookpoint.parallel.pipeline.stage_split import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.torch_team import SECONDS
 from hookpoint.parallel.world import world_size
 
 if TYPE_CHECKING:
-    from hookpoint.parallel.pipes import Pipes
+    from hookpoint.parallel.pipeline._pipeline_runtime import Pipes
 
 Schedule = Literal["1F1B", "GPipe"]
 
@@ -73,8 +73,10 @@ class PipelineParallel:
             if model is not self._model:
                 raise BadLoop(text("this PipelineParallel has cut another model already.", make="one for each model"))
             return model
-        from hookpoint.parallel.pipes import Pipes  # seconds, in which torch's compiler is imported; one process needs none
-        from hookpoint.parallel.skeleton import Skeleton
+        from hookpoint.parallel.pipeline._pipeline_runtime import (
+            Pipes,  # seconds, in which torch's compiler is imported; one process needs none
+        )
+        from hookpoint.parallel.pipeline._shape_inference import Skeleton
 
         modules_in(model)
         module = refuse_what_cannot_be_cut(model)

@@ -1,0 +1,1 @@
+"""PipelineParallel: layers on different processes."""
