@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.parallel.merged_gradients import is_apart
-from hookpoint.parallel.part_of import here
+from hookpoint.parallel.shared.local_shard import here
 
 
 def clip_parts(parameters: Iterable[torch.nn.Parameter], max_norm: float, group: Any) -> None:

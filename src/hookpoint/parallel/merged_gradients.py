@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from hookpoint.parallel.part_of import here
+from hookpoint.parallel.shared.local_shard import here
 
 TOGETHER = 2**22  # numbers that travel in one message, so that a copy of them is small beside the model
 

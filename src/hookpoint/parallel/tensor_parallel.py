@@ -14,12 +14,12 @@ from torch.distributed.tensor.parallel import parallelize_module
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.alike import Alike
-from hookpoint.parallel.buffers import SharedBuffers
 from hookpoint.parallel.clipping import clip_parts
 from hookpoint.parallel.joining import joined
 from hookpoint.parallel.merged_gradients import MergedGradients
-from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.replaced import replaced
+from hookpoint.parallel.shared.buffers import SharedBuffers
+from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.shared.swap_parameters import replaced
 from hookpoint.parallel.tensor_plan import Plan, Split, check_plan, splits
 from hookpoint.parallel.world import world_size
 

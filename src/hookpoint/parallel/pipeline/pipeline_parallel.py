@@ -16,9 +16,9 @@ from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.joining import joined
-from hookpoint.parallel.modules import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, samples_in
 from hookpoint.parallel.pipeline.stage_split import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
+from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.torch_team import SECONDS
 from hookpoint.parallel.world import world_size
 

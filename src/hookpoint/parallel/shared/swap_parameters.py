@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.parallel.part_of import part_of
+from hookpoint.parallel.shared.local_shard import part_of
 
 
 @contextmanager

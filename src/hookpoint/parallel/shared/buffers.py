@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.parallel.part_of import here
+from hookpoint.parallel.shared.local_shard import here
 
 COUNTED_ALIKE = "num_batches_tracked"  # every process makes as many forwards
 
