@@ -76,9 +76,9 @@ if TYPE_CHECKING:
     from hookpoint.engine.data.seeded_samples import SeededSamples as SeededSamples
     from hookpoint.parallel.async_sgd.async_sgd import AsyncSGD as AsyncSGD
     from hookpoint.parallel.averaging.parameter_averaging import ParameterAveraging as ParameterAveraging
-    from hookpoint.parallel.data_parallel import DataParallel as DataParallel
     from hookpoint.parallel.pipeline.pipeline_parallel import PipelineParallel as PipelineParallel
-    from hookpoint.parallel.sharded import Sharded as Sharded
+    from hookpoint.parallel.strategy.data_parallel import DataParallel as DataParallel
+    from hookpoint.parallel.strategy.sharded import Sharded as Sharded
     from hookpoint.parallel.tensor_parallel import TensorParallel as TensorParallel
     from hookpoint.presets.loop import Loop as Loop
     from hookpoint.presets.plot import plot as plot

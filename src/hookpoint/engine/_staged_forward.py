@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.engine._forward import Forward
-from hookpoint.parallel.strategy import Staged
+from hookpoint.parallel.strategy.strategy import Staged
 
 
 class StagedForward(Forward):

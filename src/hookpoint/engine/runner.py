@@ -39,7 +39,7 @@ from hookpoint.engine.data.as_loader import as_loader, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import apart, deterministic_algorithms, seed_all
 from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training
-from hookpoint.parallel.strategy import Strategy
+from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 END = object()

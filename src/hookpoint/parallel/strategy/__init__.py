@@ -1,0 +1,1 @@
+"""Strategy, DataParallel and Sharded."""
