@@ -13,7 +13,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
 
         from hookpoint import Callback
         from hookpoint.core.loop.loop import Loop
-        from hookpoint.parallel.torch_team import TorchTeam
+        from hookpoint.parallel.team.torch_team import TorchTeam
 
         class Lonely(Callback):
             def on_iter_end(self, run):

@@ -21,10 +21,10 @@ from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
 from hookpoint.parallel.data.distribute_loader import spread, team_sampler_of, tell_epoch
 from hookpoint.parallel.data.padded_loader import Lengthened
-from hookpoint.parallel.joining import local_rank
-from hookpoint.parallel.others import waiting_in
 from hookpoint.parallel.strategy.data_parallel import DataParallel
 from hookpoint.parallel.strategy.strategy import Loose, Staged, Strategy, chosen
+from hookpoint.parallel.team.init_process import local_rank
+from hookpoint.parallel.team.peer_errors import waiting_in
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Call

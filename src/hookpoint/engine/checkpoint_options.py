@@ -19,7 +19,7 @@ from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.parallel.checkpoint.team_store import TeamStore
 from hookpoint.parallel.strategy.strategy import Apart, Loose, Staged
-from hookpoint.parallel.world import world_size
+from hookpoint.parallel.team.world import world_size
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.fingerprint import fingerprint
 from hookpoint.storage.identity import collect

@@ -93,7 +93,7 @@ def _team(seconds: float) -> Team:
     """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
     if "torch" not in sys.modules:
         return Solo()
-    from hookpoint.parallel.joining import joined
+    from hookpoint.parallel.team.init_process import joined
 
     return joined(seconds=seconds)
 

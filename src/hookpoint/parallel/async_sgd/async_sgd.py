@@ -24,10 +24,10 @@ from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 from hookpoint.parallel.async_sgd._tensor_buffer import Parcel
 from hookpoint.parallel.averaging.all_reduce_mean import put, waiting_for
 from hookpoint.parallel.averaging.sync_callback import Merging
-from hookpoint.parallel.joining import joined
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.torch_team import SECONDS
+from hookpoint.parallel.team.init_process import joined
+from hookpoint.parallel.team.torch_team import SECONDS
 
 TRACED = 100_000  # gradients
 GOODBYE_SECONDS = 30.0  # how long a chief that has failed waits for the others to hear of it

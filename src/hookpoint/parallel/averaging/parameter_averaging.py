@@ -16,9 +16,9 @@ from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.averaging.all_reduce_mean import means_of, put, waiting_for
 from hookpoint.parallel.averaging.sync_callback import Merging
-from hookpoint.parallel.joining import joined
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.team.init_process import joined
 
 
 class ParameterAveraging:

@@ -21,7 +21,7 @@ from hookpoint.core.team.team import Team
 from hookpoint.parallel.checkpoint._split_dtensors import TakenApart
 from hookpoint.parallel.checkpoint.by_all import by_chief, together
 from hookpoint.parallel.strategy.strategy import Apart
-from hookpoint.parallel.torch_team import SECONDS
+from hookpoint.parallel.team.torch_team import SECONDS
 
 
 class OwnStore(ResumableStore, Protocol):

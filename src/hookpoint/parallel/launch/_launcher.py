@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvou
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from hookpoint.parallel.launch._loopback_rendezvous import BACKEND, LoopbackRendezvous
-from hookpoint.parallel.loopback import ADDRESS, interface_settings
+from hookpoint.parallel.team.loopback import ADDRESS, interface_settings
 
 # What torchrun needs to find other machines.
 OF_SEVERAL_MACHINES = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")

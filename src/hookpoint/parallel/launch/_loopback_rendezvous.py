@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from hookpoint.parallel.loopback import ADDRESS, loopback_store
+from hookpoint.parallel.team.loopback import ADDRESS, loopback_store
 
 BACKEND = "loopback"
 

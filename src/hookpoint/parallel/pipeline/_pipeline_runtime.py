@@ -13,9 +13,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.utils._pytree import tree_map_only
 
 from hookpoint.core.team.checked_team import unanswered
-from hookpoint.parallel.others import is_of_others
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, number_of
 from hookpoint.parallel.pipeline._shape_inference import Shapes, Skeleton
+from hookpoint.parallel.team.peer_errors import is_of_others
 
 MOST_PIPES = 8  # of different shapes: each has room for what the stage before sends
 

@@ -15,12 +15,12 @@ from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.joining import joined
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, samples_in
 from hookpoint.parallel.pipeline.stage_split import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.torch_team import SECONDS
-from hookpoint.parallel.world import world_size
+from hookpoint.parallel.team.init_process import joined
+from hookpoint.parallel.team.torch_team import SECONDS
+from hookpoint.parallel.team.world import world_size
 
 if TYPE_CHECKING:
     from hookpoint.parallel.pipeline._pipeline_runtime import Pipes

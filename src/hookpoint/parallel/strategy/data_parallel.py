@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.joining import joined
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in
+from hookpoint.parallel.team.init_process import joined
 
 # Its name since torch 2.13, and before: buffers are shared by us.
 UNSHARED_BUFFERS = next(

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.joining import joined
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.shared.swap_parameters import replaced
+from hookpoint.parallel.team.init_process import joined
 
 Wrap = Callable[[str, torch.nn.Module], bool] | tuple[type[torch.nn.Module], ...] | None
 LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)

@@ -97,8 +97,8 @@ class Loose(Protocol):
 
 def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     """Return the strategy of a run, or None in one process, which needs none; refuse what is no strategy."""
-    from hookpoint.parallel.joining import is_shared
     from hookpoint.parallel.strategy.data_parallel import DataParallel
+    from hookpoint.parallel.team.init_process import is_shared
 
     if isinstance(strategy, type):  # it has the methods of a strategy, too
         raise BadLoop(text(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()"))

@@ -12,7 +12,7 @@ def test_a_run_leaves_no_threads_behind(launch):
         from torch.nn.parallel import DistributedDataParallel
 
         from hookpoint import Callback, DataParallel, Loop, Runner, Sharded
-        from hookpoint.parallel.gloo_threads import let_rest, states
+        from hookpoint.parallel.team._gloo_threads import let_rest, states
 
         class Cut(Callback):
             def on_train_iter_end(self, run):
@@ -68,7 +68,7 @@ def test_nobody_waits_for_an_answer_that_does_not_come(launch):
 
         import torch.distributed as dist
 
-        from hookpoint.parallel import torch_team
+        from hookpoint.parallel.team import torch_team
 
         torch_team.LAST_SECONDS = 0.2
         dist.init_process_group("gloo")

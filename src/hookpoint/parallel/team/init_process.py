@@ -17,9 +17,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from hookpoint.core.team.checked_team import unanswered
 from hookpoint.core.team.team import Solo, Team
-from hookpoint.parallel.gloo_threads import let_rest
-from hookpoint.parallel.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
-from hookpoint.parallel.torch_team import SECONDS, TorchTeam
+from hookpoint.parallel.team._gloo_threads import let_rest
+from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
+from hookpoint.parallel.team.torch_team import SECONDS, TorchTeam
 
 
 def joined(*, seconds: float | None = None, model_size: int = 1, has_stages: bool = False) -> Team:

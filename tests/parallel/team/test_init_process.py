@@ -16,7 +16,7 @@ def opened(port, local):
 
     import psutil
 
-    from hookpoint.parallel.joining import joined
+    from hookpoint.parallel.team.init_process import joined
 
     os.environ.update(MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="False")
     if not local:

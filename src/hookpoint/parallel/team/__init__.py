@@ -1,0 +1,1 @@
+"""Join a process group, and talk to the other processes."""
