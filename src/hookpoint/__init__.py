@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from hookpoint.parallel.pipeline.pipeline_parallel import PipelineParallel as PipelineParallel
     from hookpoint.parallel.strategy.data_parallel import DataParallel as DataParallel
     from hookpoint.parallel.strategy.sharded import Sharded as Sharded
-    from hookpoint.parallel.tensor_parallel import TensorParallel as TensorParallel
+    from hookpoint.parallel.tensor.tensor_parallel import TensorParallel as TensorParallel
     from hookpoint.presets.loop import Loop as Loop
     from hookpoint.presets.plot import plot as plot
     from hookpoint.presets.prove import prove as prove

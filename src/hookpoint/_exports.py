@@ -47,7 +47,7 @@ HOOKPOINT = {
     "Sharded": "parallel.strategy.sharded",
     "StopRun": "core.errors",
     "Store": "core.checkpoint.store",
-    "TensorParallel": "parallel.tensor_parallel",
+    "TensorParallel": "parallel.tensor.tensor_parallel",
     "When": "core.schedule.when",
     "callbacks": "callbacks",
     "current_run": "core.callback.current",

@@ -13,15 +13,15 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.alike import Alike
-from hookpoint.parallel.clipping import clip_parts
-from hookpoint.parallel.merged_gradients import MergedGradients
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.shared.swap_parameters import replaced
 from hookpoint.parallel.team.init_process import joined
 from hookpoint.parallel.team.world import world_size
-from hookpoint.parallel.tensor_plan import Plan, Split, check_plan, splits
+from hookpoint.parallel.tensor._clipping import clip_parts
+from hookpoint.parallel.tensor._merged_gradients import MergedGradients
+from hookpoint.parallel.tensor._replica_check import Alike
+from hookpoint.parallel.tensor._tensor_plan import Plan, Split, check_plan, splits
 
 
 class TensorParallel:

@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from hookpoint import TensorParallel  # noqa: E402
 from hookpoint.core.errors import BadLoop  # noqa: E402
-from hookpoint.parallel.tensor_plan import splits  # noqa: E402
+from hookpoint.parallel.tensor._tensor_plan import splits  # noqa: E402
 
 
 class Layers(nn.Module):

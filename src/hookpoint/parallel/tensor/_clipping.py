@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.parallel.merged_gradients import is_apart
 from hookpoint.parallel.shared.local_shard import here
+from hookpoint.parallel.tensor._merged_gradients import is_apart
 
 
 def clip_parts(parameters: Iterable[torch.nn.Parameter], max_norm: float, group: Any) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.parallel.style_words import Word, Worded, styles_for
+from hookpoint.parallel.tensor._parallel_styles import Word, Worded, styles_for
 
 Plan = Mapping[str, ParallelStyle | Literal["colwise", "rowwise"]]
 NAMES: dict[str, Word] = {

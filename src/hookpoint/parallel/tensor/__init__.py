@@ -1,0 +1,1 @@
+"""TensorParallel: each layer over several processes."""
