@@ -4,8 +4,8 @@ from math import inf, isnan, nan
 
 import pytest
 
+from hookpoint.plots._smoothing import smoothed
 from hookpoint.plots.curves import Wish, sheet_of
-from hookpoint.plots.points import smoothed
 
 
 def sheet(*subjects, columns=1000, **wish):

@@ -9,9 +9,9 @@ from hookpoint.cli.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.cli.scalars_file import read_series
 from hookpoint.cli.words import duration, moment, shown
 from hookpoint.core.log.best import Mode, mode_of
-from hookpoint.plots.choice import UnknownCurve
 from hookpoint.plots.curves import Subject, Wish, sheet_of
-from hookpoint.plots.sheet import Sheet
+from hookpoint.plots.figure import Sheet
+from hookpoint.plots.panels import UnknownCurve
 
 
 def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> Sheet:

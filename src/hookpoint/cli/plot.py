@@ -15,10 +15,10 @@ from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.choice import TooManyPanels, UnknownCurve
 from hookpoint.plots.curves import Wish, X
-from hookpoint.plots.sheet import Sheet
-from hookpoint.plots.terminal_plot import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
+from hookpoint.plots.figure import Sheet
+from hookpoint.plots.panels import TooManyPanels, UnknownCurve
+from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
 
 PIXELS = (200, 10_000, "pixels")
 COLUMNS = (LEAST_WIDTH, 1_000, "columns")
@@ -76,7 +76,7 @@ def plot(
 
 
 def _in_file(runs: Sequence[RunFolder], output: str | None, wish: Wish, width: int | None, height: int | None) -> Sheet:
-    from hookpoint.plots.picture import NoPictures, NoSuchFormat, check, columns_of, draw
+    from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check, columns_of, draw
     from hookpoint.presets.plot import picture_of
 
     target = picture_of(runs) if output is None else Path(output)

@@ -8,10 +8,10 @@ from math import ceil, inf, isfinite, nan
 from typing import Literal, Protocol, get_args
 
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.axis import Axis, axis_along, time_unit
-from hookpoint.plots.choice import Group, chosen, is_learning_rate, is_validation
-from hookpoint.plots.points import smoothed, thinned
-from hookpoint.plots.sheet import LEAST, Best, Curve, Panel, Sheet
+from hookpoint.plots._smoothing import smoothed, thinned
+from hookpoint.plots._x_axis import Axis, axis_along, time_unit
+from hookpoint.plots.figure import LEAST, Best, Curve, Panel, Sheet
+from hookpoint.plots.panels import Group, chosen, is_learning_rate, is_validation
 
 X = Literal["step", "epoch", "time"]
 Mode = Literal["min", "max"]

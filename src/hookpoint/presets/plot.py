@@ -10,7 +10,7 @@ from hookpoint.cli.drawn_run import sheet_of_runs
 from hookpoint.cli.finding import the_run
 from hookpoint.cli.run_folder import RunFolder
 from hookpoint.plots.curves import Wish, X
-from hookpoint.plots.picture import check, columns_of, draw
+from hookpoint.plots.matplotlib_backend import check, columns_of, draw
 
 PICTURE = "curves.png"
 

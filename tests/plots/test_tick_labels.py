@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.plots.numbers import tick_texts
+from hookpoint.plots._tick_labels import tick_texts
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.numbers import compact, number_text, shortened
-from hookpoint.plots.sheet import Curve, Panel, Sheet
+from hookpoint.plots._tick_labels import compact, number_text, shortened
+from hookpoint.plots.figure import Curve, Panel, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from hookpoint.plots.canvas import Canvas
-from hookpoint.plots.numbers import compact, number_text, shortened, tick_texts, ticks
-from hookpoint.plots.sheet import Curve, Panel, Sheet
+from hookpoint.plots._braille_canvas import Canvas
+from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, ticks
+from hookpoint.plots.figure import Curve, Panel, Sheet
 
 Piece = tuple[str, str]  # a text and its style, for rich
 Line = list[Piece]

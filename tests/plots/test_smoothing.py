@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.plots.points import smoothed, thinned
+from hookpoint.plots._smoothing import smoothed, thinned
 
 numbers = st.floats(-1e6, 1e6)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from math import nan
 
-from hookpoint.plots.canvas import Canvas
+from hookpoint.plots._braille_canvas import Canvas
 
 
 def drawn(canvas):

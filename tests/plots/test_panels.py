@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.plots.choice import UnknownCurve, chosen, is_validation
+from hookpoint.plots.panels import UnknownCurve, chosen, is_validation
 
 
 def groups(*known, asked=(), watched=()):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.plots.axis import UNITS, axis_along, time_unit
+from hookpoint.plots._x_axis import UNITS, axis_along, time_unit
 
 
 def places(x, subject, series):
