@@ -14,7 +14,7 @@ from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
 from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team
-from hookpoint.presets.defaults import with_defaults
+from hookpoint.presets._defaults import with_defaults
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.identity import collect
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.engine import runner as engine
-from hookpoint.presets.defaults import with_defaults
+from hookpoint.presets._defaults import with_defaults
 
 
 class Runner(engine.Runner):
