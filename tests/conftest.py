@@ -6,7 +6,13 @@ import copy
 import gc
 import os
 import shutil
+import subprocess
+import sys
+import textwrap
+import time
 from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 import hookpoint
+from hookpoint import callbacks as cb
 from hookpoint.core.checkpoint.store import Checkpoint, Kept, Saved
 from hookpoint.core.loop.loop import Loop
 
@@ -231,6 +238,91 @@ def new_disk():
 @pytest.fixture
 def disk(new_disk):
     return new_disk()
+
+
+@pytest.fixture
+def train_run(tmp_path):
+    """Train a little with checkpoints and scalars.jsonl, in tmp_path/runs; return the folder of the run."""
+
+    def run(name="mine", *, epochs=2, callbacks=None, monitors=None, values=None, **options):
+        workdir = tmp_path / "runs" / name
+        callbacks = [cb.ModelSaver(), cb.MinSaver("val_loss")] if callbacks is None else callbacks
+        monitors = [cb.JSONWriter()] if monitors is None else monitors
+        options = {"log_every": 2, "config": {"depth": 3, "net": {"width": 8}, "api_key": "abc"}, "name": name, **options}
+        with hookpoint.Loop(callbacks, workdir=workdir, extra_callbacks=[], monitors=monitors, **options) as run:
+            for epoch in run.epochs(epochs):
+                for batch in run.batches([1.0, 2.0, 3.0, 4.0]):
+                    run.log(loss=batch / epoch, **(values or {}))
+                for batch in run.batches([3.0], mode="val"):
+                    run.log(loss=batch / epoch)
+        return workdir
+
+    return run
+
+
+@dataclass
+class Training:
+    """A process that trains, an epoch for each line it gets."""
+
+    process: subprocess.Popen
+    workdir: Path
+
+    def epoch(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "trained\n"
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+TRAINING = """
+    import sys
+    from hookpoint import Loop
+    from hookpoint import callbacks as cb
+
+    with Loop([cb.ModelSaver()], workdir=sys.argv[1], extra_callbacks=[], monitors=[cb.JSONWriter()], log_every=1) as run:
+        print("training", flush=True)
+        for epoch in run.epochs(100):
+            for batch in run.batches([1.0, 3.0]):
+                run.log(loss=batch / epoch)
+            if not sys.stdin.readline():
+                break
+            print("trained", flush=True)
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    """Train in a process of its own, in tmp_path/runs, until it is ended or killed."""
+
+    @contextmanager
+    def start(name="live"):
+        workdir = tmp_path / "runs" / name
+        arguments = [sys.executable, "-c", textwrap.dedent(TRAINING), str(workdir)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                assert process.stdout.readline() == "training\n"
+                yield Training(process, workdir)
+            finally:
+                process.kill()
+
+    return start
+
+
+@pytest.fixture
+def until():
+    """Wait for something to become true."""
+
+    def wait(is_true, seconds=30):
+        end = time.monotonic() + seconds
+        while not is_true():
+            assert time.monotonic() < end, "it never came"
+            time.sleep(0.02)
+
+    return wait
 
 
 @pytest.fixture

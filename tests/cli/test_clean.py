@@ -30,9 +30,9 @@ def checkpoints(folder):
 
 
 @pytest.fixture
-def mine(train):
+def mine(train_run):
     """A run of five epochs whose best was the fifth, with a checkpoint by hand at the first."""
-    return train(epochs=5, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
+    return train_run(epochs=5, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
 
 
 def test_it_says_what_and_how_much_then_asks(command, mine):
@@ -63,9 +63,9 @@ def test_old_checkpoints_go(command, mine, way):
     assert "nothing to delete in runs/mine; 2 checkpoints kept" in command("clean", "mine", "-y").stderr
 
 
-def test_the_run_goes_on_afterwards(command, mine, train):
+def test_the_run_goes_on_afterwards(command, mine, train_run):
     command("clean", "mine", "--yes")
-    train(epochs=6, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
+    train_run(epochs=6, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
     assert RunFolder(mine).epoch == 6
     assert not (mine / "previous").exists()
 
@@ -92,8 +92,8 @@ def test_the_newest_is_verified_before_anything_goes(command, mine):
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 
 
-def test_tags_of_ones_own_stay_unless_they_are_named(command, train):
-    folder = train(epochs=3, callbacks=[cb.ModelSaver(tag="often"), Save("milestone")])
+def test_tags_of_ones_own_stay_unless_they_are_named(command, train_run):
+    folder = train_run(epochs=3, callbacks=[cb.ModelSaver(tag="often"), Save("milestone")])
     assert "step-00000004  tagged milestone" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--yes")
     assert checkpoints(folder) == ["last", "step-00000004", "step-00000012"]
@@ -101,12 +101,12 @@ def test_tags_of_ones_own_stay_unless_they_are_named(command, train):
     assert checkpoints(folder) == ["last", "step-00000012"]
 
 
-def test_the_newest_best_stays(command, train):
+def test_the_newest_best_stays(command, train_run):
     class Worse(Callback):
         def on_epoch_end(self, run):
             run.log(score=float(run.epoch == 2))
 
-    folder = train(epochs=4, callbacks=[cb.ModelSaver(), Worse(), cb.MaxSaver("score")])
+    folder = train_run(epochs=4, callbacks=[cb.ModelSaver(), Worse(), cb.MaxSaver("score")])
     shown = command("clean", "mine", "--yes").stdout
     assert "step-00000008  the newest best-score" in shown
     assert checkpoints(folder) == ["best-score", "last", "step-00000008", "step-00000016"]
@@ -121,10 +121,10 @@ def test_logs(command, mine):
     assert [path.name for path in (mine / "tensorboard").iterdir()] == ["notes.txt"]
 
 
-def test_earlier_runs(command, train):
-    folder = train(epochs=1)
-    train(epochs=1, resume="never")
-    train(epochs=1, resume="never")
+def test_earlier_runs(command, train_run):
+    folder = train_run(epochs=1)
+    train_run(epochs=1, resume="never")
+    train_run(epochs=1, resume="never")
     (folder / "previous" / "002" / "notes.txt").write_text("mine")
     (folder / "previous" / "keep").mkdir()
     result = command("clean", "mine", "--previous", "--yes")
@@ -173,8 +173,8 @@ def test_a_running_run_is_not_touched(command, training):
     assert command("clean", "live", "--all", "--yes").exit_code == 0
 
 
-def test_a_run_that_starts_while_we_are_asked(command, train, monkeypatch):
-    folder = train(epochs=3, callbacks=[cb.ModelSaver()])
+def test_a_run_that_starts_while_we_are_asked(command, train_run, monkeypatch):
+    folder = train_run(epochs=3, callbacks=[cb.ModelSaver()])
     before = checkpoints(folder)
     monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
     with Loop(workdir=folder, extra_callbacks=[], monitors=[]):
@@ -202,8 +202,8 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
     assert (outside / "events.out.tfevents.1").exists()
 
 
-def test_a_file_that_keeps_a_name_frees_nothing(train):
-    run = RunFolder(train(epochs=1))
+def test_a_file_that_keeps_a_name_frees_nothing(train_run):
+    run = RunFolder(train_run(epochs=1))
     plan = planned(run, checkpoints=True, logs=False, previous=False, everything=True)
     only = type(plan)(tuple(one for one in plan.deletions if one.what == "checkpoints/step-00000004"), ())
     assert only.deletions

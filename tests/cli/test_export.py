@@ -20,8 +20,8 @@ def untimed(rows):
     return [{key: value for key, value in row.items() if key != "time"} for row in rows]
 
 
-def test_csv(command, train, tmp_path):
-    train(epochs=1)
+def test_csv(command, train_run, tmp_path):
+    train_run(epochs=1)
     result = command("export", "mine", "-o", "out.csv")
     assert (result.stdout, result.stderr) == ("", "out.csv: 3 rows, 7 columns\n")
     with open(tmp_path / "out.csv", newline="") as file:
@@ -34,16 +34,16 @@ def test_csv(command, train, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if "staging" in name]
 
 
-def test_json_and_json_lines(command, train, tmp_path):
-    train(epochs=1)
+def test_json_and_json_lines(command, train_run, tmp_path):
+    train_run(epochs=1)
     command("export", "mine", "-o", "out.json")
     command("export", "mine", "-o", "out.jsonl")
     assert untimed(json.loads((tmp_path / "out.json").read_text())) == ROWS
     assert untimed(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())) == ROWS
 
 
-def test_to_the_standard_output(command, train):
-    train(epochs=1)
+def test_to_the_standard_output(command, train_run):
+    train_run(epochs=1)
     result = command("export", "mine", "-o", "-")
     assert next(csv.DictReader(io.StringIO(result.stdout)))["loss"] == "1.5"
     assert result.stderr == ""
@@ -81,40 +81,40 @@ def test_nothing_logged_yet(command, tmp_path):
     assert command("export", "empty", "-o", "-", "--format", "json").stdout == "[]\n"
 
 
-def test_no_scalars(command, train):
-    (train() / "scalars.jsonl").unlink()
+def test_no_scalars(command, train_run):
+    (train_run() / "scalars.jsonl").unlink()
     assert "runs/mine has no scalars.jsonl" in command("export", "mine", "-o", "x.csv", code=65).stderr
 
 
-def test_bad_lines_are_named_and_nothing_is_written(command, train, tmp_path):
-    path = train() / "scalars.jsonl"
+def test_bad_lines_are_named_and_nothing_is_written(command, train_run, tmp_path):
+    path = train_run() / "scalars.jsonl"
     path.write_text(path.read_text() + "soup\n")
     said = command("export", "mine", "-o", "x.csv", code=65).stderr
     assert said == "hookpoint: runs/mine/scalars.jsonl: line 9 is no line of JSON with a step\n"
     assert not (tmp_path / "x.csv").exists()
 
 
-def test_a_torn_last_line_is_left_out(command, train):
-    path = train(epochs=1) / "scalars.jsonl"
+def test_a_torn_last_line_is_left_out(command, train_run):
+    path = train_run(epochs=1) / "scalars.jsonl"
     path.write_text(path.read_text() + '{"step": 5')
     assert untimed(json.loads(command("export", "mine", "-o", "-", "--format", "json").stdout)) == ROWS
 
 
-def test_a_name_that_says_nothing(command, train):
-    train()
+def test_a_name_that_says_nothing(command, train_run):
+    train_run()
     assert "end it with .csv, .json or .jsonl" in command("export", "mine", "-o", "out.xls", code=2).stderr
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.csv", "taken.csv"])
-def test_what_cannot_be_written(command, train, tmp_path, place):
-    train()
+def test_what_cannot_be_written(command, train_run, tmp_path, place):
+    train_run()
     (tmp_path / "taken.csv").mkdir()
     result = command("export", "mine", "-o", place, code=2 if place == "taken.csv" else 73)
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_runs_own_files_are_not_written_over(command, train, tmp_path):
-    path = train() / "scalars.jsonl"
+def test_the_runs_own_files_are_not_written_over(command, train_run, tmp_path):
+    path = train_run() / "scalars.jsonl"
     before = path.read_text()
     (tmp_path / "link.jsonl").symlink_to(path)
     for name in ("runs/mine/scalars.jsonl", "link.jsonl"):
@@ -122,8 +122,8 @@ def test_the_runs_own_files_are_not_written_over(command, train, tmp_path):
     assert path.read_text() == before
 
 
-def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train, tmp_path):
-    train()
+def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train_run, tmp_path):
+    train_run()
     (tmp_path / "real.csv").write_text("old")
     (tmp_path / "out.csv").symlink_to("real.csv")
     command("export", "mine", "-o", "out.csv")
@@ -131,10 +131,10 @@ def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train, tm
     assert (tmp_path / "real.csv").read_text().startswith("step,")
 
 
-def test_what_is_appended_meanwhile_is_left_out(train):
+def test_what_is_appended_meanwhile_is_left_out(train_run):
     from hookpoint.cli.wide_table import WideTable
 
-    path = train(epochs=1) / "scalars.jsonl"
+    path = train_run(epochs=1) / "scalars.jsonl"
     found = WideTable(path)
     with open(path, "a") as file:
         file.write('{"step": 6, "epoch": 2, "time": 1.0, "at": "step", "new": 1}\n')

@@ -56,8 +56,8 @@ def loaded(tmp_path, watched, *arguments):
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_no_command_loads_torch(train, tmp_path, arguments):
-    train()
+def test_no_command_loads_torch(train_run, tmp_path, arguments):
+    train_run()
     (tmp_path / "their.py").write_text("from hookpoint import callbacks as cb\nmine = [cb.ModelSaver()]\n")
     assert loaded(tmp_path, ("torch", "numpy", "hookpoint.engine"), *arguments) == (0, "[]")
 
@@ -146,8 +146,8 @@ def test_debug_shows_where(process, tmp_path):
     assert "--debug" not in process("--help", text=True).stdout
 
 
-def test_a_closed_pipe_is_quiet(tmp_path, train):
-    train(epochs=1)
+def test_a_closed_pipe_is_quiet(tmp_path, train_run):
+    train_run(epochs=1)
     path = tmp_path / "runs" / "mine" / "scalars.jsonl"
     line = path.read_text().splitlines(keepends=True)[0]
     path.write_text("".join(line.replace('"step": 2', f'"step": {number}') for number in range(50_000)))
@@ -195,9 +195,9 @@ class TestTerminal:
         return text.decode().replace("\r\n", "\n")
 
     @pytest.fixture
-    def wide(self, train, tmp_path):
-        train("a-run-with-a-name-that-is-rather-long-for-a-table-of-eighty-columns", epochs=2)
-        train("short", values={"a-metric-with-a-name-of-quite-some-length/and-a-part": 1.0, "another": 0.123456789})
+    def wide(self, train_run, tmp_path):
+        train_run("a-run-with-a-name-that-is-rather-long-for-a-table-of-eighty-columns", epochs=2)
+        train_run("short", values={"a-metric-with-a-name-of-quite-some-length/and-a-part": 1.0, "another": 0.123456789})
         (tmp_path / "their.py").write_text(
             "from hookpoint import callbacks as cb\n"
             "mine = [cb.ModelSaver(), cb.MinSaver('val_loss'), cb.EarlyStopping('val_loss', patience=3, on_error='warn')]\n"
@@ -241,9 +241,9 @@ class TestCompletion:
         complete = ShellComplete(main, {}, "hookpoint", "_HOOKPOINT_COMPLETE")
         return [item.value for item in complete.get_completions(list(arguments[:-1]), arguments[-1])]
 
-    def test_commands_and_runs(self, train, tmp_path, monkeypatch):
-        train("resnet", epochs=1)
-        train("vit", epochs=1)
+    def test_commands_and_runs(self, train_run, tmp_path, monkeypatch):
+        train_run("resnet", epochs=1)
+        train_run("vit", epochs=1)
         monkeypatch.chdir(tmp_path)
         assert self.complete("sh") == ["show"]
         assert self.complete("show", "") == ["resnet", "vit"]
@@ -259,8 +259,8 @@ class TestCompletion:
         assert done.returncode == 0, done.stderr
         assert "_HOOKPOINT_COMPLETE" in done.stdout
 
-    def test_bash_asks_and_is_answered(self, process, train):
-        train("resnet", epochs=1)
+    def test_bash_asks_and_is_answered(self, process, train_run):
+        train_run("resnet", epochs=1)
         asked = {"_HOOKPOINT_COMPLETE": "bash_complete", "COMP_WORDS": "hookpoint show re", "COMP_CWORD": "2"}
         assert process(environment=asked, text=True).stdout == "plain,resnet\n"
 

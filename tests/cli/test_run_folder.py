@@ -24,8 +24,8 @@ class Stop(Callback):
         run.stop("enough")
 
 
-def test_a_finished_run(train):
-    run = RunFolder(train(epochs=2))
+def test_a_finished_run(train_run):
+    run = RunFolder(train_run(epochs=2))
     assert run.is_run
     assert (run.name, run.status, run.reason) == ("mine", "finished", "")
     assert (run.epoch, run.epochs, run.step) == (2, 2, 8)
@@ -37,11 +37,11 @@ def test_a_finished_run(train):
     assert run.started.isoformat() == run.facts["started"]
 
 
-def test_a_stopped_and_a_failed_run(train):
-    stopped = RunFolder(train("stopped", callbacks=[Stop()]))
+def test_a_stopped_and_a_failed_run(train_run):
+    stopped = RunFolder(train_run("stopped", callbacks=[Stop()]))
     assert (stopped.status, stopped.reason) == ("stopped", "enough")
     with pytest.raises(RuntimeError):
-        train("failed", callbacks=[Fail()])
+        train_run("failed", callbacks=[Fail()])
     failed = RunFolder(stopped.path.parent / "failed")
     assert (failed.status, failed.reason) == ("failed", "RuntimeError: no more")
 
@@ -62,8 +62,8 @@ def test_a_run_is_running_until_it_is_killed(training, until):
         assert run.status == "running"  # what was read stays
 
 
-def test_a_run_that_ends_between_two_looks(train, monkeypatch):
-    folder = train()
+def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
+    folder = train_run()
     told = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
     monkeypatch.setattr("hookpoint.cli.run_folder.facts_of", lambda path: told.pop(0) if len(told) > 1 else told[0])
     run = RunFolder(folder)
@@ -71,8 +71,8 @@ def test_a_run_that_ends_between_two_looks(train, monkeypatch):
     assert run.step == 8
 
 
-def test_without_run_json_how_it_ended_is_unknown(train):
-    folder = train()
+def test_without_run_json_how_it_ended_is_unknown(train_run):
+    folder = train_run()
     (folder / "run.json").unlink()
     run = RunFolder(folder)
     assert (run.is_run, run.status, run.name) == (True, "unknown", "mine")
@@ -81,22 +81,22 @@ def test_without_run_json_how_it_ended_is_unknown(train):
     assert run.seconds >= 0
 
 
-def test_without_run_json_and_scalars_checkpoints_tell_the_step(train):
-    folder = train()
+def test_without_run_json_and_scalars_checkpoints_tell_the_step(train_run):
+    folder = train_run()
     for name in ("run.json", "scalars.jsonl", "events.jsonl"):
         (folder / name).unlink()
     run = RunFolder(folder)
     assert (run.is_run, run.status, run.step, run.epoch, run.best) == (True, "unknown", 8, None, None)
 
 
-def test_without_scalars_the_last_values_are_those_that_the_run_kept(train):
-    run = RunFolder(train(monitors=[]))
+def test_without_scalars_the_last_values_are_those_that_the_run_kept(train_run):
+    run = RunFolder(train_run(monitors=[]))
     assert run.values == {"loss": 1.25, "val_loss": 1.5}
     assert run.last.is_there is False
 
 
-def test_best_from_events_where_the_run_kept_none(train):
-    folder = train()
+def test_best_from_events_where_the_run_kept_none(train_run):
+    folder = train_run()
     (folder / "run.json").unlink()
     best = RunFolder(folder).best
     assert (best.metric, best.value, best.step, best.source) == ("val_loss", 1.5, 8, "events")
@@ -122,8 +122,8 @@ def test_best_guessed_by_the_name(tmp_path, lines, expected):
     assert best is None or best.source == "guess"
 
 
-def test_a_torn_end_is_passed_over(train):
-    folder = train()
+def test_a_torn_end_is_passed_over(train_run):
+    folder = train_run()
     with open(folder / "scalars.jsonl", "a") as file:
         file.write('{"step": 99, "epo')
     assert RunFolder(folder).last.step == 8
@@ -140,8 +140,8 @@ def test_only_the_end_of_a_long_file_is_read(tmp_path, monkeypatch):
     assert len(parsed) < 100
 
 
-def test_checkpoints_with_hard_links_counted_once(train):
-    run = RunFolder(train(epochs=3))
+def test_checkpoints_with_hard_links_counted_once(train_run):
+    run = RunFolder(train_run(epochs=3))
     listed = {one.path.name: one for one in run.checkpoints}
     assert list(listed) == ["step-00000004", "step-00000008", "step-00000012", "best-val_loss"]
     assert [one.step for one in run.checkpoints] == [4, 8, 12, 12]
@@ -152,8 +152,8 @@ def test_checkpoints_with_hard_links_counted_once(train):
     assert "best-val_loss" in listed["step-00000012"].tags
 
 
-def test_a_damaged_manifest_is_told(train):
-    folder = train()
+def test_a_damaged_manifest_is_told(train_run):
+    folder = train_run()
     (folder / "checkpoints" / "step-00000004" / "manifest.json").write_text("{}")
     first = RunFolder(folder).checkpoints[0]
     assert (first.manifest, first.step, first.tags) == (None, 4, ())
@@ -197,26 +197,26 @@ def test_pipes_in_place_of_files_keep_nobody_waiting(tmp_path):
     assert list(RunFolder(tmp_path).events()) == []
 
 
-def test_a_resumed_run_has_its_first_start_and_all_its_time(train):
-    folder = train(epochs=1)
+def test_a_resumed_run_has_its_first_start_and_all_its_time(train_run):
+    folder = train_run(epochs=1)
     first = RunFolder(folder)
-    train(epochs=3)
+    train_run(epochs=3)
     again = RunFolder(folder)
     assert again.started == first.started
     assert (again.epoch, again.step, again.status) == (3, 12, "finished")
     assert again.seconds >= first.seconds
 
 
-def test_a_copy_elsewhere_is_the_same_run(train, tmp_path):
-    shutil.copytree(train(), tmp_path / "copy")
+def test_a_copy_elsewhere_is_the_same_run(train_run, tmp_path):
+    shutil.copytree(train_run(), tmp_path / "copy")
     assert RunFolder(tmp_path / "copy").status == "finished"
 
 
-def test_a_loop_that_is_entered_is_running_in_this_process_too(train):
+def test_a_loop_that_is_entered_is_running_in_this_process_too(train_run):
     class Look(Callback):
         def on_epoch_end(self, run):
             seen.append(RunFolder(run.workdir).status)
 
     seen = []
-    train(callbacks=[Look(), cb.ModelSaver()])
+    train_run(callbacks=[Look(), cb.ModelSaver()])
     assert seen == ["running", "running"]

@@ -15,17 +15,17 @@ def names(result):
     return [line.split()[0] for line in result.stdout.splitlines()[1:]]
 
 
-def test_one_line_each(command, train):
-    train("first", epochs=1)
-    train("second", epochs=2)
+def test_one_line_each(command, train_run):
+    train_run("first", epochs=1)
+    train_run("second", epochs=2)
     lines = command("runs").stdout.splitlines()
     assert lines[0].split() == ["name", "status", "epoch", "step", "best", "last", "started", "duration"]
     assert lines[1].split()[:7] == ["first", "finished", "1/1", "4", "val_loss", "3", "3"]
     assert lines[2].split()[:7] == ["second", "finished", "2/2", "8", "val_loss", "1.5", "1.5"]
 
 
-def test_json(command, train):
-    folder = train()
+def test_json(command, train_run):
+    folder = train_run()
     (one,) = json.loads(command("runs", "--json").stdout)
     assert one["path"] == "runs/mine"
     assert (one["name"], one["status"], one["epoch"], one["epochs"], one["step"]) == ("mine", "finished", 2, 2, 8)
@@ -34,8 +34,8 @@ def test_json(command, train):
     assert folder.is_dir()
 
 
-def test_a_status_that_no_run_can_have_is_refused(command, train):
-    train()
+def test_a_status_that_no_run_can_have_is_refused(command, train_run):
+    train_run()
     assert "'finshed' is not one of 'running', 'finished'" in command("runs", "--status", "finshed", code=2).stderr
 
 
@@ -51,28 +51,28 @@ def test_a_status_that_no_run_can_have_is_refused(command, train):
     ],
     ids=" ".join,
 )
-def test_sorting_and_choosing(command, train, options, expected):
-    train("b", epochs=1)
-    train("a", epochs=2)
-    (train("c", epochs=3) / "run.json").unlink()
+def test_sorting_and_choosing(command, train_run, options, expected):
+    train_run("b", epochs=1)
+    train_run("a", epochs=2)
+    (train_run("c", epochs=3) / "run.json").unlink()
     assert names(command("runs", *options)) == expected
 
 
-def test_earlier_runs_only_when_asked_for(command, train):
-    train(epochs=1)
-    train(epochs=1, resume="never")
+def test_earlier_runs_only_when_asked_for(command, train_run):
+    train_run(epochs=1)
+    train_run(epochs=1, resume="never")
     assert names(command("runs")) == ["mine"]
     assert sorted(names(command("runs", "--all"))) == ["mine", "mine/previous/001"]
 
 
-def test_here_where_there_is_no_runs_folder(command, train, monkeypatch):
-    monkeypatch.chdir(train())
+def test_here_where_there_is_no_runs_folder(command, train_run, monkeypatch):
+    monkeypatch.chdir(train_run())
     assert names(command("runs")) == ["mine"]
 
 
-def test_a_folder_of_ones_own(command, train, tmp_path):
+def test_a_folder_of_ones_own(command, train_run, tmp_path):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
-    shutil.move(train(), tmp_path / "deep" / "deeper" / "one")
+    shutil.move(train_run(), tmp_path / "deep" / "deeper" / "one")
     assert names(command("runs", "deep")) == ["deeper/one"]
     assert command("runs", "deep", "--levels", "1").stderr == "no runs in deep\n"
 
@@ -104,8 +104,8 @@ def test_folders_of_other_programs(command, tmp_path):
     assert command("runs").stderr == "no runs in .\n"
 
 
-def test_links_in_circles_and_second_names(command, train, tmp_path):
-    folder = train()
+def test_links_in_circles_and_second_names(command, train_run, tmp_path):
+    folder = train_run()
     (tmp_path / "runs" / "aaa-latest").symlink_to("mine")
     (folder / "circle").symlink_to("..")
     (tmp_path / "runs" / "self").symlink_to("self")
@@ -114,14 +114,14 @@ def test_links_in_circles_and_second_names(command, train, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is closed to this user")
-def test_a_closed_folder_is_passed_over(command, train, tmp_path):
-    train()
+def test_a_closed_folder_is_passed_over(command, train_run, tmp_path):
+    train_run()
     (tmp_path / "runs" / "closed").mkdir(mode=0)
     assert names(command("runs")) == ["mine"]
 
 
-def test_a_folder_that_cannot_be_listed_is_passed_over(command, train, tmp_path, monkeypatch):
-    train()
+def test_a_folder_that_cannot_be_listed_is_passed_over(command, train_run, tmp_path, monkeypatch):
+    train_run()
     (tmp_path / "runs" / "closed").mkdir()
     scan = os.scandir
 
@@ -134,8 +134,8 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(command, train, tmp_path,
     assert names(command("runs")) == ["mine"]
 
 
-def test_hidden_folders_and_checkpoints_are_not_looked_into(train, tmp_path):
-    folder = train()
+def test_hidden_folders_and_checkpoints_are_not_looked_into(train_run, tmp_path):
+    folder = train_run()
     for place in (tmp_path / "runs" / ".hidden", folder / "checkpoints" / "inner", folder / "beside"):
         place.mkdir()
         shutil.copy(folder / "run.json", place)

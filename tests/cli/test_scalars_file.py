@@ -23,8 +23,8 @@ def line(step, text="", epoch=1, at="step"):
     return f'{{"step": {step}, "epoch": {epoch}, "time": {step}.5, "at": "{at}"{", " if text else ""}{text}}}'
 
 
-def test_a_real_run(train):
-    path = train(epochs=2) / "scalars.jsonl"
+def test_a_real_run(train_run):
+    path = train_run(epochs=2) / "scalars.jsonl"
     found = read_series(path)
     assert list(found) == [("loss", "step"), ("loss", "epoch"), ("val_loss", "epoch")]
     series = found["val_loss", "epoch"]
@@ -34,8 +34,8 @@ def test_a_real_run(train):
     assert series.times.tolist() == [row["time"] for row in rows]
 
 
-def test_some_names(train):
-    assert list(read_series(train() / "scalars.jsonl", names=["val_loss"])) == [("val_loss", "epoch")]
+def test_some_names(train_run):
+    assert list(read_series(train_run() / "scalars.jsonl", names=["val_loss"])) == [("val_loss", "epoch")]
 
 
 def test_what_is_not_finite_comes_back(tmp_path):

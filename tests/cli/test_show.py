@@ -26,8 +26,8 @@ def sections(text):
     return found
 
 
-def test_all_about_a_run(command, train):
-    train(epochs=2)
+def test_all_about_a_run(command, train_run):
+    train_run(epochs=2)
     text = command("show", "mine").stdout
     assert text.splitlines()[0] == "mine  runs/mine"
     for line in (
@@ -50,8 +50,8 @@ def test_all_about_a_run(command, train):
     assert "command  " in text
 
 
-def test_json(command, train):
-    train(epochs=2)
+def test_json(command, train_run):
+    train_run(epochs=2)
     said = json.loads(command("show", "mine", "--json").stdout)
     assert (said["name"], said["status"], said["step"]) == ("mine", "finished", 8)
     assert said["best"] == {"val_loss": {"value": 1.5, "step": 8, "mode": "min", "source": "run"}}
@@ -63,34 +63,34 @@ def test_json(command, train):
     assert said["size_bytes"]["all"] == sum(size for name, size in said["size_bytes"].items() if name != "all")
 
 
-def test_how_many_events(command, train):
-    train(epochs=2)
+def test_how_many_events(command, train_run):
+    train_run(epochs=2)
     assert len(json.loads(command("show", "mine", "--json", "--events", "1").stdout)["events"]) == 1
     assert "events\n" not in command("show", "mine", "-n", "0").stdout
 
 
-def test_by_path_and_by_name(command, train, tmp_path, monkeypatch):
-    folder = train()
+def test_by_path_and_by_name(command, train_run, tmp_path, monkeypatch):
+    folder = train_run()
     assert command("show", folder).stdout.startswith("mine  ")
     assert command("show", "runs/mine").stdout.startswith("mine  ")
     monkeypatch.chdir(folder)
     assert command("show", ".").stdout.startswith("mine  ")
 
 
-def test_a_path_that_is_no_run_gives_way_to_a_name(command, train, tmp_path):
-    train()
+def test_a_path_that_is_no_run_gives_way_to_a_name(command, train_run, tmp_path):
+    train_run()
     (tmp_path / "mine").mkdir()
     assert command("show", "mine").stdout.startswith("mine  runs/mine")
 
 
-def test_near_misses_are_named(command, train):
-    train("resnet")
+def test_near_misses_are_named(command, train_run):
+    train_run("resnet")
     assert command("show", "resnt", code=2).stderr == "hookpoint: there is no run resnt; did you mean resnet?\n"
     assert "hookpoint runs lists them" in command("show", "xyz", code=2).stderr
 
 
-def test_a_folder_of_runs_is_no_run(command, train):
-    train()
+def test_a_folder_of_runs_is_no_run(command, train_run):
+    train_run()
     said = command("show", "runs", code=65).stderr
     assert said.startswith("hookpoint: there is no run in runs")
     assert "give one of those in it: runs/mine" in said
@@ -101,13 +101,13 @@ def test_a_file_is_no_run(command, tmp_path):
     assert command("show", "file", code=2).stderr == "hookpoint: file is no folder; give the folder of a run\n"
 
 
-def test_why_it_failed(command, train):
+def test_why_it_failed(command, train_run):
     class Fail(Callback):
         def on_epoch_end(self):
             raise RuntimeError("no \x1b[2J more\nlines")
 
     with pytest.raises(RuntimeError):
-        train(callbacks=[Fail()])
+        train_run(callbacks=[Fail()])
     text = command("show", "mine").stdout
     assert "status   failed" in text
     assert "because  RuntimeError: no ?[2J more lines" in text
@@ -122,8 +122,8 @@ def test_a_run_that_is_being_written(command, training):
         assert f"status   running, process {live.process.pid} on " in text
 
 
-def test_a_guess_is_called_one(command, train):
-    train(callbacks=[])
+def test_a_guess_is_called_one(command, train_run):
+    train_run(callbacks=[])
     assert "val_loss  1.5  step 8  the minimum of what was logged" in command("show", "mine").stdout
 
 
@@ -139,14 +139,14 @@ def test_odd_settings_and_events(command, tmp_path):
     assert max(map(len, text.splitlines())) < 500
 
 
-def test_a_damaged_checkpoint_is_told(command, train):
-    folder = train()
+def test_a_damaged_checkpoint_is_told(command, train_run):
+    folder = train_run()
     (folder / "checkpoints" / "step-00000004" / "manifest.json").unlink()
     assert "damaged: it has no manifest.json" in command("show", "mine").stdout
 
 
-def test_pipes_in_a_run(command, train):
-    folder = train()
+def test_pipes_in_a_run(command, train_run):
+    folder = train_run()
     (folder / "scalars.jsonl").unlink()
     (folder / "events.jsonl").unlink()
     os.mkfifo(folder / "scalars.jsonl")

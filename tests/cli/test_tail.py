@@ -20,8 +20,8 @@ def steps(rows):
     return [one["step"] for one in rows]
 
 
-def test_what_was_there_last(command, train):
-    train(epochs=2)
+def test_what_was_there_last(command, train_run):
+    train_run(epochs=2)
     result = command("tail", "mine", "-n", "3")
     lines = result.stdout.splitlines()
     assert len(lines) == 3
@@ -31,23 +31,23 @@ def test_what_was_there_last(command, train):
     assert result.stderr.startswith("-- finished at epoch 2, step 8 after ")
 
 
-def test_without_following_nothing_more_is_said(command, train):
-    train()
+def test_without_following_nothing_more_is_said(command, train_run):
+    train_run()
     result = command("tail", "mine", "--no-follow", "-n", "1")
     assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
     assert command("tail", "mine", "--no-follow", "-n", "0").stdout == ""
 
 
-def test_json(command, train):
-    train()
+def test_json(command, train_run):
+    train_run()
     rows = [json.loads(line) for line in command("tail", "mine", "--json", "-n", "100").stdout.splitlines()]
     assert rows[0] | {"time": 0} == {"step": 2, "iteration": 2, "epoch": 1, "time": 0, "at": "step", "loss": 1.5}
     assert rows[-1]["event"] == "save"
     assert "at" not in rows[-1]
 
 
-def test_names_are_data(command, train):
-    train(callbacks=[], values={"\x1b[2J[red]": 1.0})
+def test_names_are_data(command, train_run):
+    train_run(callbacks=[], values={"\x1b[2J[red]": 1.0})
     shown = command("tail", "mine").stdout
     assert "\x1b" not in shown
     assert "?[2J[red] 1" in shown

@@ -11,15 +11,15 @@ def state_of(folder):
     return path
 
 
-def test_good_checkpoints(command, train):
-    train(epochs=2)
+def test_good_checkpoints(command, train_run):
+    train_run(epochs=2)
     result = command("verify", "mine")
     assert result.stdout == "step-00000004  step 4  good\nstep-00000008  step 8  good\nbest-val_loss  step 8  good\n"
     assert result.stderr == "3 checkpoints, none damaged\n"
 
 
-def test_damage(command, train):
-    folder = train(epochs=2)
+def test_damage(command, train_run):
+    folder = train_run(epochs=2)
     with open(state_of(folder), "ab") as file:
         file.write(b"x")
     result = command("verify", "mine", code=1)
@@ -30,15 +30,15 @@ def test_damage(command, train):
     assert [one["ok"] for one in said["checkpoints"]] == [False, True, True]
 
 
-def test_one_checkpoint(command, train):
-    train(epochs=2)
+def test_one_checkpoint(command, train_run):
+    train_run(epochs=2)
     assert command("verify", "runs/mine/checkpoints/step-00000004").stdout == "step-00000004  step 4  good\n"
     assert len(command("verify", "runs/mine/checkpoints").stdout.splitlines()) == 3
     assert command("verify", "runs/mine/checkpoints/last").stdout == "step-00000008  step 8  good\n"
 
 
-def test_no_checkpoints(command, train):
-    train(callbacks=[])
+def test_no_checkpoints(command, train_run):
+    train_run(callbacks=[])
     assert command("verify", "mine").stderr == "no checkpoints in runs/mine\n"
 
 
@@ -48,12 +48,12 @@ def test_no_run(command, tmp_path):
     assert "there is no run nothing" in command("verify", "nothing", code=2).stderr
 
 
-def test_what_the_run_deletes_meanwhile_is_no_damage(command, train, monkeypatch):
+def test_what_the_run_deletes_meanwhile_is_no_damage(command, train_run, monkeypatch):
     import shutil
 
     from hookpoint.cli import verify as module
 
-    folder = train(epochs=2)
+    folder = train_run(epochs=2)
     verified = module.verified
 
     def gone_meanwhile(path):
