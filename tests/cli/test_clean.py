@@ -10,7 +10,7 @@ import pytest
 from hookpoint import Callback, Loop
 from hookpoint import callbacks as cb
 from hookpoint.cli.clean_plan import planned
-from hookpoint.cli.run_folder import RunFolder
+from hookpoint.run_folder.run_folder import RunFolder
 
 
 class Save(Callback):

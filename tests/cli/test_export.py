@@ -132,7 +132,7 @@ def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train_run
 
 
 def test_what_is_appended_meanwhile_is_left_out(train_run):
-    from hookpoint.cli.wide_table import WideTable
+    from hookpoint.run_folder.pivot import WideTable
 
     path = train_run(epochs=1) / "scalars.jsonl"
     found = WideTable(path)

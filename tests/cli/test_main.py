@@ -19,7 +19,7 @@ from rich.cells import cell_len
 
 from hookpoint.cli import main as module
 from hookpoint.cli.main import COMMANDS, main
-from hookpoint.cli.refusal import Refusal
+from hookpoint.run_folder.usage_error import Refusal
 
 PROBE = """
 import sys

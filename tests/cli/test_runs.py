@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from hookpoint.cli.finding import find_runs
+from hookpoint.run_folder.find_run import find_runs
 
 
 def names(result):

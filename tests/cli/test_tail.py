@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from hookpoint.cli.following import Following
+from hookpoint.run_folder.file_follower import Following
 
 
 def row(step, time=None, **values):

@@ -14,12 +14,12 @@ import click
 
 from hookpoint.cli.clean_plan import Deletion, Plan, planned
 from hookpoint.cli.output import note, put, width
-from hookpoint.cli.refusal import IN_USE, NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.run_folder import RunFolder
 from hookpoint.cli.table import Column, table
-from hookpoint.cli.words import counted, shown, size
 from hookpoint.core.errors import WorkdirInUse
+from hookpoint.run_folder.formatting import counted, shown, size
+from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.run_folder.usage_error import IN_USE, NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage.layout import CHECKPOINTS, PREVIOUS
 from hookpoint.storage.lock import NAME as LOCK
 from hookpoint.storage.lock import WorkdirLock, holder_of

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hookpoint.cli.checkpoint_list import Listed
-from hookpoint.cli.run_folder import EVENTS, SCALARS, RunFolder
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.run_folder.checkpoint_list import Listed
+from hookpoint.run_folder.run_folder import EVENTS, SCALARS, RunFolder
 from hookpoint.storage.catalog import OWN_TAGS
 from hookpoint.storage.checkpoint_folder import FINDER, verified
 from hookpoint.storage.layout import (

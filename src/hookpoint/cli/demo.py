@@ -13,10 +13,10 @@ import click
 
 import hookpoint
 from hookpoint.cli.output import heading, note, put
-from hookpoint.cli.refusal import INTERRUPTED, NOT_WRITTEN, Refusal
-from hookpoint.cli.run_folder import RunFolder
-from hookpoint.cli.words import duration, shown
 from hookpoint.core.text.terminal import printable
+from hookpoint.run_folder.formatting import duration, shown
+from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.run_folder.usage_error import INTERRUPTED, NOT_WRITTEN, Refusal
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 SOURCE = "digits.py"

@@ -8,12 +8,12 @@ import click
 
 from hookpoint.cli.named_object import failed, named_object
 from hookpoint.cli.output import put, width
-from hookpoint.cli.refusal import NO, Refusal, one_line
 from hookpoint.cli.table import Column, table
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.text.terminal import printable
+from hookpoint.run_folder.usage_error import NO, Refusal, one_line
 
 GOES = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # on a narrow terminal, the last first
 

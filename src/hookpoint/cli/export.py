@@ -15,12 +15,12 @@ from typing import Any, TextIO
 import click
 
 from hookpoint.cli.output import note
-from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.run_folder import SCALARS, RunFolder
-from hookpoint.cli.wide_table import WideTable
-from hookpoint.cli.words import counted, shown
 from hookpoint.core.text.plain_values import plain
+from hookpoint.run_folder.formatting import counted, shown
+from hookpoint.run_folder.pivot import WideTable
+from hookpoint.run_folder.run_folder import SCALARS, RunFolder
+from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage import disk
 from hookpoint.storage.layout import OF_A_RUN
 

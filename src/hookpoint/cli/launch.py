@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
-from hookpoint.cli.words import shown
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

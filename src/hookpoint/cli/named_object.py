@@ -8,8 +8,8 @@ import sys
 from difflib import get_close_matches
 from typing import Any
 
-from hookpoint.cli.refusal import REFUSED, USAGE, Refusal
-from hookpoint.cli.words import shown
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.usage_error import REFUSED, USAGE, Refusal
 
 
 def named_object(given: str) -> Any:

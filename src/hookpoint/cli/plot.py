@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.drawn_run import sheet_of_runs
 from hookpoint.cli.output import note, put, wants_colour
-from hookpoint.cli.refusal import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.cli.run_argument import RunType
-from hookpoint.cli.run_folder import RunFolder
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots.curves import Wish, X
 from hookpoint.plots.figure import Sheet
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
+from hookpoint.run_folder.run_curves import sheet_of_runs
+from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 
 PIXELS = (200, 10_000, "pixels")
 COLUMNS = (LEAST_WIDTH, 1_000, "columns")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from hookpoint.cli.output import put, put_json, width
-from hookpoint.cli.refusal import USAGE, Refusal
 from hookpoint.cli.table import Column, table
-from hookpoint.cli.words import shown
 from hookpoint.core.points import POINTS, Point
 from hookpoint.core.text.spelling import near_miss
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.usage_error import USAGE, Refusal
 
 
 @click.command()

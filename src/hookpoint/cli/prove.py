@@ -9,9 +9,9 @@ import click
 
 from hookpoint.cli.named_object import named_object
 from hookpoint.cli.output import put
-from hookpoint.cli.refusal import FINE, NO, USAGE, Refusal
-from hookpoint.cli.words import shown
 from hookpoint.core.text.terminal import printable
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.usage_error import FINE, NO, USAGE, Refusal
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from hookpoint.cli.finding import run_names, the_run
+from hookpoint.run_folder.find_run import run_names, the_run
 
 if TYPE_CHECKING:
     Type = click.ParamType[Any]

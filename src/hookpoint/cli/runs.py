@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.best_value import BestValue
-from hookpoint.cli.finding import LEVELS, default_folder, find_runs
 from hookpoint.cli.output import note, put, put_json, status_style, width
-from hookpoint.cli.refusal import USAGE, Refusal
-from hookpoint.cli.run_folder import ALL_STATUSES, RunFolder
 from hookpoint.cli.table import Column, table
-from hookpoint.cli.words import duration, moment, number, shown
+from hookpoint.run_folder.best_value import BestValue
+from hookpoint.run_folder.find_run import LEVELS, default_folder, find_runs
+from hookpoint.run_folder.formatting import duration, moment, number, shown
+from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
+from hookpoint.run_folder.usage_error import USAGE, Refusal
 
 SCALARS_BYTES = 32 * 2**20  # how much of one run is read for a best value that nobody kept
 

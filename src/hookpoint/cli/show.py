@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.best_value import BestValue
-from hookpoint.cli.checkpoint_list import Listed, bytes_of
-from hookpoint.cli.event_sentence import sentence
 from hookpoint.cli.output import heading, put, put_json, status_style, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.run_folder import RunFolder
 from hookpoint.cli.table import Column, table
-from hookpoint.cli.words import counted, duration, moment, moment_of, number, shown, size
+from hookpoint.run_folder.best_value import BestValue
+from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
+from hookpoint.run_folder.describe_event import sentence
+from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
+from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place
 
 NAMED = (Column(""), Column("", flows=True))

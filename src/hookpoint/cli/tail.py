@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.event_sentence import sentence
-from hookpoint.cli.following import Following
 from hookpoint.cli.output import flowed, note, put, status_style, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
-from hookpoint.cli.scalars_file import OWN_KEYS, number_of
-from hookpoint.cli.words import LONGEST, duration, moment, moment_of, number, shown
+from hookpoint.run_folder.describe_event import sentence
+from hookpoint.run_folder.file_follower import Following
+from hookpoint.run_folder.formatting import LONGEST, duration, moment, moment_of, number, shown
+from hookpoint.run_folder.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
+from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
 AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 

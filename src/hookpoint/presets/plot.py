@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hookpoint.cli.drawn_run import sheet_of_runs
-from hookpoint.cli.finding import the_run
-from hookpoint.cli.run_folder import RunFolder
 from hookpoint.plots.curves import Wish, X
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
+from hookpoint.run_folder.find_run import the_run
+from hookpoint.run_folder.run_curves import sheet_of_runs
+from hookpoint.run_folder.run_folder import RunFolder
 
 PICTURE = "curves.png"
 

@@ -10,8 +10,8 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint import callbacks as cb
-from hookpoint.cli.checkpoint_list import bytes_of
-from hookpoint.cli.run_folder import RunFolder
+from hookpoint.run_folder.checkpoint_list import bytes_of
+from hookpoint.run_folder.run_folder import RunFolder
 
 
 class Fail(Callback):
@@ -65,7 +65,7 @@ def test_a_run_is_running_until_it_is_killed(training, until):
 def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
     folder = train_run()
     told = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
-    monkeypatch.setattr("hookpoint.cli.run_folder.facts_of", lambda path: told.pop(0) if len(told) > 1 else told[0])
+    monkeypatch.setattr("hookpoint.run_folder.run_folder.facts_of", lambda path: told.pop(0) if len(told) > 1 else told[0])
     run = RunFolder(folder)
     assert run.status == "finished"
     assert run.step == 8
@@ -134,7 +134,7 @@ def test_only_the_end_of_a_long_file_is_read(tmp_path, monkeypatch):
     rows.insert(19_000, {"step": 19_000, "epoch": 1, "time": 19_000.0, "at": "epoch", "val_loss": 2.0})
     (tmp_path / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parsed = []
-    monkeypatch.setattr("hookpoint.cli.last_lines.record_of", lambda line: parsed.append(line) or json.loads(line))
+    monkeypatch.setattr("hookpoint.run_folder._tail_reader.record_of", lambda line: parsed.append(line) or json.loads(line))
     run = RunFolder(tmp_path)
     assert (run.step, run.values) == (19_999, {"val_loss": 2.0, "loss": 1.0})
     assert len(parsed) < 100

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.cli.plain_file import open_plain, whole_lines
-from hookpoint.cli.scalars_file import OWN_KEYS, BadLines, number_of, record_of
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.run_folder._plain_file import open_plain, whole_lines
+from hookpoint.run_folder.scalars_file import OWN_KEYS, BadLines, number_of, record_of
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 

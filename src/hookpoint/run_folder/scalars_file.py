@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.cli.plain_file import open_plain, whole_lines
 from hookpoint.core.errors import HookpointError
+from hookpoint.run_folder._plain_file import open_plain, whole_lines
 
 OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # of a record, all others are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}

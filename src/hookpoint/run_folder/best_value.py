@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookpoint.cli.plain_file import open_plain, whole_lines
-from hookpoint.cli.scalars_file import number_of, record_of
 from hookpoint.core.log.best import mode_of
+from hookpoint.run_folder._plain_file import open_plain, whole_lines
+from hookpoint.run_folder.scalars_file import number_of, record_of
 
 FIRST = ("val_loss", "loss")
 

@@ -10,8 +10,8 @@ import pytest
 
 from hookpoint import Loop
 from hookpoint import callbacks as cb
-from hookpoint.cli.scalars_file import BadLines, read_series
 from hookpoint.monitors import read_scalars
+from hookpoint.run_folder.scalars_file import BadLines, read_series
 
 
 def write(path, *lines, end="\n"):
@@ -103,14 +103,14 @@ def test_blanks_around_a_record(tmp_path):
 
 
 def test_lines_that_lie_across_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("hookpoint.cli.plain_file.PIECE_BYTES", 7)
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 7)
     path = write(tmp_path / "scalars.jsonl", *(line(step, '"größe": 1') for step in range(50)))
     assert read_series(path)["größe", "step"].steps.tolist() == list(range(50))
 
 
 def test_a_line_without_end_is_no_file_of_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr("hookpoint.cli.plain_file.MOST_LINE_BYTES", 100)
-    monkeypatch.setattr("hookpoint.cli.plain_file.PIECE_BYTES", 50)
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.MOST_LINE_BYTES", 100)
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 50)
     with pytest.raises(OSError, match="a line that is too long"):
         read_series(write(tmp_path / "scalars.jsonl", "x" * 200))
 

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hookpoint.cli.best_value import BestValue, guessed
-from hookpoint.cli.checkpoint_list import Listed, checkpoints_of, newest_step
-from hookpoint.cli.last_lines import Last, last_of, rows_backwards
-from hookpoint.cli.scalars_file import number_of
-from hookpoint.cli.words import moment_of
+from hookpoint.run_folder._tail_reader import Last, last_of, rows_backwards
+from hookpoint.run_folder.best_value import BestValue, guessed
+from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
+from hookpoint.run_folder.formatting import moment_of
+from hookpoint.run_folder.scalars_file import number_of
 from hookpoint.storage.layout import BEST, CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hookpoint.cli.plain_file import lines_backwards, open_plain, whole_lines
-from hookpoint.cli.scalars_file import OWN_KEYS, number_of, record_of
+from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_lines
+from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
 LINES_LOOKED_AT = 2_000
 OF_STEPS_LOOKED_AT = 50  # of the many records of log steps: behind them only others are worth parsing

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hookpoint.cli.refusal import REFUSED, USAGE, Refusal
-from hookpoint.cli.run_folder import RunFolder, looks_like_a_run
-from hookpoint.cli.words import shown
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.run_folder import RunFolder, looks_like_a_run
+from hookpoint.run_folder.usage_error import REFUSED, USAGE, Refusal
 from hookpoint.storage.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
 
 RUNS = "runs"  # where runs are looked for when no folder is named

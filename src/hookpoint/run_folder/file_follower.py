@@ -8,8 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.cli.plain_file import lines_backwards, open_plain, whole_lines
-from hookpoint.cli.scalars_file import record_of
+from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_lines
+from hookpoint.run_folder.scalars_file import record_of
 
 MARK_BYTES = 256  # so much before where we are tells whether the file is still the one we read
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hookpoint.cli.refusal import Refusal
-from hookpoint.cli.run_folder import RUNNING, SCALARS, RunFolder
-from hookpoint.cli.scalars_file import read_series
-from hookpoint.cli.words import duration, moment, shown
 from hookpoint.core.log.best import Mode, mode_of
 from hookpoint.plots.curves import Subject, Wish, sheet_of
 from hookpoint.plots.figure import Sheet
 from hookpoint.plots.panels import UnknownCurve
+from hookpoint.run_folder.formatting import duration, moment, shown
+from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
+from hookpoint.run_folder.scalars_file import read_series
+from hookpoint.run_folder.usage_error import Refusal
 
 
 def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> Sheet:

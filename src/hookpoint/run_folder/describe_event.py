@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookpoint.cli.scalars_file import OWN_KEYS, number_of
-from hookpoint.cli.words import number, shown
+from hookpoint.run_folder.formatting import number, shown
+from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
 
 def sentence(event: Mapping[str, Any]) -> str:
