@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.storage import disk
-from hookpoint.storage.averaged_weights import averaged_weights
+from hookpoint.storage._load_averages import averaged_weights
 from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_checkpoint, read_manifest, verified, verify_file
 from hookpoint.storage.filling import filled
