@@ -21,8 +21,8 @@ from torch.optim import SGD
 
 from hookpoint import Callback, Every, Hooks, Loop, ObjAttrParam, callbacks
 from hookpoint.core.callback.handlers import find_handlers
+from hookpoint.storage.checkpoint.tree import copied
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.tree import copied
 
 
 def first(outputs, targets):

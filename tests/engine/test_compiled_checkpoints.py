@@ -12,7 +12,7 @@ from hookpoint import Callback, Every, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.core.checkpoint.plain_names import names_of, plain_state
 from hookpoint.core.errors import CannotResume
-from hookpoint.storage.fingerprint import fingerprint
+from hookpoint.storage.checkpoint.fingerprint import fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
 
@@ -176,9 +176,9 @@ def test_a_run_is_named_after_the_model_that_was_compiled():
 def as_before(workdir, model):
     """Rewrite the checkpoints of a run with the names that older releases gave to the weights of this model."""
     from hookpoint.core.checkpoint.store import Checkpoint
-    from hookpoint.storage.checkpoint_folder import read_checkpoint, write_checkpoint
+    from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, write_checkpoint
+    from hookpoint.storage.checkpoint.manifest import Manifest
     from hookpoint.storage.disk import remove
-    from hookpoint.storage.manifest import Manifest
 
     renamed = {name: names_of(model, {name: None}) for name in plain_state(model.state_dict())}
     names = {name: next(iter(one)) for name, one in renamed.items()}

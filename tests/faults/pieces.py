@@ -14,7 +14,7 @@ from typing import Any
 import subject
 
 from hookpoint import Callback, StopRun
-from hookpoint.storage.checkpoint_folder import write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import write_checkpoint
 from hookpoint.storage.finding import newest_good
 
 GONE = object()

@@ -19,7 +19,7 @@ import torch
 from scale import chosen
 
 from hookpoint.core.errors import HookpointError
-from hookpoint.storage.checkpoint_folder import read_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.load_weights import load_weights
 from hookpoint.storage.verify import verify

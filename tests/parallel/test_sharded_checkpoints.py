@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hookpoint
-from hookpoint.storage.checkpoint_folder import read_manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
 
 torch = pytest.importorskip("torch")
 

@@ -14,7 +14,7 @@ import torch
 
 from hookpoint.core.checkpoint.store import Request, ResumableStore, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun, WorkdirInUse
-from hookpoint.storage.checkpoint_folder import read_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.operations import intercepted
 from hookpoint.storage.retention import KeepNewest

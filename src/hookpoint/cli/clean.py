@@ -20,7 +20,7 @@ from hookpoint.core.errors import WorkdirInUse
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.run_folder.usage_error import IN_USE, NOT_WRITTEN, USAGE, Refusal
-from hookpoint.storage.layout import CHECKPOINTS, PREVIOUS
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS
 from hookpoint.storage.lock import NAME as LOCK
 from hookpoint.storage.lock import WorkdirLock, holder_of
 

@@ -13,8 +13,8 @@ from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.run_folder import EVENTS, SCALARS, RunFolder
 from hookpoint.storage.catalog import OWN_TAGS
-from hookpoint.storage.checkpoint_folder import FINDER, verified
-from hookpoint.storage.layout import (
+from hookpoint.storage.checkpoint.checkpoint_folder import FINDER, verified
+from hookpoint.storage.checkpoint.layout import (
     BEST,
     CHECKPOINTS,
     DAMAGED,
@@ -27,8 +27,8 @@ from hookpoint.storage.layout import (
     Place,
     is_leftover,
 )
+from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.run_file import NAME as RUN_FILE
-from hookpoint.storage.state_files import JSON, TORCH
 
 BY_SAVERS = frozenset({"model", "backup"})
 SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")

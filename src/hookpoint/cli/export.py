@@ -22,7 +22,7 @@ from hookpoint.run_folder.pivot import WideTable
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
 from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage import disk
-from hookpoint.storage.layout import OF_A_RUN
+from hookpoint.storage.checkpoint.layout import OF_A_RUN
 
 STDOUT = "-"
 

@@ -17,7 +17,7 @@ from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
 from hookpoint.run_folder.describe_event import sentence
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place
+from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place
 
 NAMED = (Column(""), Column("", flows=True))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")

@@ -13,8 +13,8 @@ from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.find_run import the_run
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.run_folder.usage_error import FINE, NO
-from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint
-from hookpoint.storage.layout import CHECKPOINTS
+from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS
 from hookpoint.storage.verify import Verification
 from hookpoint.storage.verify import verify as verified
 

@@ -20,8 +20,8 @@ from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.parallel.checkpoint.team_store import TeamStore
 from hookpoint.parallel.strategy.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team.world import world_size
+from hookpoint.storage.checkpoint.fingerprint import fingerprint
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.fingerprint import fingerprint
 from hookpoint.storage.identity import collect
 
 

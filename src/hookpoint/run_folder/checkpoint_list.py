@@ -11,9 +11,9 @@ from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.catalog import best_folders, places
-from hookpoint.storage.checkpoint_folder import read_manifest
-from hookpoint.storage.layout import Place
-from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
+from hookpoint.storage.checkpoint.layout import Place
+from hookpoint.storage.checkpoint.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder, looks_like_a_run
 from hookpoint.run_folder.usage_error import REFUSED, USAGE, Refusal
-from hookpoint.storage.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
 
 RUNS = "runs"  # where runs are looked for when no folder is named
 LEVELS = 4

@@ -15,7 +15,7 @@ from hookpoint.run_folder.best_value import BestValue, guessed
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.scalars_file import number_of
-from hookpoint.storage.layout import BEST, CHECKPOINTS
+from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
 from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
 

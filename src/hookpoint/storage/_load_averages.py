@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.storage.checkpoint_folder import read_checkpoint
-from hookpoint.storage.filling import filled
-from hookpoint.storage.tree import is_tensor, memory_of
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
+from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.tree import is_tensor, memory_of
 
 AVERAGES = ("averages", "statistics")  # in the state of a callback that averages weights; the second for batch norm
 

@@ -9,9 +9,9 @@ from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage import disk
 from hookpoint.storage.catalog import best_folders, entries
-from hookpoint.storage.checkpoint_folder import read_manifest
-from hookpoint.storage.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
-from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
+from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
+from hookpoint.storage.checkpoint.manifest import Manifest
 
 logger = logging.getLogger("hookpoint")
 

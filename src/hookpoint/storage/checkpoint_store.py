@@ -16,11 +16,12 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
-from hookpoint.storage import disk, named_copies, opening, state_files
+from hookpoint.storage import disk, named_copies, opening
 from hookpoint.storage.aside import move_damaged
-from hookpoint.storage.background import Background
 from hookpoint.storage.catalog import entries, to_delete
-from hookpoint.storage.checkpoint_folder import (
+from hookpoint.storage.checkpoint import state_files
+from hookpoint.storage.checkpoint.background import Background
+from hookpoint.storage.checkpoint.checkpoint_folder import (
     Staged,
     cannot_save,
     discard,
@@ -28,12 +29,12 @@ from hookpoint.storage.checkpoint_folder import (
     verified,
     write_checkpoint,
 )
-from hookpoint.storage.filling import filled
-from hookpoint.storage.layout import checkpoints, is_being_deleted, next_place
+from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, next_place
+from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.manifest import File, Manifest
+from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.lock import WorkdirLock
-from hookpoint.storage.manifest import File, Manifest
 from hookpoint.storage.run_file import RunFile
-from hookpoint.storage.snapshot import Snapshots
 
 logger = logging.getLogger("hookpoint")
 
@@ -161,7 +162,7 @@ class CheckpointStore:
         """Return the names of the tensors that hold NaN or infinity; waits for the device once."""
         if "torch" not in sys.modules:
             return []
-        from hookpoint.storage.finite import not_finite
+        from hookpoint.storage.checkpoint.check_finite import not_finite
 
         return not_finite(named)
 
@@ -177,7 +178,7 @@ class CheckpointStore:
 
     def packed(self, share: Mapping[str, Any]) -> bytes:
         """Return a part of a state as bytes; raise NotSaveable where it could not be read back."""
-        from hookpoint.storage.torch_file import write_tree
+        from hookpoint.storage.checkpoint.torch_file import write_tree
 
         memory = io.BytesIO()
         write_tree(Snapshots().take(share, outlives_the_call=False), memory)
@@ -185,7 +186,7 @@ class CheckpointStore:
 
     def unpacked(self, data: bytes) -> dict[str, Any]:
         """Return what was packed."""
-        from hookpoint.storage.torch_file import read_tree
+        from hookpoint.storage.checkpoint.torch_file import read_tree
 
         share: dict[str, Any] = read_tree(io.BytesIO(data))
         return share
@@ -193,7 +194,7 @@ class CheckpointStore:
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
         """Raise NotFinite if one of the tensors that are named for each part holds NaN or infinity; None stands for all."""
         if "torch" in sys.modules:
-            from hookpoint.storage.finite import refuse_if_not_finite
+            from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 
             refuse_if_not_finite(parts, finite)
 
@@ -209,7 +210,7 @@ class CheckpointStore:
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
         """Write this process's parts of tensors for good, with all others of the group; return size and digest of its files."""
-        from hookpoint.storage.shard_files import write_shards
+        from hookpoint.storage.checkpoint.shard_files import write_shards
 
         try:
             written = write_shards(Path(folder), tensors, group)

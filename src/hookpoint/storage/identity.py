@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from hookpoint._version import __version__
-from hookpoint.storage.manifest import FORMAT
+from hookpoint.storage.checkpoint.manifest import FORMAT
 
 Verdict = Literal["fine", "warned", "refused"]
 

@@ -11,9 +11,15 @@ from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.storage import disk
 from hookpoint.storage._load_averages import averaged_weights
 from hookpoint.storage.catalog import places
-from hookpoint.storage.checkpoint_folder import is_like_a_checkpoint, read_checkpoint, read_manifest, verified, verify_file
-from hookpoint.storage.filling import filled
-from hookpoint.storage.layout import CHECKPOINTS, MANIFEST
+from hookpoint.storage.checkpoint.checkpoint_folder import (
+    is_like_a_checkpoint,
+    read_checkpoint,
+    read_manifest,
+    verified,
+    verify_file,
+)
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST
+from hookpoint.storage.checkpoint.load_shards import filled
 
 WEIGHTS = "model.safetensors"
 
@@ -57,7 +63,7 @@ def _of_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _of_file(file: Path) -> dict[str, Any]:
-    from hookpoint.storage.weights_file import read_weights
+    from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if disk.exists(file.parent / MANIFEST):
         manifest = read_manifest(file.parent)

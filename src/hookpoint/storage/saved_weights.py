@@ -17,12 +17,12 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.storage import disk
 from hookpoint.storage.catalog import places
-from hookpoint.storage.checkpoint_folder import read_manifest, verified, verify_file
-from hookpoint.storage.filling import filled
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verified, verify_file
+from hookpoint.storage.checkpoint.layout import checkpoints
+from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.finding import folder_at, unreadable
-from hookpoint.storage.layout import checkpoints
-from hookpoint.storage.manifest import Manifest
-from hookpoint.storage.state_files import read_state
 
 logger = logging.getLogger("hookpoint")
 
@@ -103,7 +103,7 @@ def _unless_gone(folder: Path, work: Callable[[], SavedWeights], made: Callable[
 
 def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
     if set(names) == {MODEL} and WEIGHTS in manifest.files:
-        from hookpoint.storage.weights_file import read_weights
+        from hookpoint.storage.checkpoint.weights_file import read_weights
 
         verify_file(folder, WEIGHTS, manifest)
         return {MODEL: read_weights(folder / WEIGHTS)}

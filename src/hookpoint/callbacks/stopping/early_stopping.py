@@ -15,8 +15,8 @@ from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.text.terminal import say
+from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.retention import KeepNewest
-from hookpoint.storage.snapshot import Snapshots
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.core.errors import BadLoop, CompileError, text
 from hookpoint.storage import disk
-from hookpoint.storage.layout import SAFE, TENSOR_DUMPS, is_leftover
+from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.operations import perform
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hookpoint.callbacks.tensors._images import Pictures, png
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumps
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.errors import text
-from hookpoint.storage.layout import safe_name
+from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hookpoint._version as version
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._tracking.tracked import Ending, Facts, Kept, pictures, told
-from hookpoint.storage.layout import safe_name
+from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

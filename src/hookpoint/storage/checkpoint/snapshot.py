@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.storage.tree import Where, copied, is_tensor, memory_of
+from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_of
 
 
 class Snapshots:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hookpoint.storage.tree import is_flat, memory_of
+from hookpoint.storage.checkpoint.tree import is_flat, memory_of
 
 DTYPES = {
     torch.float64: "F64",

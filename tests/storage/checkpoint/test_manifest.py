@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.manifest import File, Manifest, parsed
+from hookpoint.storage.checkpoint.manifest import File, Manifest, parsed
 
 FILES = {"state.json": File(12, "0" * 64), "model.safetensors": File(5_000_000_000, "f" * 64)}
 

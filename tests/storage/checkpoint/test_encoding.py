@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint.storage.encoding import for_json, for_torch, restored
+from hookpoint.storage.checkpoint._encoding import for_json, for_torch, restored
 
 QUIET_NAN = struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0]
 NEGATIVE_NAN = struct.unpack(">d", bytes.fromhex("fff8000000000000"))[0]

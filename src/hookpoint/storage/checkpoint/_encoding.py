@@ -2,7 +2,7 @@
 
 What a format does not have becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A dict of the user's
 that looks like one becomes `{"$dict": [[key, value], …]}`, as does one with keys that the format does not have. What comes back
-is what went in, to the last bit of a float and the type of a key. Trees come from `hookpoint.storage.tree.copied`.
+is what went in, to the last bit of a float and the type of a key. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
-from hookpoint.storage.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
+from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
 MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
 MOST_TORCH_BITS = 1024  # what torch.load takes with weights_only=True ends before 2040

@@ -2,7 +2,7 @@
 
 The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which
 torch.save writes and torch.load reads with weights_only=True, always; or `state.json` where no tensor is in it, which needs no
-torch. Tensors of which several processes have parts are in files of their own: see `hookpoint.storage.shard_files`.
+torch. Tensors of which several processes have parts are in files of their own: see `hookpoint.storage.checkpoint.shard_files`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
 from hookpoint.storage import disk
-from hookpoint.storage.encoding import for_json, restored
-from hookpoint.storage.layout import safe_name
-from hookpoint.storage.tree import has_tensors, is_flat
+from hookpoint.storage.checkpoint._encoding import for_json, restored
+from hookpoint.storage.checkpoint.layout import safe_name
+from hookpoint.storage.checkpoint.tree import has_tensors, is_flat
 
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"
@@ -56,7 +56,7 @@ class Encoded:
 
     def _taken_out(self, model: Any, names: tuple[Any, ...]) -> Any:
         """Return the state of the model, or of several, with the weights taken out that are files of their own."""
-        from hookpoint.storage.weights_file import is_writable
+        from hookpoint.storage.checkpoint.weights_file import is_writable
 
         if is_writable(model):
             file = "model.safetensors" if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
@@ -117,7 +117,7 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
 
 
 def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
-    from hookpoint.storage.weights_file import read_weights
+    from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if place["file"] not in names:
         raise ValueError(f"{place['file']!r} is none of its files")
@@ -133,14 +133,14 @@ def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names:
 def _load(name: str, source: Any) -> Any:
     if name == JSON:
         return restored(json.loads(disk.read(source) if isinstance(source, Path) else source.read()))
-    from hookpoint.storage.torch_file import read_tree
+    from hookpoint.storage.checkpoint.torch_file import read_tree
 
     return read_tree(source)
 
 
 def _weights_writer(weights: Any) -> Callable[[Any], None]:
     def write(stream: Any) -> None:
-        from hookpoint.storage.weights_file import write_weights
+        from hookpoint.storage.checkpoint.weights_file import write_weights
 
         write_weights(weights, stream)
 
@@ -149,7 +149,7 @@ def _weights_writer(weights: Any) -> Callable[[Any], None]:
 
 def _torch_writer(whole: Any) -> Callable[[Any], None]:
     def write(stream: Any) -> None:
-        from hookpoint.storage.torch_file import write_tree
+        from hookpoint.storage.checkpoint.torch_file import write_tree
 
         write_tree(whole, stream)
 

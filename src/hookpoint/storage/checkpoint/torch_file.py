@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hookpoint.storage.encoding import for_torch, restored
-from hookpoint.storage.tree import Where, copied
+from hookpoint.storage.checkpoint._encoding import for_torch, restored
+from hookpoint.storage.checkpoint.tree import Where, copied
 
 
 def write_tree(tree: Any, stream: Any) -> None:

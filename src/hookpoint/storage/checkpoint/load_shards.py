@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere, has_elsewhere
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import CannotResume, HookpointError, text
-from hookpoint.storage.tree import Where, copied
+from hookpoint.storage.checkpoint.tree import Where, copied
 
 PARTS, STATE = "parts", "state"
 
@@ -23,7 +23,7 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
     """
     if not has_elsewhere(state):
         return state
-    from hookpoint.storage.shard_files import read_shards
+    from hookpoint.storage.checkpoint.shard_files import read_shards
 
     places: dict[str, Where] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.errors import NotFinite, text
-from hookpoint.storage.tree import MAPPINGS, SEQUENCES
+from hookpoint.storage.checkpoint.tree import MAPPINGS, SEQUENCES
 
 MOST_NAMED = 3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import CannotResume, NotSaveable
-from hookpoint.storage.state_files import Encoded, check, read_state
+from hookpoint.storage.checkpoint.state_files import Encoded, check, read_state
 
 
 @pytest.fixture

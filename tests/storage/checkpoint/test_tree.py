@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import NotSaveable
-from hookpoint.storage.tree import copied, has_tensors, is_flat
+from hookpoint.storage.checkpoint.tree import copied, has_tensors, is_flat
 
 
 class Foo:

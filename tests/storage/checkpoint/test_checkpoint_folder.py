@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint
-from hookpoint.storage.checkpoint_folder import read_checkpoint, verified, write_checkpoint
-from hookpoint.storage.manifest import Manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, verified, write_checkpoint
+from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.operations import intercepted
 
 STATE = {

@@ -27,9 +27,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookpoint.core.errors import CannotSave, HookpointError, text
 from hookpoint.storage import disk
-from hookpoint.storage.checkpoint_folder import read_manifest, verify_file
-from hookpoint.storage.layout import SHARDS
-from hookpoint.storage.manifest import File
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verify_file
+from hookpoint.storage.checkpoint.layout import SHARDS
+from hookpoint.storage.checkpoint.manifest import File
 from hookpoint.storage.new_file import NewFile
 
 OF_METADATA = {

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import NotSaveable
-from hookpoint.storage.snapshot import Snapshots
+from hookpoint.storage.checkpoint.snapshot import Snapshots
 
 
 def state():

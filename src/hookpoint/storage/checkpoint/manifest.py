@@ -19,9 +19,9 @@ from typing import Any
 from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage.encoding import for_json, restored
-from hookpoint.storage.layout import MANIFEST
-from hookpoint.storage.tree import copied
+from hookpoint.storage.checkpoint._encoding import for_json, restored
+from hookpoint.storage.checkpoint.layout import MANIFEST
+from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # it grows when an older release could not read what is written
 FULL, EXCEPTION = "full", "exception"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint.storage.layout import SAFE, Place, damaged_name, is_leftover, next_place, next_previous, safe_name
+from hookpoint.storage.checkpoint.layout import SAFE, Place, damaged_name, is_leftover, next_place, next_previous, safe_name
 
 
 @pytest.mark.parametrize(

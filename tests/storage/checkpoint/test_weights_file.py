@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file
 
-from hookpoint.storage.weights_file import DTYPES, is_writable, read_weights, write_weights
+from hookpoint.storage.checkpoint.weights_file import DTYPES, is_writable, read_weights, write_weights
 
 
 class Counting(io.BytesIO):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import NotFinite
-from hookpoint.storage.finite import not_finite, refuse_if_not_finite
+from hookpoint.storage.checkpoint.check_finite import not_finite, refuse_if_not_finite
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.complex64]
 

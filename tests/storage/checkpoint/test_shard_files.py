@@ -10,11 +10,11 @@ import pytest
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
-from hookpoint.storage.checkpoint_folder import read_checkpoint, read_manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, read_manifest
+from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.manifest import File
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.filling import filled
 from hookpoint.storage.load_weights import load_weights
-from hookpoint.storage.manifest import File
 from hookpoint.storage.operations import intercepted
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
 from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
-from hookpoint.storage.tree import is_tensor
+from hookpoint.storage.checkpoint.tree import is_tensor
 
 
 def fingerprint(state: Any) -> str:

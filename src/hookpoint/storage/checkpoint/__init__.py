@@ -1,0 +1,1 @@
+"""One checkpoint: its folder, manifest and files."""
