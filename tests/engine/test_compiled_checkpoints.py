@@ -178,7 +178,7 @@ def as_before(workdir, model):
     from hookpoint.core.checkpoint.store import Checkpoint
     from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, write_checkpoint
     from hookpoint.storage.checkpoint.manifest import Manifest
-    from hookpoint.storage.disk import remove
+    from hookpoint.storage.disk.disk import remove
 
     renamed = {name: names_of(model, {name: None}) for name in plain_state(model.state_dict())}
     names = {name: next(iter(one)) for name, one in renamed.items()}

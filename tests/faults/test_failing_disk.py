@@ -18,8 +18,8 @@ from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume, CannotSave
 from hookpoint.monitors.json_writer import read_scalars
+from hookpoint.storage.disk.fs_calls import CHANGES, intercepted
 from hookpoint.storage.finding import newest_good
-from hookpoint.storage.operations import CHANGES, intercepted
 from hookpoint.storage.verify import verify
 
 FAILING = {  # what may fail so

@@ -21,8 +21,8 @@ from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.run_folder.pivot import WideTable
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
 from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint.layout import OF_A_RUN
+from hookpoint.storage.disk import disk
 
 STDOUT = "-"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
-from hookpoint.storage import disk
+from hookpoint.storage.disk import disk
 
 Row = Mapping[str, str]
 

@@ -12,7 +12,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._epoch_values import EPOCH, EpochValues
-from hookpoint.storage import disk
+from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -10,10 +10,10 @@ from pathlib import Path
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
 from hookpoint.storage.checkpoint.layout import BEST, Place, checkpoints
 from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.disk import disk
 
 logger = logging.getLogger("hookpoint")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
-from hookpoint.storage import disk, named_copies, opening
+from hookpoint.storage import named_copies, opening
 from hookpoint.storage.aside import move_damaged
 from hookpoint.storage.catalog import entries, to_delete
 from hookpoint.storage.checkpoint import state_files
@@ -33,6 +33,7 @@ from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, n
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
+from hookpoint.storage.disk import disk
 from hookpoint.storage.lock import WorkdirLock
 from hookpoint.storage.run_file import RunFile
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.storage import aside, disk, named_copies
+from hookpoint.storage import aside, named_copies
 from hookpoint.storage.catalog import entries
 from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
+from hookpoint.storage.disk import disk
 from hookpoint.storage.finding import Found, find
 from hookpoint.storage.identity import compare, table
 

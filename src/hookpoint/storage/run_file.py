@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookpoint.storage import disk
-from hookpoint.storage.operations import perform
+from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.fs_calls import perform
 
 NAME = "run.json"
 FORMAT = 1

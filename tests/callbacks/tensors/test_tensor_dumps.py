@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hookpoint.callbacks.tensors._tensor_dumps import MOST_WAITING, TensorDumps
-from hookpoint.storage.operations import intercepted
+from hookpoint.storage.disk.fs_calls import intercepted
 
 
 def opened(workdir, *, resuming=False, prefix="x", is_later=lambda name: False):

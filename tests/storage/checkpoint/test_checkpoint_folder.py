@@ -12,7 +12,7 @@ import torch
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, verified, write_checkpoint
 from hookpoint.storage.checkpoint.manifest import Manifest
-from hookpoint.storage.operations import intercepted
+from hookpoint.storage.disk.fs_calls import intercepted
 
 STATE = {
     "clocks": {"step": 7},

@@ -149,9 +149,9 @@ class FeatureTap(Callback):
 
 
 def _write(path: Path, features: dict[str, Any]) -> None:
-    from hookpoint.storage import disk
     from hookpoint.storage.checkpoint.weights_file import write_weights
-    from hookpoint.storage.new_file import NewFile
+    from hookpoint.storage.disk import disk
+    from hookpoint.storage.disk.hashing_writer import NewFile
 
     disk.make_folder(path.parent)
     new = path.with_name(disk.hidden("features", path.name))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookpoint.core.errors import BadLoop, CompileError, text
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
-from hookpoint.storage.operations import perform
+from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.fs_calls import perform
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run

@@ -12,12 +12,12 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, text
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint import manifest
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.state_files import Encoded, read_state
-from hookpoint.storage.new_file import NewFile
+from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.hashing_writer import NewFile
 
 logger = logging.getLogger("hookpoint")
 

@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookpoint.core.errors import CannotSave, HookpointError, text
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verify_file
 from hookpoint.storage.checkpoint.layout import SHARDS
 from hookpoint.storage.checkpoint.manifest import File
-from hookpoint.storage.new_file import NewFile
+from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.hashing_writer import NewFile
 
 OF_METADATA = {
     "torch.distributed.checkpoint.metadata": (

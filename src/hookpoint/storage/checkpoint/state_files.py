@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
-from hookpoint.storage import disk
 from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.tree import has_tensors, is_flat
+from hookpoint.storage.disk import disk
 
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"

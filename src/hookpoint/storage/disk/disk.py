@@ -1,4 +1,4 @@
-"""Disk: all file work of checkpoints. It is made of elementary operations: see `hookpoint.storage.operations`.
+"""Disk: all file work of checkpoints. It is made of elementary operations: see `hookpoint.storage.disk.fs_calls`.
 
 Folders are made 0700 and files 0600. A file is only ever created where nothing was, never through a symbolic link.
 """
@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from hookpoint.storage.new_file import PIECE_BYTES, NewFile, sync
-from hookpoint.storage.operations import perform
+from hookpoint.storage.disk.fs_calls import perform
+from hookpoint.storage.disk.hashing_writer import PIECE_BYTES, NewFile, sync
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hookpoint.storage.operations import perform
+from hookpoint.storage.disk.fs_calls import perform
 
 Buffer = bytes | bytearray | memoryview
 

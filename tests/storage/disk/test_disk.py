@@ -7,9 +7,9 @@ import stat
 
 import pytest
 
-from hookpoint.storage import disk
-from hookpoint.storage.new_file import NewFile
-from hookpoint.storage.operations import intercepted
+from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk.hashing_writer import NewFile
 
 
 def mode(path):

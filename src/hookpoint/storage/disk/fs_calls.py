@@ -1,6 +1,6 @@
 """Operations: the elementary file operations, each one system call, that can be watched and changed one by one.
 
-All file work of checkpoints is made of them, through `hookpoint.storage.disk`. To see or to change what happens at an
+All file work of checkpoints is made of them, through `hookpoint.storage.disk.disk`. To see or to change what happens at an
 operation, use `intercepted`, which holds for all threads of the process:
 
     def full_at_the_third(operation, proceed):
