@@ -8,7 +8,7 @@ from torch import nn
 
 from hookpoint import Callback, Every, LambdaCallback, Runner, callbacks
 from hookpoint.core.errors import NotFinite
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 class Masked(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 
 from hookpoint import Every, callbacks
 from hookpoint.core.errors import BadLoop, NonFiniteLoss
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 @pytest.fixture

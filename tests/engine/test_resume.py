@@ -9,7 +9,7 @@ from hookpoint import Every, callbacks
 from hookpoint.core.errors import CannotResume, NotFinite, NothingToSaveTo
 from hookpoint.engine.data.seeded_samples import SeededSamples
 from hookpoint.engine.runner import Runner
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 class Gone(BaseException):

@@ -15,7 +15,7 @@ import subject
 
 from hookpoint import Callback, StopRun
 from hookpoint.storage.checkpoint.checkpoint_folder import write_checkpoint
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 GONE = object()
 

@@ -19,8 +19,8 @@ from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume, CannotSave
 from hookpoint.monitors.json_writer import read_scalars
 from hookpoint.storage.disk.fs_calls import CHANGES, intercepted
-from hookpoint.storage.finding import newest_good
 from hookpoint.storage.verify import verify
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 FAILING = {  # what may fail so
     "ENOSPC": CHANGES - {"unlink", "rmdir"},

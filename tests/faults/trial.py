@@ -11,8 +11,8 @@ from typing import Any
 from children import Child, Children
 from subject import Variant
 
-from hookpoint.storage.finding import newest_good
 from hookpoint.storage.verify import verify
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 @dataclass(frozen=True)

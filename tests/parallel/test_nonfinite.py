@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 def test_all_processes_raise_at_the_same_step_and_bad_losses_of_one_end_no_run(launch):

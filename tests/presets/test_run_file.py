@@ -16,8 +16,8 @@ import pytest
 from hookpoint import Callback, Loop, StopRun, on
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop
-from hookpoint.storage.lock import holder_of
 from hookpoint.storage.run_file import read_run_file
+from hookpoint.storage.workdir.lock import holder_of
 
 
 def train(workdir, callbacks=(), epochs=2, leave_after=None, **options):

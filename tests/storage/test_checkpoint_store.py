@@ -17,7 +17,7 @@ from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.disk.fs_calls import intercepted
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 
 @pytest.fixture

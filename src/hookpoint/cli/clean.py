@@ -21,8 +21,8 @@ from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.run_folder.usage_error import IN_USE, NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS
-from hookpoint.storage.lock import NAME as LOCK
-from hookpoint.storage.lock import WorkdirLock, holder_of
+from hookpoint.storage.workdir.lock import NAME as LOCK
+from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
 NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.run_folder import EVENTS, SCALARS, RunFolder
-from hookpoint.storage.catalog import OWN_TAGS
 from hookpoint.storage.checkpoint.checkpoint_folder import FINDER, verified
 from hookpoint.storage.checkpoint.layout import (
     BEST,
@@ -29,6 +28,7 @@ from hookpoint.storage.checkpoint.layout import (
 )
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.run_file import NAME as RUN_FILE
+from hookpoint.storage.workdir.catalog import OWN_TAGS
 
 BY_SAVERS = frozenset({"model", "backup"})
 SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")

@@ -22,7 +22,7 @@ from hookpoint.parallel.strategy.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team.world import world_size
 from hookpoint.storage.checkpoint.fingerprint import fingerprint
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.identity import collect
+from hookpoint.storage.workdir.identity import collect
 
 
 def kept_in(

@@ -16,7 +16,7 @@ from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team
 from hookpoint.presets._defaults import with_defaults
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.identity import collect
+from hookpoint.storage.workdir.identity import collect
 
 
 class Loop(core.Loop):

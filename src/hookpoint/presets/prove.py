@@ -22,7 +22,7 @@ from hookpoint.core.loop.loop import EVERYWHERE
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 from hookpoint.monitors.json_writer import JSONWriter, read_scalars
-from hookpoint.storage.finding import newest_good
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 Train = Callable[[Path], Any]
 

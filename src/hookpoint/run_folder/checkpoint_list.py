@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.catalog import best_folders, places
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
 from hookpoint.storage.checkpoint.layout import Place
 from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.scalars_file import number_of
 from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
-from hookpoint.storage.lock import Holder, holder_of
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
+from hookpoint.storage.workdir.lock import Holder, holder_of
 
 ALL_STATUSES = RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = (
     "running",

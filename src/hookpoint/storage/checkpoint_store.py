@@ -16,9 +16,6 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
-from hookpoint.storage import named_copies, opening
-from hookpoint.storage.aside import move_damaged
-from hookpoint.storage.catalog import entries, to_delete
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import (
@@ -34,8 +31,12 @@ from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
-from hookpoint.storage.lock import WorkdirLock
 from hookpoint.storage.run_file import RunFile
+from hookpoint.storage.workdir import best_links as named_copies
+from hookpoint.storage.workdir import open_workdir as opening
+from hookpoint.storage.workdir.catalog import entries, to_delete
+from hookpoint.storage.workdir.lock import WorkdirLock
+from hookpoint.storage.workdir.quarantine import move_damaged
 
 logger = logging.getLogger("hookpoint")
 

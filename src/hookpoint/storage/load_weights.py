@@ -9,7 +9,6 @@ from typing import Any
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
 from hookpoint.storage._load_averages import averaged_weights
-from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
     read_checkpoint,
@@ -20,6 +19,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir.catalog import places
 
 WEIGHTS = "model.safetensors"
 

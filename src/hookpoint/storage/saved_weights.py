@@ -15,14 +15,14 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verified, verify_file
 from hookpoint.storage.checkpoint.layout import checkpoints
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
-from hookpoint.storage.finding import folder_at, unreadable
+from hookpoint.storage.workdir.catalog import places
+from hookpoint.storage.workdir.find_checkpoint import folder_at, unreadable
 
 logger = logging.getLogger("hookpoint")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.storage.catalog import best_folders, places
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, Place
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 class Verified(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.core.log.best import Best, Mode
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from hookpoint.callbacks._shared.saver import Saver, positive, refuse_place
 from hookpoint.core.errors import text
 from hookpoint.core.schedule.when import Every
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

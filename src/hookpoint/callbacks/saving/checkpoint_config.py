@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.saver import positive
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
+from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class CheckpointConfig:

@@ -13,7 +13,7 @@ from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.schedule.when import Every
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

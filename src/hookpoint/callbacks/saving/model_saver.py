@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
+from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

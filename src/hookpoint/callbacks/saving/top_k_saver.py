@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.saver import Saver, is_claimed, is_in_training,
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.saving._top_k import TopK
 from hookpoint.core.log.best import Best, mode_of
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -16,7 +16,7 @@ from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint.snapshot import Snapshots
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.workdir.retention import KeepNewest
 
 if TYPE_CHECKING:
     from typing import Unpack

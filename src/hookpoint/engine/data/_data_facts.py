@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDa
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
-from hookpoint.storage.identity import Row, table
+from hookpoint.storage.workdir.identity import Row, table
 
 ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset: enough to tell two of them apart
 IN_ORDER, SHUFFLED = "in order", "shuffled"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hookpoint
-from hookpoint.storage.identity import DIFFERENCES, FORMAT, Row, collect, compare, table
+from hookpoint.storage.workdir.identity import DIFFERENCES, FORMAT, Row, collect, compare, table
 
 NOW = {
     "format": FORMAT,
@@ -110,7 +110,7 @@ def test_what_is_collected_is_plain_and_can_be_compared():
 
 SCRIPT = """
 import json
-from hookpoint.storage.identity import collect
+from hookpoint.storage.workdir.identity import collect
 print(json.dumps({name: value for name, value in collect(world_size=1, seed=0).items() if name.startswith("git")}))
 """
 

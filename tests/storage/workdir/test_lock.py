@@ -16,13 +16,13 @@ import pytest
 
 import hookpoint
 from hookpoint.core.errors import WorkdirInUse
-from hookpoint.storage import lock as module
-from hookpoint.storage.lock import Holder, WorkdirLock
+from hookpoint.storage.workdir import lock as module
+from hookpoint.storage.workdir.lock import Holder, WorkdirLock
 
 HOLD = """
 import os, sys, time
 from hookpoint.core.errors import WorkdirInUse
-from hookpoint.storage.lock import WorkdirLock
+from hookpoint.storage.workdir.lock import WorkdirLock
 try:
     lock = WorkdirLock(sys.argv[1])
     lock.acquire()

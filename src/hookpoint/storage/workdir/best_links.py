@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.aside import move_damaged
-from hookpoint.storage.catalog import Entry, best_folders
 from hookpoint.storage.checkpoint.checkpoint_folder import discard, read_manifest, verified
 from hookpoint.storage.checkpoint.layout import BEST, LAST, MANIFEST, checkpoints, safe_name
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir.catalog import Entry, best_folders
+from hookpoint.storage.workdir.quarantine import move_damaged
 
 logger = logging.getLogger("hookpoint")
 

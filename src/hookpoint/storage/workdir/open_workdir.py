@@ -11,14 +11,15 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.storage import aside, named_copies
-from hookpoint.storage.catalog import entries
 from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
 from hookpoint.storage.disk import disk
-from hookpoint.storage.finding import Found, find
-from hookpoint.storage.identity import compare, table
+from hookpoint.storage.workdir import best_links as named_copies
+from hookpoint.storage.workdir import quarantine as aside
+from hookpoint.storage.workdir.catalog import entries
+from hookpoint.storage.workdir.find_checkpoint import Found, find
+from hookpoint.storage.workdir.identity import compare, table
 
 logger = logging.getLogger("hookpoint")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage.catalog import best_folders, entries
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
 from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir.catalog import best_folders, entries
 
 logger = logging.getLogger("hookpoint")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.storage import aside
-from hookpoint.storage.catalog import places
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir import quarantine as aside
+from hookpoint.storage.workdir.catalog import places
 
 logger = logging.getLogger("hookpoint")
 
