@@ -123,6 +123,16 @@ def test_every_layer_is_on_the_page_of_the_design():
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == layers
 
 
+def test_the_page_of_the_architecture_lists_every_folder_and_only_files_that_are_there():
+    page, source = (ROOT / "docs" / "architecture.md").read_text(), Path(hookpoint.__file__).parent
+    listed = [name for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE) for name in re.findall(r"`([\w/]+)/`", row)]
+    folders = {path.parent.relative_to(source).as_posix() for path in source.glob("*/**/__init__.py")}
+    assert {*listed, "callbacks/_shared", "monitors/_tracking"} == folders
+    files = re.findall(r"`([\w/]+\.py)`", page)
+    assert len(files) > 40
+    assert [name for name in files if not (source / name).exists() and not (ROOT / name).exists()] == []
+
+
 def test_the_site_has_every_page_once_and_no_other():
     listed = re.findall(r"^ +- .*?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == [path.name for path in PAGES[1:]]

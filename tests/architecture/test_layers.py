@@ -1,4 +1,4 @@
-"""Lower layers never import higher ones, modules never import each other in a circle, the core imports no package at all."""
+"""Imports go one way: between layers, between the folders of a layer, between modules. The core imports no package at all."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ MAY_IMPORT = {
     "_exports": set(),
     "_version": set(),
 }
+# The folders of a layer, each of which imports only those before it. "." is what lies in the layer itself.
+FOLDERS = {
+    "core": ". text schedule callback hooks team log data checkpoint run guard loop",
+    "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
+    " summaries notify debug .",
+    "monitors": "_tracking .",
+    "storage": "disk checkpoint workdir .",
+    "parallel": "shared team data averaging async_sgd tensor pipeline strategy checkpoint launch .",
+    "engine": "data .",
+}
+LARGEST_CYCLE = 37  # modules that import each other, imports for type checkers counted: this may only shrink
 FOR_EVERYONE = {"_exports", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}
 
@@ -49,7 +60,7 @@ class Import:
 
     @property
     def layer(self) -> str:
-        """The layer that is imported: "core" of hookpoint.core.run.run; empty for other packages."""
+        """The layer that is imported: "core" of hookpoint.core.run; empty for other packages."""
         package, _, rest = self.imported.partition(".")
         return rest.partition(".")[0] if package == "hookpoint" else ""
 
@@ -100,6 +111,58 @@ def _imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import
     yield from walk(ast.parse(path.read_text()).body, typing_only=False, in_function=False)
 
 
+def folder_of(module: str, source: Path) -> str:
+    """Return the folder of a layer that a module is in, such as "loop"; "." for one in the layer itself."""
+    parts = module.split(".")[2:]
+    folder = source.joinpath(*module.split(".")[1:3])
+    return parts[0] if len(parts) > 1 or (parts and folder.is_dir()) else "."
+
+
+def upward(imports: list[Import], source: Path) -> list[str]:
+    """Return the imports of a folder that comes later in its layer. What type checkers alone import may come later."""
+    order = {layer: {name: place for place, name in enumerate(names.split())} for layer, names in FOLDERS.items()}
+    found = []
+    for one in imports:
+        layer = layer_of(one.importer)
+        if layer == one.layer and layer in order and not one.typing_only:
+            importer, imported = (order[layer][folder_of(name, source)] for name in (one.importer, one.imported))
+            if imported > importer:
+                found.append(str(one))
+    return found
+
+
+def trespasses(imports: list[Import]) -> list[str]:
+    """Return the imports of a private module, or of one in a private folder, from outside the folder that has it."""
+    found = []
+    for one in imports:
+        parts = one.imported.split(".")
+        for place, part in enumerate(parts if parts[0] == "hookpoint" else ()):
+            if part.startswith("_") and place > 1 and one.importer.split(".")[:place] != parts[:place]:
+                found.append(str(one))
+    return found
+
+
+def largest_cycle(imports: list[Import]) -> set[str]:
+    """Return the modules of the largest cycle, imports for type checkers counted."""
+    graph: dict[str, set[str]] = {}
+    for one in imports:
+        if one.imported.startswith("hookpoint") and not one.in_function:
+            graph.setdefault(one.importer, set()).add(one.imported)
+    reached = {module: _reached(module, graph) for module in graph}
+    cycles = [{other for other in reached[module] if module in reached.get(other, ())} for module in graph]
+    return max(cycles, key=len, default=set())
+
+
+def _reached(module: str, graph: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [module]
+    while left:
+        new = graph.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
+
+
 def breaches(imports: list[Import]) -> list[str]:
     """Return the imports that the table does not allow."""
     found = []
@@ -142,6 +205,21 @@ def test_layers_import_what_they_may(imports):
     assert breaches(imports) == []
 
 
+def test_folders_of_a_layer_import_those_before_them(imports):
+    for layer, names in FOLDERS.items():
+        folders = {path.name for path in (SOURCE / layer).iterdir() if (path / "__init__.py").exists()}
+        assert set(names.split()) == {*folders, "."}
+    assert upward(imports, SOURCE) == []
+
+
+def test_private_modules_are_used_in_their_folder_only(imports):
+    assert trespasses(imports) == []
+
+
+def test_the_cycle_of_typing_imports_does_not_grow(imports):
+    assert len(largest_cycle(imports)) <= LARGEST_CYCLE
+
+
 def test_no_circles(imports):
     assert circle(imports) == []
 
@@ -158,7 +236,7 @@ def tree(tmp_path):
     def write(**files: str) -> list[Import]:
         for name, text in {"__init__": "", "core/__init__": "", **files}.items():
             path = tmp_path / f"{name}.py"
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return imports_of(tmp_path)
 
@@ -177,8 +255,8 @@ def tree(tmp_path):
         ("core/run", "try:\n    import os\nexcept ImportError:\n    import numpy"),
         ("core/run", "from ..engine import step"),
         ("callbacks/saver", "from hookpoint.engine import step"),
-        ("storage/write", "from hookpoint.callbacks._shared.saver import Saver"),
-        ("engine/step", "from hookpoint.callbacks._shared.saver import Saver"),
+        ("storage/write", "from hookpoint.callbacks.saver import Saver"),
+        ("engine/step", "from hookpoint.callbacks.saver import Saver"),
     ],
 )
 def test_a_breach_is_seen(tree, file, text):
@@ -190,7 +268,7 @@ def test_a_breach_is_seen(tree, file, text):
     [
         (
             "core/run",
-            "import os\nfrom collections import abc\nfrom hookpoint.core.loop.loop import Loop\nfrom .loop import Loop",
+            "import os\nfrom collections import abc\nfrom hookpoint.core.loop import Loop\nfrom .loop import Loop",
         ),
         ("core/run", "from hookpoint._version import __version__"),
         ("callbacks/saver", "from hookpoint.storage.write import write\nimport torch"),
@@ -206,3 +284,26 @@ def test_a_circle_is_seen(tree):
     assert set(circle(tree(**{"core/a": a, "core/b": b}))) == {"hookpoint.core.a", "hookpoint.core.b"}
     assert circle(tree(**{"core/a": a, "core/b": f"if TYPE_CHECKING:\n    {b}"})) == []
     assert circle(tree(**{"core/a": a, "core/b": f"def f():\n    {b}"})) == []
+
+
+def test_an_import_of_a_later_folder_is_seen(tree, tmp_path):
+    upwards = "from hookpoint.core.loop.loop import Loop"
+    files = {"core/loop/__init__": "", "core/loop/loop": "", "core/log/__init__": ""}
+    assert len(upward(tree(**files, **{"core/log/metrics": upwards}), tmp_path)) == 1
+    assert upward(tree(**{"core/log/metrics": f"if TYPE_CHECKING:\n    {upwards}"}), tmp_path) == []
+    assert upward(tree(**{"core/log/metrics": "", "core/loop/loop": "from hookpoint.core.log import metrics"}), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "number"),
+    [("core/log/metrics", 0), ("core/run/run", 1), ("core/errors", 1), ("storage/write", 1)],
+)
+def test_the_use_of_a_private_module_elsewhere_is_seen(tree, importer, number):
+    files = {"core/log/__init__": "", "core/log/_queue": "", "core/run/__init__": ""}
+    assert len(trespasses(tree(**files, **{importer: "from hookpoint.core.log._queue import Queue"}))) == number
+    assert len(trespasses(tree(**files, **{importer: "from hookpoint.core.log import _queue"}))) == number
+
+
+def test_the_largest_cycle_counts_what_type_checkers_import(tree):
+    a, b = "from hookpoint.core import b", "if TYPE_CHECKING:\n    from hookpoint.core.a import A"
+    assert largest_cycle(tree(**{"core/a": a, "core/b": b, "core/c": a})) == {"hookpoint.core.a", "hookpoint.core.b"}

@@ -32,8 +32,7 @@ from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile
-from hookpoint.storage.workdir import best_links as named_copies
-from hookpoint.storage.workdir import open_workdir as opening
+from hookpoint.storage.workdir import best_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, to_delete
 from hookpoint.storage.workdir.lock import WorkdirLock
 from hookpoint.storage.workdir.quarantine import move_damaged
@@ -86,7 +85,7 @@ class CheckpointStore:
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
-                found = opening.prepare(self.workdir, resume, self._identity, self._allow_world_change)
+                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change)
             except BaseException:
                 self._lock.release()
                 raise
@@ -258,13 +257,13 @@ class CheckpointStore:
         return Saved(target, step, tags, time.monotonic() - started)
 
     def _name(self, target: Path, made: Manifest) -> None:
-        for tag in filter(named_copies.is_named, made.tags):
+        for tag in filter(best_links.is_named, made.tags):
             try:
-                named_copies.put(target, tag)
+                best_links.put(target, tag)
             except (OSError, DamagedCheckpoint) as error:  # the second where a manifest that was just written cannot be read
                 logger.warning("%s could not be linked to %s, which the next start will do: %s", tag, target, error)
         if not made.is_of_exception:
-            named_copies.point_last(target)
+            best_links.point_last(target)
 
     def _delete_old(self) -> None:
         """Delete what nobody wants any more: first all get hidden names, for good, so that none is ever seen half deleted."""

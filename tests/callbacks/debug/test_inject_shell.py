@@ -15,7 +15,7 @@ from time import monotonic
 import pytest
 
 from hookpoint.callbacks import InjectShell
-from hookpoint.callbacks.debug import _shells as shells
+from hookpoint.callbacks.debug import _shells
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.loop import Loop
 
@@ -126,7 +126,7 @@ def test_python_opens_sees_the_run_and_goes_on(typist):
     someone.wait_for(r"ended 3 12 \{'seen': 7\} False")
     someone.finish()
     assert someone.process.returncode == 0
-    assert someone.written.count(shells.HOW_TO_LEAVE) == 2
+    assert someone.written.count(_shells.HOW_TO_LEAVE) == 2
 
 
 def test_the_file_is_removed_when_the_shell_opens(typist, tmp_path):
@@ -249,8 +249,8 @@ def test_in_the_background_there_is_no_terminal_to_type_into(typist, tmp_path):
 def opened(monkeypatch):
     """Let there be a terminal, and a shell that only notes that it was opened."""
     calls = []
-    monkeypatch.setattr(shells, "is_at_terminal", lambda: True)
-    monkeypatch.setitem(shells.SHELLS, "python", lambda run: calls.append(run.step))
+    monkeypatch.setattr(_shells, "is_at_terminal", lambda: True)
+    monkeypatch.setitem(_shells.SHELLS, "python", lambda run: calls.append(run.step))
     return calls
 
 
@@ -285,7 +285,7 @@ def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monk
         raise error
 
     opened(monkeypatch)
-    monkeypatch.setitem(shells.SHELLS, "python", fails)
+    monkeypatch.setitem(_shells.SHELLS, "python", fails)
     assert train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch()).step == 6
     assert caplog.messages == [f"the shell ended with {type(error).__name__}: {error}; the run goes on"]
 
@@ -293,7 +293,7 @@ def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monk
 def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
     seen = []
     opened(monkeypatch)
-    monkeypatch.setitem(shells.SHELLS, "python", lambda run: seen.append(signal.getsignal(signal.SIGINT)))
+    monkeypatch.setitem(_shells.SHELLS, "python", lambda run: seen.append(signal.getsignal(signal.SIGINT)))
     with Loop([InjectShell(shell="python")], workdir=tmp_path) as run:
         before = signal.getsignal(signal.SIGINT)
         (tmp_path / "INJECT_SHELL.tmp").touch()
@@ -322,8 +322,8 @@ def test_another_shell_is_refused():
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_streams_that_are_none_or_closed_are_no_terminal(monkeypatch, stream, tmp_path):
     monkeypatch.setattr(sys, stream, None)
-    assert not shells.is_at_terminal()
+    assert not _shells.is_at_terminal()
     with open(tmp_path / "x", "w") as file:
         pass
     monkeypatch.setattr(sys, stream, file)
-    assert not shells.is_at_terminal()
+    assert not _shells.is_at_terminal()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookpoint.callbacks.debug import _shells as shells
+from hookpoint.callbacks.debug import _shells
 from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback
@@ -55,8 +55,8 @@ class InjectShell(Callback):
                     write='file="INJECT_SHELL.tmp"',
                 )
             )
-        if shell not in shells.SHELLS:
-            raise ValueError(text(f"InjectShell(shell={shell!r}) is no shell.", choose=", ".join(map(repr, shells.SHELLS))))
+        if shell not in _shells.SHELLS:
+            raise ValueError(text(f"InjectShell(shell={shell!r}) is no shell.", choose=", ".join(map(repr, _shells.SHELLS))))
         self.file = file
         self.shell = shell
         self._file = TriggerFile(Path(file))
@@ -72,7 +72,7 @@ class InjectShell(Callback):
     def on_trigger(self, run: Run) -> None:
         if not self._file.is_there():
             return
-        if not shells.is_at_terminal():
+        if not _shells.is_at_terminal():
             self._file.say("asks for a shell, and there is no terminal to type into; the run goes on")
             return
         self._file.remove()
@@ -80,15 +80,15 @@ class InjectShell(Callback):
 
     def _open(self, run: Run) -> None:
         shell = self.shell
-        if not shells.is_installed(shell):
+        if not _shells.is_installed(shell):
             logger.warning("IPython is not installed: pip install 'hookpoint[shell]'; this is Python's own shell")
             shell = "python"
         with ExitStack() as stack:
             for entry in run.hooks.entries:
                 if isinstance(entry.subject, ProgressBar):
                     stack.enter_context(entry.subject.out_of_the_way(run))
-            stack.enter_context(shells.interruptible())
+            stack.enter_context(_shells.interruptible())
             try:
-                shells.SHELLS[shell](run)
+                _shells.SHELLS[shell](run)
             except (Exception, KeyboardInterrupt) as error:  # whatever goes wrong in a shell, the run is not to suffer
                 logger.warning("the shell ended with %s: %s; the run goes on", type(error).__name__, error)

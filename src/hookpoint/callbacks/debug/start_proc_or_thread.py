@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.arguments import number
-from hookpoint.callbacks.debug import _processes as children
+from hookpoint.callbacks.debug import _processes
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
 
@@ -70,10 +70,10 @@ class StartProcOrThread(Callback):
     def on_setup(self) -> None:
         own = self.name or "StartProcOrThread"
         for child in self._given:
-            if children.was_started(child):
+            if _processes.was_started(child):
                 raise BadLoop(
                     text(
-                        f"{own}: {children.described(child)} was started before, and cannot be again.",
+                        f"{own}: {_processes.described(child)} was started before, and cannot be again.",
                         give="a function that makes a new one for each run: StartProcOrThread(lambda: Process(target=work))",
                     )
                 )
@@ -82,7 +82,7 @@ class StartProcOrThread(Callback):
         self._stop()
         self._said, self._next_look = [], 0.0
         for child in self._given if self._make is None else _several(self._make()):
-            children.start(child)
+            _processes.start(child)
             self._running.append(child)
 
     def on_train_iter_end(self, run: Run) -> None:
@@ -98,10 +98,10 @@ class StartProcOrThread(Callback):
     def _look(self, run: Run) -> None:
         self._next_look = monotonic() + LOOK_EVERY_SECONDS
         for child in self._running:
-            if children.has_died(child) and child not in self._said:
+            if _processes.has_died(child) and child not in self._said:
                 self._said.append(child)
-                line = f"{children.described(child)} has died with exit code {child.exitcode}"
-                run.put_event("process died", child=children.described(child), exitcode=child.exitcode)
+                line = f"{_processes.described(child)} has died with exit code {child.exitcode}"
+                run.put_event("process died", child=_processes.described(child), exitcode=child.exitcode)
                 if self.if_it_dies == "stop":
                     run.stop(f"{self.name or 'StartProcOrThread'}: {line}")
                 else:
@@ -111,11 +111,11 @@ class StartProcOrThread(Callback):
         running, self._running = self._running, []
         for child in reversed(running) if self.stop_at_last else ():
             try:
-                if not children.stop(child, self.stop_seconds):
+                if not _processes.stop(child, self.stop_seconds):
                     daemon = "" if getattr(child, "daemon", True) else "; the program ends when it does"
-                    logger.warning("%s cannot be stopped and goes on%s", children.described(child), daemon)
+                    logger.warning("%s cannot be stopped and goes on%s", _processes.described(child), daemon)
             except Exception as error:  # the others are to be stopped, too
-                logger.warning("%s could not be stopped: %s: %s", children.described(child), type(error).__name__, error)
+                logger.warning("%s could not be stopped: %s: %s", _processes.described(child), type(error).__name__, error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_running": [], "_said": []}
@@ -129,8 +129,8 @@ def _several(startable: Any) -> list[Any]:
     """Return what is to be started, commands made of lists of words, or refuse it."""
     several = list(startable) if isinstance(startable, Iterable) and not isinstance(startable, str) else [startable]
     if several and all(isinstance(one, str) for one in several) and not isinstance(startable, str):
-        return [children.Command(several)]
-    found = [children.Command(one) if isinstance(one, list | tuple) and _are_words(one) else one for one in several]
+        return [_processes.Command(several)]
+    found = [_processes.Command(one) if isinstance(one, list | tuple) and _are_words(one) else one for one in several]
     for one in found:
         if not _starts(one):
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.checkpoint.own_copy import own_copy
-from hookpoint.engine.data import _loader_state as loader_state
+from hookpoint.engine.data import _loader_state
 from hookpoint.engine.data._repartition import order_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
@@ -27,7 +27,7 @@ class KnownLoader:
         self.had_iterator = False
         self.is_made_anew = is_made_anew
         self._is_seeded_anew = False
-        self._first = self.begun = loader_state.read(loader)
+        self._first = self.begun = _loader_state.read(loader)
         self._seeds: list[int] | None = None
         self._was_used = False
         self._own_before: Any = None
@@ -36,23 +36,23 @@ class KnownLoader:
         """Put the loader where it stood when a checkpoint was made between its passes."""
         if not record["is_made_anew"]:
             self._seeds = record["seeds"]
-            loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
+            _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
             if not record["is_seeded_anew"]:
-                loader_state.put_generators(loader, record["now"])
+                _loader_state.put_generators(loader, record["now"])
             self._load(loader, record)
             self._own_before = record["own"]
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
         """Take note of where the loader stands before a pass."""
-        seeds, is_first = loader_state.seeds(loader), self._seeds is None
+        seeds, is_first = _loader_state.seeds(loader), self._seeds is None
         if self._was_used and self.trains and keeps_own_state(loader):  # not before: it might make an iterator for this
             self._own_before = loader.state_dict()
         self._was_used = True
         if not is_first:
             self.is_made_anew, self._is_seeded_anew = False, self._is_seeded_anew or seeds != self._seeds
         self._seeds = seeds
-        self.begun = loader_state.read(loader)
+        self.begun = _loader_state.read(loader)
         self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
     def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class KnownLoader:
         self._load(loader, record)
         self._keep_order(loader, record)
         # Counters as they are put back: a batch size that the script has changed since is no change of the run.
-        self.begun = {**record["begun"], "counters": loader_state.read(loader)["counters"]}
+        self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
@@ -80,11 +80,11 @@ class KnownLoader:
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
             # What has another seed after a pass than before it seeds itself: the script does not.
-            "is_seeded_anew": self._is_seeded_anew and loader_state.seeds(loader) == self._seeds,
+            "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
             "begun": self.begun,
-            "now": loader_state.read(loader),
+            "now": _loader_state.read(loader),
             "had_iterator": self.had_iterator,
             "ahead": batches_ahead(loader),
             "own_before": self._own_before,

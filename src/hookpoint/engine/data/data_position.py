@@ -27,8 +27,7 @@ from hookpoint.core.checkpoint.positions import Entered, read_over
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
-from hookpoint.engine.data import _loader_state as loader_state
-from hookpoint.engine.data import _stateful_loader as own_state
+from hookpoint.engine.data import _loader_state, _stateful_loader
 from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
 from hookpoint.engine.data._loader_record import (
     KnownLoader,
@@ -118,7 +117,7 @@ class TorchPositions:
         _tell_pass(loader, epoch, goes_on=True)
         self._last, _ = self._meet(loader, trains=True, adopts=False)
         if record is not None:
-            loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)  # a batch size may be one
+            _loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)  # a batch size may be one
         self._expected = expected = _facts_in(state)
         self._meet_facts(loader, in_epoch=True)
         if self._last is not None and record is not None:
@@ -131,7 +130,9 @@ class TorchPositions:
         if not has_index(loader) and (is_cut_anew or any(state.get("stream_start", ()))):
             entered = self._cut_stream_anew(loader, record, batches, state, begin, is_cut_anew=is_cut_anew)
         elif record is not None and record["own"] is not None and keeps_own_state(loader):
-            entered = Entered(own_state.rest_of_pass(loader, record["own"], record["own_before"], batches, begin), batches)
+            entered = Entered(
+                _stateful_loader.rest_of_pass(loader, record["own"], record["own_before"], batches, begin), batches
+            )
         elif state.get("rest") is not None:
             rest = state["rest"]
             entered = self._iterator_of_rest(loader, rest, batches, rest["rank"], rest["size"])
@@ -150,7 +151,7 @@ class TorchPositions:
             self.notes.append(f"the batch size is {has}, and was {had}: {rest}; {INEXACT}")
         if record is not None and record["ahead"] == batches_ahead(loader):
             # Drawn by others than the sampler too, they may stand elsewhere than it has left them.
-            loader_state.put_generators(loader, record["now"])
+            _loader_state.put_generators(loader, record["now"])
         return entered
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
@@ -204,7 +205,7 @@ class TorchPositions:
         done = -(-seen // size) if is_cut_anew else batches
         self._stream_start = (seen, done) if is_cut_anew else (state["stream_start"][0], state["stream_start"][1])
         if record is not None and record["own"] is not None and keeps_own_state(loader):
-            source = own_state.rest_of_pass(loader, record["own"], record["own_before"], batches, begin)
+            source = _stateful_loader.rest_of_pass(loader, record["own"], record["own_before"], batches, begin)
         else:
             begin()
             source = later_batches(loader, seen)
@@ -269,7 +270,7 @@ class TorchPositions:
             return iter(loader)
         known.begin(loader)
         if record is not None and record["own"] is not None and keeps_own_state(loader):
-            return own_state.next_pass(loader, record["own"], self._hold(loader))
+            return _stateful_loader.next_pass(loader, record["own"], self._hold(loader))
         if isinstance(loader, DataLoader) and known.had_iterator and not has_iterator(loader):
             self._warn_of_workers(loader, known.trains)
             return iterator_behind(loader, 0, self._hold(loader), None, had_iterator=True)
@@ -279,16 +280,16 @@ class TorchPositions:
         if self._begun:
             self._randomness.load_state_dict(self._begun)
         if record is not None:
-            loader_state.put_generators(loader, record["begun"])
-            loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)
+            _loader_state.put_generators(loader, record["begun"])
+            _loader_state.put_counters(loader, record["begun"], record["first"], in_pass=True)
 
     def _hold(self, loader: Any) -> Callable[[], None]:
         """Return what puts the generators back to where they stand now."""
-        found, own = self._randomness.state_dict(), loader_state.read(loader)
+        found, own = self._randomness.state_dict(), _loader_state.read(loader)
 
         def put_back() -> None:
             self._randomness.load_state_dict(found)
-            loader_state.put_generators(loader, own)
+            _loader_state.put_generators(loader, own)
 
         return put_back
 

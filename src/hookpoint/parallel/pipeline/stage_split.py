@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.parallel.shared.parts_by_name import CUT
 
-CUT: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.parallel.pipeline.stage_split import CUT
+
+CUT: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models that keep only the layers of their stage
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:

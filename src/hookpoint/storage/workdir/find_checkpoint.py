@@ -15,7 +15,7 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir import quarantine as aside
+from hookpoint.storage.workdir import quarantine
 from hookpoint.storage.workdir.catalog import places
 
 logger = logging.getLogger("hookpoint")
@@ -65,7 +65,7 @@ def newest_good(workdir: Path) -> Found | None:
             raise unreadable(path, error) from error
         else:
             for damaged_one in damaged:
-                aside.move_damaged(*damaged_one)
+                quarantine.move_damaged(*damaged_one)
             return found
     if damaged:
         problems = "\n".join(f"  {error}" for _, error in damaged)

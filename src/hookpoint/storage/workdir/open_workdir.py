@@ -15,8 +15,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir import best_links as named_copies
-from hookpoint.storage.workdir import quarantine as aside
+from hookpoint.storage.workdir import best_links, quarantine
 from hookpoint.storage.workdir.catalog import entries
 from hookpoint.storage.workdir.find_checkpoint import Found, find
 from hookpoint.storage.workdir.identity import compare, table
@@ -39,10 +38,10 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any], allow_wo
     if found is not None:
         _refuse_other_run(found, identity, allow_world_change)
     if found is None:
-        aside.move_run(workdir)
+        quarantine.move_run(workdir)
     elif resume not in ("auto", "must"):
         _make_way(workdir, found)
-    named_copies.heal(workdir, entries(workdir))
+    best_links.heal(workdir, entries(workdir))
     return None if found is None else Checkpoint(found.path, found.state)
 
 
@@ -84,8 +83,8 @@ def _make_way(workdir: Path, found: Found) -> None:
     """Move aside what the run that goes on from a given checkpoint would have made otherwise: all of it, or what came later."""
     own = checkpoints(workdir)
     if os.path.realpath(own) != os.path.realpath(found.path.parent):
-        aside.move_run(workdir)
+        quarantine.move_run(workdir)
         return
     same = [entry.place for entry in entries(workdir) if entry.manifest == found.manifest]
     place = Place.of(found.path.name) or (same[0] if same else Place(found.manifest.step, sys.maxsize))
-    aside.move_later(workdir, place, found.manifest.moment)
+    quarantine.move_later(workdir, place, found.manifest.moment)
