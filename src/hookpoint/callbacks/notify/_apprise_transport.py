@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+from hookpoint.callbacks.notify._messages import News
 from hookpoint.callbacks.notify._send_queue import SendFailed
 from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.errors import text
@@ -64,6 +65,19 @@ class UrlWay:
                     text(f"Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
                 )
         return services
+
+
+class NewsWay:
+    """Send news as they are; addresses are checked as those of UrlWay."""
+
+    def __init__(self, owner: str, urls: str | Sequence[str], timeout_seconds: float) -> None:
+        self._way = UrlWay(owner, urls, (), timeout_seconds)
+
+    def send(self, message: News) -> None:
+        self._way.tell(message.title, message.body, notify_type=message.tone)
+
+    def cancel(self) -> None:
+        self._way.cancel()
 
 
 def _refuse_in_the_clear(url: str) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.saver import named, positive
 from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks.notify._apprise_transport import NewsWay
 from hookpoint.callbacks.notify._messages import News, blame, command, news, tidy
 from hookpoint.callbacks.notify._send_queue import Outbox
-from hookpoint.callbacks.notify._transport import NewsWay
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, mode_of
