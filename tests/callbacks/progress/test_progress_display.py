@@ -31,7 +31,7 @@ PROGRAM = """
 import os, sys
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.callbacks._shared.progress_view import View
-from hookpoint.core import terminal
+from hookpoint.core.text import terminal
 display = choose_display(0.25, 30)
 """
 
