@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hookpoint.plots.curves import Subject
+from hookpoint.plots.figure_layout import Subject
 
 
 @dataclass

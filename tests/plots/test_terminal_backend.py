@@ -5,7 +5,7 @@ from math import nan
 
 import pytest
 
-from hookpoint.plots.curves import Wish, sheet_of
+from hookpoint.plots.figure_layout import Wish, sheet_of
 from hookpoint.plots.terminal_backend import Look, columns_of, lines_of
 
 SMALL = Look(width=40, rows=5, has_colours=False)

@@ -28,7 +28,7 @@ from hookpoint.storage.checkpoint.layout import (
 )
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.run_file import NAME as RUN_FILE
-from hookpoint.storage.workdir.catalog import OWN_TAGS
+from hookpoint.storage.workdir.retention import OWN_TAGS
 
 BY_SAVERS = frozenset({"model", "backup"})
 SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")

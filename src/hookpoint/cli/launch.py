@@ -37,7 +37,7 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
         raise Refusal(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
     # In its place, not below it: signals reach torchrun, which passes them on.
-    start = [sys.executable, "-m", "hookpoint.parallel.launch._launcher", "--nproc-per-node", _number(processes)]
+    start = [sys.executable, "-m", "hookpoint.parallel.launch.launcher", "--nproc-per-node", _number(processes)]
     os.execv(sys.executable, [*start, *arguments])
 
 

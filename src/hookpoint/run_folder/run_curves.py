@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hookpoint.core.log.best import Mode, mode_of
-from hookpoint.plots.curves import Subject, Wish, sheet_of
 from hookpoint.plots.figure import Sheet
+from hookpoint.plots.figure_layout import Subject, Wish, sheet_of
 from hookpoint.plots.panels import UnknownCurve
 from hookpoint.run_folder.formatting import duration, moment, shown
 from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder

@@ -33,9 +33,10 @@ from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, open_workdir
-from hookpoint.storage.workdir.catalog import entries, to_delete
+from hookpoint.storage.workdir.catalog import entries
 from hookpoint.storage.workdir.lock import WorkdirLock
 from hookpoint.storage.workdir.quarantine import move_damaged
+from hookpoint.storage.workdir.retention import to_delete
 
 logger = logging.getLogger("hookpoint")
 

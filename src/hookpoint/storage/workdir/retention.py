@@ -1,4 +1,4 @@
-"""Retention: which checkpoints stay. Rules only; whoever owns the files deletes what no rule keeps.
+"""Retention: which checkpoints are kept, and which may be deleted. The store deletes them.
 
 A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It remembers nothing between
 calls, so that a resumed run decides as the uninterrupted one would have.
@@ -7,11 +7,22 @@ calls, so that a resumed run decides as the uninterrupted one would have.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import BadRetention, text
+from hookpoint.core.schedule.moment import Moment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hookpoint.storage.checkpoint.manifest import Manifest
+    from hookpoint.storage.workdir.catalog import Entry
+
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are made to go on from, not to be kept
+ALWAYS_KEPT = 2  # or one, where a saver has a limit of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +98,38 @@ class KeepAny:
 
     def __repr__(self) -> str:
         return f"KeepAny({', '.join(map(repr, self.rules))})"
+
+
+def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
+    """Return the checkpoints that nobody wants any more, the oldest first.
+
+    One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays
+    for ever, and so does one without tags or without a manifest. The rules of the tags in `limits` count checkpoints with one
+    of our own tags too. The two newest to go on from are never deleted; where there are limits, the newest one is not.
+    """
+    good = [(entry, entry.manifest) for entry in found if entry.manifest is not None]
+    newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
+
+    def counts(manifest: Manifest, tag: str) -> bool:
+        return tag in manifest.tags or (tag in limits and not OWN_TAGS.isdisjoint(manifest.tags))
+
+    wanted = {
+        tag: {one.name for one in rule([_kept(entry.path, made, tag) for entry, made in good if counts(made, tag)])}
+        for tag, rule in rules.items()
+    }
+    within_limits = {name for tag in limits for name in wanted.get(tag, ())}
+
+    def may_go(name: str, tag: str) -> bool:
+        return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS and name not in within_limits
+
+    return [
+        entry
+        for entry, manifest in good
+        if entry not in newest and manifest.tags and all(may_go(entry.path.name, tag) for tag in manifest.tags)
+    ]
+
+
+def _kept(path: Path, manifest: Manifest, tag: str) -> Kept:
+    measured = manifest.measured.get(tag)
+    moment = manifest.moment if measured is None else Moment.of(measured)
+    return Kept(path.name, manifest.step, manifest.elapsed, moment)

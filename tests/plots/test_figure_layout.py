@@ -5,7 +5,7 @@ from math import inf, isnan, nan
 import pytest
 
 from hookpoint.plots._smoothing import smoothed
-from hookpoint.plots.curves import Wish, sheet_of
+from hookpoint.plots.figure_layout import Wish, sheet_of
 
 
 def sheet(*subjects, columns=1000, **wish):

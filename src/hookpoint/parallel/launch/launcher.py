@@ -1,6 +1,6 @@
 """The launcher: torchrun, with nothing that listens off loopback where all processes are on one machine.
 
-`hookpoint launch` runs it as `python -m hookpoint.parallel.launch._launcher`, with torchrun's options.
+`hookpoint launch` runs it as `python -m hookpoint.parallel.launch.launcher`, with torchrun's options.
 """
 
 from __future__ import annotations
