@@ -95,6 +95,7 @@ def test_weights_are_bitwise_those_of_a_bare_loop(optimizer, bf16, accumulate, c
         accumulate=accumulate,
         clip_grad_norm=clip,
         callbacks=callbacks,
+        device="cpu",
     )
     runner.fit(train, val, epochs=EPOCHS)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from hookpoint.core.callback.callback import Callback
@@ -50,7 +52,9 @@ class StrictSync(Callback):
     def _refuse_waits(self) -> None:
         if self._found is None and torch.cuda.is_available():
             self._found = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # which nobody can act on
+                torch.cuda.set_sync_debug_mode("error")
 
     def _allow_waits(self) -> None:
         if self._found is not None:

@@ -78,6 +78,7 @@ def test_what_was_forgotten_does_not_come():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_values_on_a_gpu_come_without_waiting():
     late = LateFloats()
     torch.cuda.set_sync_debug_mode("error")

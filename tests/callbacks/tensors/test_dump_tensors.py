@@ -37,7 +37,7 @@ def data(batches=4):
 def runner(workdir, *callbacks, **given):
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
-    given = {"workdir": workdir, "extra_callbacks": [], "monitors": [], **given}
+    given = {"workdir": workdir, "extra_callbacks": [], "monitors": [], "device": "cpu", **given}
     return Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), callbacks=callbacks, **given)
 
 
