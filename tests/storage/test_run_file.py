@@ -49,6 +49,21 @@ def test_no_folder_no_run(tmp_path):
     assert read_run_file(tmp_path / "nothing") is None
 
 
+@pytest.mark.parametrize("name", ["stat", "open", "read"])
+def test_earlier_starts_that_cannot_be_read_are_not_lost_silently(tmp_path, name, caplog):
+    RunFile(tmp_path).update({"status": "running", "started": "one"})
+
+    def broken(operation, proceed):
+        if operation.name == name and operation.path.endswith("/run.json"):
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+        return proceed()
+
+    with intercepted(broken):
+        RunFile(tmp_path).update({"status": "running", "started": "two"})
+    assert "run.json could not be read, so it forgets earlier starts of the run: [Errno 5]" in caplog.text
+    assert read_run_file(tmp_path)["started"] == "two"
+
+
 @pytest.mark.parametrize("fails_at", range(6))
 def test_it_is_there_whole_or_as_it_was(tmp_path, fails_at):
     RunFile(tmp_path).update({"status": "running", "started": "one"})

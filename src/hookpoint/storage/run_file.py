@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.fs_calls import perform
+
+logger = logging.getLogger("hookpoint")
 
 NAME = "run.json"
 FORMAT = 1
@@ -50,7 +53,11 @@ class RunFile:
         disk.sync_folder(self._path.parent)
 
     def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        earlier = read_run_file(self._path.parent) or {}
+        try:
+            earlier = _read(self._path) or {}
+        except OSError as error:
+            logger.warning("%s could not be read, so it forgets earlier starts of the run: %s", self._path, error)
+            earlier = {}
         resumed = _list(earlier.get("resumed"))
         made = {"format": FORMAT, **facts, "resumed": resumed}
         if isinstance(earlier.get("started"), str):
@@ -65,13 +72,19 @@ def _list(found: Any) -> list[Any]:
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what run.json in a workdir says, or None where there is none of ours."""
-    path = Path(workdir) / NAME
     try:
-        found = disk.status(path, follow=True)
-        if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would wait for ever
-            return None
+        return _read(Path(workdir) / NAME)
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    found = disk.status(path, follow=True)
+    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would wait for ever
+        return None
+    try:
         facts = json.loads(disk.read(path))
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     is_ours = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
     return facts if is_ours else None
