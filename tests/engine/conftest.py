@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import multiprocessing
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from hookpoint.engine.data.rng import rng_kept
 from hookpoint.engine.runner import Runner
@@ -82,3 +85,13 @@ def noise():
 def distance():
     """A metric: how far outputs are from their targets."""
     return lambda outputs, targets: (outputs - targets).abs().mean()
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left():
+    """End the workers of loaders that a test leaves behind: collected as garbage, each waits five seconds for them."""
+    yield
+    if multiprocessing.active_children():
+        for one in gc.get_objects():
+            if isinstance(one, _MultiProcessingDataLoaderIter):
+                one._shutdown_workers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def loader_of(dataset, callback, **options):
     return HookedLoader(dataset, 4, callbacks=[callback], settings=SETTINGS, **options)
 
 
+@contextmanager
+def workers_ended(loader):
+    """End workers that stay: those of a loader that is garbage are waited for, five seconds each."""
+    try:
+        yield
+    finally:
+        if loader._iterator is not None:
+            loader._iterator._shutdown_workers()
+
+
 def train(workdir, gone_at=None, *, every=1, **options):
     """Train; return all that there is at the end."""
     torch.manual_seed(3)
@@ -80,7 +91,8 @@ def train(workdir, gone_at=None, *, every=1, **options):
         if gone_at is not None and run.iteration >= gone_at:
             raise Gone
 
-    run = runner.fit(loader, epochs=3)
+    with workers_ended(loader):
+        run = runner.fit(loader, epochs=3)
     return [one.tolist() for one in model.parameters()], dict(run.metrics), dict(loader.settings), torch.rand(1).item()
 
 
@@ -173,7 +185,8 @@ def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, p
             if run.step == gone_at:
                 raise Gone
 
-        run = runner.fit(**{**arguments, "epochs": 2})
+        with workers_ended(arguments["train"]):
+            run = runner.fit(**{**arguments, "epochs": 2})
         weights = [one.tolist() for one in runner.model.parameters()]
         return run.step, weights, dict(run.metrics), dict(arguments["train"].settings), torch.rand(1).item()
 

@@ -122,6 +122,7 @@ class Leaves(Callback):
             raise Gone
 
 
+@pytest.mark.slow
 def test_digits_cut_off_ends_with_the_same_weights(here):
     train = here("digits.py", as_main=False)["train"]
     train("whole", epochs=2)

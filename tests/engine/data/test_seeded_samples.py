@@ -132,6 +132,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_see_the_epoch_too(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)

@@ -102,6 +102,7 @@ class Pass:
         self._batches_seen = 0
         self._retries = 0
         self._again: Any = END
+        self._source: Iterator[Any] = iter(())
 
     def advance(self) -> Any:
         """End the iteration that is running, begin the next one, and return its batch."""
@@ -173,6 +174,7 @@ class Pass:
                 loop.agree_now("the end of a training pass")
                 self._check_losses(complete)
         finally:
+            self._source = iter(())
             loop.logbook.close_page()
             loop.passes.remove(self)
             if not loop.passes and not self._aside:
@@ -200,6 +202,7 @@ class Pass:
     def drop(self) -> None:
         """Forget the pass without its end points: an exception has cut it off."""
         self.is_open, self._is_done, self._in_iteration = False, True, False
+        self._source = iter(())  # now, not when a traceback goes: a loader's workers end at once
         self.now.clear()
         self._loop.leaving.leave(self, has_failed=True)
 
@@ -261,7 +264,6 @@ class Pass:
         self._resolve_calls()
         loop.hooks.fire(f"on_{self.mode}_epoch_begin", run)
         loop.close_passes_above(self)
-        self._source: Iterator[Any]
         if not self._is_train:
             self._source = iter(self._loader) if self._aside else loop.positions.visit(self._loader)
         elif resuming.is_under_way:
