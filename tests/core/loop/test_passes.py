@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import weakref
+from contextlib import nullcontext
+
 import pytest
 
 from hookpoint import Callback, LambdaCallback
@@ -266,3 +269,26 @@ def test_prediction_may_go_on_beside_validation():
         for _ in run.batches("a", mode="val"):
             assert list(run.batches("xy", mode="pred")) == ["x", "y"]
             assert run.batch == "a"
+
+
+class Numbers:
+    """A loader that tells whether its iterator is still there."""
+
+    def __iter__(self):
+        iterator = (number for number in range(3))
+        self.iterator = weakref.ref(iterator)
+        return iterator
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_iterator_goes_with_its_pass_whoever_holds_the_traceback(fails):
+    loader = Numbers()
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext() as caught, Loop([]) as run:
+        batches = run.batches(loader)
+        for _ in batches:
+            assert loader.iterator() is not None
+            if fails:
+                raise ZeroDivisionError
+    assert loader.iterator() is None
+    assert batches is not None
+    assert (caught is not None) == fails
