@@ -121,7 +121,7 @@ def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked):
     (command,) = callback._given
 
     def look(run, batch):
-        until((tmp_path / "it ran").exists)
+        until(lambda: (tmp_path / "it ran").exists() and (tmp_path / "it ran").read_text())
         assert command.is_alive()
         assert blocked(command._process.pid)
 

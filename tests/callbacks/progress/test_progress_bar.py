@@ -164,8 +164,10 @@ with Loop([bar]) as run:
     assert shown.returncode == -2
     assert shown.cursor_is_shown
     assert shown.lines[0] == "ready"
-    assert shown.lines[1].startswith("epoch 1/3  ")
-    assert shown.lines[2] == "Traceback (most recent call last):"
+    # The second one may come while an iterator is deleted: Python reports that in lines of its own, above the bar.
+    bar = next(number for number, line in enumerate(shown.lines) if line.startswith("epoch 1/3  "))
+    assert bar == 1 or (signals == 2 and shown.lines[1].startswith("Exception ignored in"))
+    assert shown.lines[bar + 1] == "Traceback (most recent call last):"
     assert "KeyboardInterrupt" in shown.lines[-4:]  # a note follows if the second one met a callback
 
 
