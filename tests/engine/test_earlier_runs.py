@@ -44,14 +44,12 @@ def resumed(case, workdir, epochs):
     return found[case](workdir, epochs)
 
 
-def check(result, expected, made_with):
+def check(result, expected):
     assert result["seen"] == expected["seen"]
     assert result["clocks"] == expected["clocks"]
-    if made_with == {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}:
-        assert result["weights"] == expected["weights"]
-    else:
-        for name, bits in expected["weights"].items():
-            assert floats(result["weights"][name]) == pytest.approx(floats(bits), rel=1e-4, abs=1e-6)
+    assert result["weights"].keys() == expected["weights"].keys()
+    for name, bits in expected["weights"].items():  # the last bits depend on the make of the CPU, also with the same torch
+        assert floats(result["weights"][name]) == pytest.approx(floats(bits), rel=1e-5, abs=1e-7)
 
 
 def floats(bits):
@@ -63,7 +61,7 @@ def floats(bits):
 @pytest.mark.parametrize("case", CASES)
 def test_the_rest_is_what_it_would_have_been(case, until, earlier):
     workdir, expected = earlier(case)
-    check(resumed(case, workdir, expected[until]["epochs"]), expected[until], expected["made_with"])
+    check(resumed(case, workdir, expected[until]["epochs"]), expected[until])
 
 
 @pytest.mark.parametrize("until", ["epoch_end", "run_end"])
