@@ -22,6 +22,7 @@ from rounds import Effort, Group, Sample, Spread, Timing
 
 from hookpoint import Callback, Every, Hooks, LambdaCallback, Run, guard, on
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.loop.services import machine_of
 
 THOROUGH = Effort(rounds=1000, nanoseconds=400_000, interpreters=60)
 QUICK = Effort(rounds=15, nanoseconds=150_000, interpreters=3)
@@ -140,7 +141,8 @@ def of_unheard(effort: Effort) -> Group:
     hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
     with iteration() as run:
         group.add(EMPTY, "empty.on_iter_end(run)", empty=Empty(), run=run)
-        group.add("in the loop", "if one._end is not None: one._end(run)", one=run._loop.passes[-1], run=run)  # as Pass does
+        one = machine_of(run).scopes.passes[-1]
+        group.add("in the loop", "if one.end is not None: one.end(run)", one=one, run=run)  # as Machine does
         group.add("hooks.fire(name, run)", "hooks.fire('on_iter_end', run)", hooks=hooks, run=run)
         group.add("run.fire(name)", "run.fire('on_iter_end')", run=run)
         return group.measure(effort)

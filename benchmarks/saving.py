@@ -25,6 +25,7 @@ from torch import nn
 
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
+from hookpoint.core.loop.services import machine_of
 
 MILLISECOND = 1e6
 LIMIT = 1.5
@@ -127,7 +128,7 @@ class Hookpoint:
         taken = time.perf_counter_ns() - began
         self._wait()
         began = time.perf_counter_ns()
-        self._run._loop.saving.at_boundary()  # what the end of a later step finds out about it
+        machine_of(self._run).saving.at_boundary()  # what the end of a later step finds out about it
         return taken + time.perf_counter_ns() - began
 
     def _wait(self) -> None:

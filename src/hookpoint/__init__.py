@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hookpoint.core import errors as errors
     from hookpoint.core.callback.callback import Callback as Callback
     from hookpoint.core.callback.callback_factory import CallbackFactory as CallbackFactory
-    from hookpoint.core.callback.current import current_run as current_run
     from hookpoint.core.callback.current import log as log
     from hookpoint.core.callback.lambda_callback import LambdaCallback as LambdaCallback
     from hookpoint.core.callback.main_callback import MainCallBack as MainCallBack
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from hookpoint.core.points import Point as Point
     from hookpoint.core.points import declare as declare
     from hookpoint.core.points import points as points
+    from hookpoint.core.run.current_run import current_run as current_run
     from hookpoint.core.run.hyper import HyperParam as HyperParam
     from hookpoint.core.run.hyper import ObjAttrParam as ObjAttrParam
     from hookpoint.core.run.run import Run as Run

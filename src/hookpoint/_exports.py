@@ -50,7 +50,7 @@ HOOKPOINT = {
     "TensorParallel": "parallel.tensor.tensor_parallel",
     "When": "core.schedule.when",
     "callbacks": "callbacks",
-    "current_run": "core.callback.current",
+    "current_run": "core.run.current_run",
     "declare": "core.points",
     "errors": "core.errors",
     "guard": "core.guard.guard",

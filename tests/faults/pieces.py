@@ -14,6 +14,7 @@ from typing import Any
 import subject
 
 from hookpoint import Callback, StopRun
+from hookpoint.core.loop.services import machine_of
 from hookpoint.storage.checkpoint.checkpoint_folder import write_checkpoint
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
@@ -47,7 +48,7 @@ def beginning(variant: subject.Variant) -> dict[str, Any]:
 
     class Takes(Callback):
         def on_run_begin(self, run: Any) -> None:
-            taken.append(run._loop.saving.state())
+            taken.append(machine_of(run).saving.state())
             raise StopRun
 
     with tempfile.TemporaryDirectory() as folder:

@@ -12,8 +12,8 @@ import click
 from hookpoint.cli.output import note, put, wants_colour
 from hookpoint.cli.run_argument import RunType
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.figure import Sheet
-from hookpoint.plots.figure_layout import Wish, X
+from hookpoint.plots.figure import Sheet, X
+from hookpoint.plots.figure_layout import Wish
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
 from hookpoint.run_folder.run_curves import sheet_of_runs

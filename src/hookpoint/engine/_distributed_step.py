@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 
+from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.team.checked_team import Talk, caller
+from hookpoint.core.run.run import now_of
+from hookpoint.core.team.checked_team import CheckedTeam
 from hookpoint.engine._checks import overrides
 from hookpoint.engine._device import place_model
 from hookpoint.engine._forward import Forward
@@ -176,7 +178,7 @@ class Shared:
             self._is_apart = not steps.steps_now(run)
             with waiting_in("a step"), self.strategy.accumulating() if self._is_apart else nullcontext():
                 step(run)
-            if self._loose is not None and run._now.asked and steps.begins_window():
+            if self._loose is not None and now_of(run).asked and steps.begins_window():
                 self._loose.drop_batch()
 
         return shared
@@ -189,7 +191,7 @@ class Shared:
 
     def part(self, loader: Any) -> Any:
         """Return this process's part of data to evaluate on; all of it, where a callback that others have not evaluates."""
-        call = caller()
+        call = CURRENT_CALL.get()
         if call is not None and call.entry.ranks != "all":
             self._refuse_few(call)
             self._is_even = True
@@ -232,11 +234,11 @@ class Shared:
 
     def _weigh(self, run: Run, steps: Steps, lengths: list[int]) -> None:
         """Let a batch that has come again count for nothing, and those of the others for more: their mean is taken of all."""
-        batch, mine = run._now.batch_idx, lengths[run.team.data_rank]
+        batch, mine = now_of(run).batch_idx, lengths[run.team.data_rank]
         many = sum(batch < length for length in lengths)
         steps.weigh(len(lengths) / many if batch < mine else 0)
         if batch >= mine:
-            run._now.samples = 0
+            now_of(run).samples = 0
 
     def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
         """Raise BadLoop where a batch that comes again could not be left out of what is computed."""
@@ -271,7 +273,7 @@ class Shared:
         return found
 
     def _from_chief(self, drawn: Any) -> Any:
-        assert isinstance(self._team, Talk)
+        assert isinstance(self._team, CheckedTeam)
         return self._team.broadcast(drawn, what="the order of the data", counts=False)
 
 

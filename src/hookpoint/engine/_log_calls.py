@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.callback.current import current_run, log
+from hookpoint.core.callback.current import log
+from hookpoint.core.run.current_run import current_run
 
 LOGGING = (log, current_run)
 NAMES = {one.__name__ for one in LOGGING}

@@ -10,7 +10,8 @@ import torch
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.run.run import Run
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run, now_of
 
 
 class MetricSet(Callback):
@@ -83,10 +84,10 @@ class MetricSet(Callback):
                 run.log(name, function(run.outputs, targets))
             for metric in self._objects[mode].values():
                 metric.update(run.outputs, targets)
-        self._samples[mode] += run._now.samples
+        self._samples[mode] += now_of(run).samples
 
     def _compute(self, mode: str, run: Run) -> None:
-        is_shared = run._loop.passes[-1].is_shared
+        is_shared = machine_of(run).scopes.passes[-1].is_shared
         for name, metric in self._objects[mode].items():
             run.log(name, self._over_all(metric, mode, run) if is_shared else metric.compute())
 

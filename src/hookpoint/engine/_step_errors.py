@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from hookpoint.core.errors import StopRun
-from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.run.iteration import Iteration
-from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, now_of, set_payload
+from hookpoint.core.run_view import Dispatch
 from hookpoint.engine.data.as_loader import described
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
     """Run a forward outside of training; say whether the batch counts: whether nobody had it skipped or retried."""
-    now = run._now
+    now = now_of(run)
     try:
         forward(run)
     except Exception as error:
@@ -28,9 +28,9 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
     handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
     if handle is None:
         return False
-    run._payload = {"error": error}
+    set_payload(run, {"error": error})
     try:
         handle(run)
     finally:
-        run._payload = {}  # an error keeps its frames, and they keep the memory that a retry may need
+        set_payload(run, {})  # an error keeps its frames, and they keep the memory that a retry may need
     return now.is_off

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 
 
@@ -46,7 +47,7 @@ class StrictSync(Callback):
         self._allow_waits()
 
     def _go_on(self, run: Run) -> None:
-        if any(one.mode == "train" and one.is_open for one in run._loop.passes):
+        if any(one.mode == "train" and one.is_open for one in machine_of(run).scopes.passes):
             self._refuse_waits()
 
     def _refuse_waits(self) -> None:

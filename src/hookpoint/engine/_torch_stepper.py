@@ -10,10 +10,12 @@ from typing import Any, Literal
 import torch
 
 from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run.run import Run, set_now
+from hookpoint.core.run.run import Run, now_of, set_now
+from hookpoint.core.run_view import Dispatch
+from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.engine._distributed_step import ALONE, Sharing
 from hookpoint.engine._forward import Forward
 from hookpoint.engine._step_errors import is_computed
@@ -63,6 +65,7 @@ class TorchStepper:
         self._step_begin: Dispatch | None = hooks.dispatch("on_step_begin", mode="train")
         self._step_end: Dispatch | None = hooks.dispatch("on_step_end", mode="train")
         self._counts_steps = False
+        self._clocks: Clocks
         self._in_window = 0
         self._left_out = False
         self._values_read: dict[int, int] = {}
@@ -72,8 +75,8 @@ class TorchStepper:
 
         A hook costs more than the count itself. With fp16 the hooks stay: the scaler alone knows which steps it leaves out.
         """
-        watch = run._loop.step_hooks
-        if watch.count and self._scaler is None:
+        watch, self._clocks = machine_of(run).steps, machine_of(run).clocks
+        if watch.are_reported and self._scaler is None:
             watch.remove()
             self._counts_steps = True
 
@@ -92,8 +95,10 @@ class TorchStepper:
         return autocast
 
     def backward(self, run: Run) -> None:
+        self._compute_gradients(run, now_of(run))
+
+    def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self.backward_was_called = True
-        now = run._now
         if self._in_window == 0 or self._in_window >= self._accumulate:  # the second where someone else has stepped
             clear_gradients(run.optimizer)
             self._in_window = 0
@@ -112,11 +117,14 @@ class TorchStepper:
 
     def backward_and_step(self, run: Run) -> None:
         """What a MainCallback's on_iter_backward does by default."""
-        self.backward(run)
-        self.step(run)
+        now = now_of(run)
+        self._compute_gradients(run, now)
+        self._step_if_due(run, now)
 
     def step(self, run: Run) -> None:
-        now = run._now
+        self._step_if_due(run, now_of(run))
+
+    def _step_if_due(self, run: Run, now: Iteration) -> None:
         if now.asked and not self._still_steps(run, now):
             return
         if self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
@@ -153,9 +161,9 @@ class TorchStepper:
 
     def evaluate(self, run: Run, forward: Dispatch | None) -> None:
         """Compute a batch of a validation pass in the precision of the run, and log its loss where it has one."""
-        now = run._now
+        now = now_of(run)
         if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
-            run._logbook.log("loss", now.loss, now.samples)
+            machine_of(run).logbook.log("loss", now.loss, now.samples)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return what a checkpoint keeps: the scale of fp16, and how far a window and the plateau schedulers are."""
@@ -181,13 +189,21 @@ class TorchStepper:
         self._in_window = 0
         return True
 
-    def was_passed_over(self, steps: int) -> bool:
-        """Say whether an on_iter_backward of one's own, in which so many steps were made, made a step itself."""
-        return not self.backward_was_called or self._in_window >= self._accumulate or (self._in_window > 0 and steps > 0)
+    def refuse_own_step(self, steps: int) -> None:
+        """Refuse an overridden on_iter_backward, in which so many steps were made, if it made one of them itself."""
+        in_window, most = self._in_window, self._accumulate
+        if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
+            raise BadLoop(
+                text(
+                    "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
+                    " lr_scheduler_on='step'.",
+                    call="run.backward() and run.optimizer_step() in it",
+                )
+            )
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss in the precision that is set."""
-        now, mode = run._now, run.mode
+        now, mode = now_of(run), run.mode
         now.outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
         if mode != "pred":
             now.loss = self._forward.loss(now.outputs, now.targets, is_needed=mode == "train")
@@ -235,23 +251,24 @@ class TorchStepper:
         if self._counts_steps:
             if self._step_begin is not None:
                 self._step_begin(run)
-                if run._now.asked and not wants(run._now, "step"):
-                    self._drop_window(run, run._now)
+                now = now_of(run)
+                if now.asked and not wants(now, "step"):
+                    self._drop_window(run, now)
                     return
             optimizer.step()
-            run._clocks.step += 1
+            self._clocks.count_step()
             if self._step_end is not None:
                 self._step_end(run)
         else:
-            steps = run._clocks.step
+            steps = run.step
             if scaler is None:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
                 scaler.update()
-                if run._loop.step_hooks.count and run._clocks.step == steps:
+                if machine_of(run).steps.are_reported and run.step == steps:
                     return  # gradients overflowed, and the scaler left the step out
-            self._refuse_late_skip(run._now)
+            self._refuse_late_skip(now_of(run))
         if self._after_step is not None:
             self._after_step(run)
 
@@ -284,7 +301,7 @@ class TorchStepper:
     def is_last(run: Run) -> bool:
         """Say whether this is the last batch of its pass, where the loader knows how many it has."""
         progress = run.progress
-        return progress is not None and progress.total is not None and run._now.batch_idx + 1 >= progress.total
+        return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
 
 
 def wants(now: Iteration, part: str) -> bool:

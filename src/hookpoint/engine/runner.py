@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -17,10 +18,13 @@ from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import BadLoop, OutsideRun, text
-from hookpoint.core.hooks.dispatch import Dispatch
+from hookpoint.core.loop.batches import batches_over
+from hookpoint.core.loop.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
-from hookpoint.core.run.run import Run
+from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run, now_of, set_stepper
+from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine._checks import check_counts, check_schedule, overrides, refuse_several
@@ -113,15 +117,23 @@ class Runner:
         self._metrics = dict(metrics or {})
         self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
-        self._loop_options = {
-            "workdir": workdir,
-            "name": name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
-            "log_every": log_every,
-            "max_retries": max_retries,
-            "samples": samples,
-            "on_nonfinite": on_nonfinite,
-            "config": config,
-            "resume": resume,
+        self._options = LoopOptions(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            lr_scheduler=lr_scheduler,
+            device=self.device,
+            workdir=workdir,
+            name=name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
+            log_every=log_every,
+            max_retries=max_retries,
+            samples=samples,
+            on_nonfinite=on_nonfinite,
+            config=config,
+            resume=resume,
+            floats=device_floats,
+            prepare=partial(move, device=self.device) if self.device.type != "cpu" else None,
+            **self._sharing.loop_options,
             **kept_in(
                 workdir,
                 model,
@@ -132,7 +144,7 @@ class Runner:
                 precision=precision,
                 accumulate=accumulate,
             ),
-        }
+        )
         self._state = dict(state or {})
         self._run: Run | None = None
         self._has_weights = False  # those that `resume` means, or those of a fit
@@ -190,7 +202,7 @@ class Runner:
             if not overrides(run.hooks.main, "on_iter_backward"):
                 refuse_several(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
-            schedule.start(run._clocks)
+            schedule.start(machine_of(run).clocks)
 
         state = {**self._state, "fit/validation": schedule, **self._sharing.state, **settings_of(train, val)}
         passed = {
@@ -209,18 +221,19 @@ class Runner:
             training(self.model),
             deterministic_algorithms(self._deterministic),
         ):
+            machine = machine_of(run)
             if max_steps is not None and run.step >= max_steps:
-                run.stop(f"max_steps={max_steps} is reached", alike=True)
+                run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
-                if not run._loop.cut_short or not (is_over or run._verdicts.stop):
+                if not machine.scopes.cut_short or not (is_over or machine.verdicts.stop):
                     if val is not None and schedule.take(run, "epoch"):
-                        evaluate(run, val)
+                        evaluate(machine, val)
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
-                    run.stop(f"max_steps={max_steps} is reached", alike=True)
+                    run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
         return run
 
     def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
@@ -233,7 +246,7 @@ class Runner:
         if self._run is not None:
             return _floats(self._run.evaluate(loader))
         with self._running() as run:
-            return _floats(evaluate(run, loader))
+            return _floats(evaluate(machine_of(run), loader))
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
@@ -248,7 +261,7 @@ class Runner:
     def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
         with nullcontext(self._run) if self._run is not None else self._running() as run:
             forward = self._dispatched(run, "on_pred_forward", "pred")
-            batches = run._loop.batches(loader, "pred", aside=True)
+            batches = batches_over(machine_of(run), loader, "pred", is_aside=True)
             while True:
                 with left_on_error(batches), evaluating(self.model):
                     if next(batches, END) is END:
@@ -258,40 +271,41 @@ class Runner:
                     try:
                         yield run.outputs
                     except GeneratorExit:  # whoever wants no more of them has not failed
-                        batches._pass.close(complete=False)
+                        batches.close()
                         return
 
     # One epoch, one iteration
 
     def _train_epoch(self, run: Run, train: Iterable[Any], max_steps: int | None) -> None:
         self._sharing.begin_epoch(train, run.epoch)
-        batches, first_step = run.batches(train), run.step + 1
+        machine, first_step = machine_of(run), run.step + 1
+        batches = batches_over(machine, train, "train")
         train_step = self._sharing.around(self._train_step, self._stepper)
         for batch in batches:
             del batch  # the run has it, and lets go of it when the iteration ends
             train_step(run)
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
-                    run.stop_epoch(alike=True)
+                    run.stop_epoch(same_on_all_ranks=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
-                    run.stop(f"max_steps={max_steps} is reached", alike=True)
-        if not batches._pass._batches_seen and not run._verdicts.asked:
+                    run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
+        if not (batches.one.batches_seen or machine.verdicts.asked):
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
         self._loss_is_finite = math.isfinite(loss)
-        has_warned = getattr(run._logbook.loss_check, "has_warned", False)
+        has_warned = getattr(machine.logbook.loss_check, "has_warned", False)
         if was_finite and not self._loss_is_finite and run.is_chief and not has_warned:
             logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
 
     def _train_step(self, run: Run) -> None:
-        now = run._now
+        now = now_of(run)
         try:
             self._forward(run)
             if now.loss is None:
                 raise BadLoop(text("the forward left no loss.", set="run.loss in on_iter_forward"))
-            run._logbook.log("loss", now.loss, now.samples)
+            self._logbook.log("loss", now.loss, now.samples)
             self._backward(run)
         except Exception as error:
             if not (recovered(run, now, error) and self._stepper.forget_attempt(run, now)):
@@ -312,7 +326,7 @@ class Runner:
                 begin(run)
             elif not self._has_weights:
                 parts = {**self._state, "model": unwrapped(self.model), "criterion": self.criterion}
-                load_evaluated_weights(run, parts, self._loop_options["workdir"], self._loop_options["resume"])
+                load_evaluated_weights(run, parts, self._options.workdir, self._options.resume)
 
         try:
             with self._make_loop(inside, begin=prepare, run_points=begin is not None, **given) as run:
@@ -327,20 +341,9 @@ class Runner:
         mains = [self._main] if self._main is not None else []
         # What is inside is a validation in the middle of epochs: whoever is triggered at the same step looks at what it found.
         callbacks = [*self._internal, *mains, *inside, *self._callbacks]
-        options = {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "criterion": self.criterion,
-            "lr_scheduler": self.lr_scheduler,
-            "device": self.device,
-            "floats": device_floats,
-            "prepare": partial(move, device=self.device) if self.device.type != "cpu" else None,
-            **self._sharing.loop_options,
-            **self._loop_options,
-            **given,
-        }
-        loop = Loop(callbacks, **options)
-        return loop if loop.hooks.main is not None else Loop([MainCallback(), *callbacks], **options)
+        options = replace(self._options, **given)
+        loop = Loop(callbacks, options)
+        return loop if loop.hooks.main is not None else Loop([MainCallback(), *callbacks], options)
 
     def _prepare(self, run: Run) -> None:
         hooks = run.hooks
@@ -350,7 +353,8 @@ class Runner:
         self._stepper = TorchStepper(
             forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
         )
-        run._stepper = self._stepper
+        set_stepper(run, self._stepper)
+        self._logbook = machine_of(run).logbook
         self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
         if overrides(hooks.main, "on_train_forward", "on_iter_forward"):
             self._forward = self._dispatched(run, "on_train_forward", "train")
@@ -370,21 +374,14 @@ class Runner:
         """Run an overridden on_iter_backward for the first time, and see that it leaves the step to the runner."""
         steps = run.step
         backward(run)
-        if self._stepper.was_passed_over(run.step - steps):
-            raise BadLoop(
-                text(
-                    "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
-                    " lr_scheduler_on='step'.",
-                    call="run.backward() and run.optimizer_step() in it",
-                )
-            )
+        self._stepper.refuse_own_step(run.step - steps)
         self._backward = backward
 
     def _validation(self, val: Iterable[Any], schedule: Armed) -> Callable[[Run], None]:
         @on("on_iter_end")
         def validation(run: Run) -> None:
             if run.mode == "train" and schedule.take(run, "iter"):
-                evaluate(run, val)
+                evaluate(machine_of(run), val)
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.plots.figure_layout import Series, X
+    from hookpoint.plots.figure import Series, X
 
 Axis = Callable[["Series"], Sequence[float]]
 

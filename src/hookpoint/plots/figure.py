@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
+X = Literal["step", "epoch", "time"]
 LEAST = 1e-300  # below it, differences are no numbers any more
+
+
+class Series(Protocol):
+    """The values of one metric. `at` is "step", "epoch" or "value", as in scalars.jsonl."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def steps(self) -> Sequence[int]: ...
+    @property
+    def epochs(self) -> Sequence[int]: ...
+    @property
+    def times(self) -> Sequence[float]: ...
+    @property
+    def values(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,37 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite, nan
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, Best, Curve, Panel, Sheet
+from hookpoint.plots.figure import LEAST, Best, Curve, Panel, Series, Sheet, X
 from hookpoint.plots.panels import Group, chosen, is_learning_rate, is_validation
 
-X = Literal["step", "epoch", "time"]
 Mode = Literal["min", "max"]
 DECADE = 10.0
 _PREFERENCE = {"epoch": 2, "value": 1}  # among series of a metric that are equally long
 MOST = 1e300  # beyond it, differences are no numbers any more
 MARKS = 64  # so many places of values that are not finite are marked; more would hide the curve
-
-
-class Series(Protocol):
-    """The values of one metric. `at` is "step", "epoch" or "value", as in scalars.jsonl."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def at(self) -> str: ...
-    @property
-    def steps(self) -> Sequence[int]: ...
-    @property
-    def epochs(self) -> Sequence[int]: ...
-    @property
-    def times(self) -> Sequence[float]: ...
-    @property
-    def values(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
+from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team
 from hookpoint.presets._defaults import with_defaults
@@ -67,8 +68,7 @@ class Loop(core.Loop):
         wait_seconds: float = 600.0,
     ) -> None:
         kept = _kept_in(workdir, model, optimizer, allow_world_change)
-        super().__init__(
-            with_defaults(callbacks, extra_callbacks, monitors),
+        options = LoopOptions(
             model=model,
             optimizer=optimizer,
             criterion=criterion,
@@ -87,6 +87,7 @@ class Loop(core.Loop):
             team=partial(_team, wait_seconds),
             **{**kept, "store": kept.get("store") if store is None else store},
         )
+        super().__init__(with_defaults(callbacks, extra_callbacks, monitors), options)
 
 
 def _team(seconds: float) -> Team:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hookpoint.plots.figure_layout import Wish, X
+from hookpoint.plots.figure import X
+from hookpoint.plots.figure_layout import Wish
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
 from hookpoint.run_folder.find_run import the_run
 from hookpoint.run_folder.run_curves import sheet_of_runs

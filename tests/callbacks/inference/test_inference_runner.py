@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookpoint import Callback, CallbackPipeline, Every, LambdaCallback, Loop, MainCallback, Runner, StopRun
 from hookpoint.callbacks import ClassificationError, EarlyStopping, InferenceRunner, MinSaver, ScalarStats
 from hookpoint.core.errors import BadLoop, CompileError, MissingMetric, MissingOutput, UnknownMetric
+from hookpoint.core.loop.services import machine_of
 
 BARE = {"extra_callbacks": [], "monitors": []}
 CLASSES = 6
@@ -379,7 +380,7 @@ class Fails(Callback):
         self._fail("on_val_epoch_end")
 
     def on_train_iter_end(self, run):
-        self.states.append((run.mode, run.model.training, torch.is_grad_enabled(), len(run._loop.passes)))
+        self.states.append((run.mode, run.model.training, torch.is_grad_enabled(), len(machine_of(run).scopes.passes)))
 
     def _fail(self, point):
         if point == self.point:

@@ -87,7 +87,7 @@ def test_the_checks_above_can_fail():
 def test_what_the_model_logs_is_dropped():
     with Loop(extra_callbacks=[], monitors=[]) as run:
         ModelGraph.of(Net(), (torch.rand(2, 1, 5, 5),))
-        assert hookpoint.core.callback.current.current_run() is run
+        assert hookpoint.current_run() is run
     assert "seen" not in run.metrics
 
 

@@ -45,7 +45,7 @@ class Takes(Callback):
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("hookpoint.core.hooks.dispatch.perf_counter", clock)
-    monkeypatch.setattr("hookpoint.core.loop.passes.perf_counter", clock)
+    monkeypatch.setattr("hookpoint.core.loop.machine.perf_counter", clock)
     return clock
 
 

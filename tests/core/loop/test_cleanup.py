@@ -5,7 +5,7 @@ import pytest
 import hookpoint
 from hookpoint import Callback, Every
 from hookpoint.callbacks import ModelSaver
-from hookpoint.core.loop._cleanup import Leaving
+from hookpoint.core.loop._cleanup import Cleanup
 from hookpoint.core.loop.loop import Loop
 
 
@@ -24,7 +24,7 @@ class Enters(Callback):
 
 
 def test_what_waits_for_a_level_is_called_once_and_the_last_first():
-    leaving, said = Leaving(), []
+    leaving, said = Cleanup(), []
     for number in range(3):
         leaving.add("level", lambda number=number: said.append(number))
     leaving.add("another", lambda: said.append("another"))
@@ -34,7 +34,7 @@ def test_what_waits_for_a_level_is_called_once_and_the_last_first():
 
 
 def test_one_that_fails_is_not_called_again():
-    leaving, said = Leaving(), []
+    leaving, said = Cleanup(), []
     leaving.add(None, lambda: said.append("first"))
     leaving.add(None, lambda: said.append(1 / 0))
     with pytest.raises(ZeroDivisionError):
@@ -48,7 +48,7 @@ def test_one_that_fails_keeps_none_of_the_others_from_being_called(kind, caplog)
     def fails(words):
         raise kind(words)
 
-    leaving, said = Leaving(), []
+    leaving, said = Cleanup(), []
     leaving.add(None, lambda: said.append("first"))
     leaving.add(None, lambda: fails("second"))
     leaving.add(None, lambda: said.append("third"))
@@ -82,7 +82,7 @@ def test_a_run_whose_last_save_fails_is_left_all_the_same(tmp_path):
 
 
 def test_where_an_exception_is_on_its_way_one_that_fails_is_told_and_the_others_follow(caplog):
-    leaving, said = Leaving(), []
+    leaving, said = Cleanup(), []
     leaving.add(None, lambda: said.append("first"))
     leaving.add(None, lambda: said.append(1 / 0))
     leaving.leave(None, has_failed=True)

@@ -7,11 +7,13 @@ import math
 import pytest
 
 from hookpoint import Callback, Every, If
+from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import BadLoop, CompileError, OutOfStep
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.sums import total_of
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.team.checked_team import apart, caller, unanswered
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.team.checked_team import apart, unanswered
 from hookpoint.core.team.team import Solo
 from hookpoint.core.team.team_clocks import TeamClocks
 from hookpoint.core.text import terminal
@@ -19,19 +21,19 @@ from hookpoint.core.text import terminal
 
 def test_one_process_has_no_agreement_and_talks_to_itself():
     with Loop([]) as run:
-        assert run._loop.agreement is None
+        assert machine_of(run).agreement is None
         assert isinstance(run.team, Solo)
         assert [run.reduce(2.5, op) for op in ("sum", "mean", "max", "min")] == [2.5] * 4
         with pytest.raises(BadLoop, match="knows no 'product'"):
             run.reduce(1, "product")
 
 
-def test_what_is_alike_is_what_it_is_in_one_process():
+def test_what_is_the_same_on_all_ranks_is_what_it_is_in_one_process():
     with Loop([]) as run:
         for _ in run.epochs(3):
             for _ in run.batches("abc"):
                 if run.epoch == 1:
-                    run.stop_epoch(alike=True)
+                    run.stop_epoch(same_on_all_ranks=True)
                 else:
                     run.stop("enough", alike=True)
     assert (run.iteration, run.stop_reason) == (2, "enough")
@@ -44,23 +46,24 @@ def test_who_acts_with_all_ranks_is_on_all_ranks(claim):
         Hooks([callback])
 
 
-def test_the_innermost_call_is_known_from_the_frames():
+def test_the_call_that_is_being_made_is_known_in_a_team_and_the_innermost_counts():
     seen = []
 
     class Inner(Callback):
         def on_val_iter_end(self):
-            seen.append(caller())
+            seen.append(CURRENT_CALL.get())
 
     class Outer(Callback):
         def on_iter_end(self, run):
-            seen.append(caller())
-            if run.mode == "train":
-                run.evaluate([1])
+            seen.append(CURRENT_CALL.get())
+            inner(run)
+            seen.append(CURRENT_CALL.get())
 
-    with Loop([Outer(), Inner()], model=lambda batch: batch, criterion=None) as run:
-        run._stepper.evaluate = lambda run, forward: None
-        for _ in run.batches([1]):
-            assert caller() is None
+    hooks = Hooks([Outer(), Inner()], is_in_team=True)
+    inner, outer = hooks.dispatch("on_val_iter_end"), hooks.dispatch("on_iter_end")
+    with Loop([]) as run:
+        outer(run)
+    assert CURRENT_CALL.get() is None
     assert [(call.entry.name, call.point) for call in seen] == [
         ("Outer", "on_iter_end"),
         ("Inner", "on_val_iter_end"),
@@ -68,10 +71,10 @@ def test_the_innermost_call_is_known_from_the_frames():
     ]
 
 
-def test_schedules_are_alike_unless_a_function_decides():
-    assert Every(steps=3).is_alike
-    assert (Every(minutes=3) | ~Every(epochs=2)).is_alike
-    assert not (Every(steps=3) & If(lambda run: True)).is_alike
+def test_schedules_are_the_same_on_all_ranks_unless_a_function_decides():
+    assert Every(steps=3).same_on_all_ranks
+    assert (Every(minutes=3) | ~Every(epochs=2)).same_on_all_ranks
+    assert not (Every(steps=3) & If(lambda run: True)).same_on_all_ranks
 
 
 def test_the_time_of_a_team_moves_when_it_is_agreed_on():

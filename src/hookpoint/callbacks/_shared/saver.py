@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import CompileError, text
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.schedule.moment import Moment
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Saver(Callback):
     all of them write is for the store to know.
     """
 
-    saves = True
+    saves = same_on_all_ranks = True
     limits: tuple[str, ...] = ()
 
     def __init__(self, rules: Mapping[str, Keep | None], **options: Unpack[Options]) -> None:
@@ -68,13 +69,7 @@ class Saver(Callback):
             self._asked[tag] = now
             if not in_background:
                 self._awaited[tag] = now
-            keep, alike = self.rules[tag], self._asks_alike(run)
-            run.save(tag, keep=keep, in_background=in_background, alike=alike, measured=measured)
-
-    def _asks_alike(self, run: Run) -> bool:
-        """Say whether all processes of a team ask at this step: by a clock, and not by what a function says on each of them."""
-        mine = next((entry for entry in run.hooks.entries if entry.subject is self), None)
-        return mine is not None and (mine.schedule is None or mine.schedule.is_alike)
+            run.save(tag, keep=self.rules[tag], in_background=in_background, measured=measured)
 
     def on_save(self, tags: Sequence[str]) -> None:
         self._awaited = {tag: moment for tag, moment in self._awaited.items() if tag not in tags}
@@ -116,7 +111,7 @@ def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
 
 def is_in_training(run: Run) -> bool:
     """Say whether the pass that is ending now was made inside a training pass, as in the body of an iteration."""
-    passes = run._loop.passes
+    passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
 
 

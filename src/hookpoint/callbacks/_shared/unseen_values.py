@@ -6,7 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.log.reader_window import ReaderWindow
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION
+from hookpoint.core.run.run import now_of
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback
@@ -38,7 +40,7 @@ class NewValues:
     def begin(self, run: Run, owner: Callback) -> None:
         """Find out how the callback reads that these values are for; to be called when its run begins."""
         if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
-            run._logbook.windows.attach(self.metric, self._window)
+            machine_of(run).logbook.windows.attach(self.metric, self._window)
 
     def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
         """Return the moment at which the newest value was logged, and the value; None where there is no new one.
@@ -47,7 +49,7 @@ class NewValues:
         """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
-            value = None if final_only else run._logbook.read(self._window)
+            value = None if final_only else machine_of(run).logbook.read(self._window)
             return None if value is None else (run.moment, value)
         self._seen = count
         return run.metrics.newest(self.metric)
@@ -85,7 +87,7 @@ def is_current(moment: Moment, run: Run) -> bool:
     now = run.moment
     if moment.is_same(now):
         return True
-    is_at_iteration_end = run.mode == "train" and run._now is not NO_ITERATION
+    is_at_iteration_end = run.mode == "train" and now_of(run) is not NO_ITERATION
     return is_at_iteration_end and moment.epoch == now.epoch and moment.iteration == run.iteration - 1
 
 

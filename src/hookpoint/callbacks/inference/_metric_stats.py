@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import Ratio
+from hookpoint.core.run.run import now_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -43,12 +44,12 @@ class MetricStats:
         who = self.names[0]
         outputs, targets = outputs_of(who, run), targets_of(run)
         if not self._has_state:
-            self._mean.add_mean(number(who, who, self._metric(outputs, targets)), run._now.samples)
+            self._mean.add_mean(number(who, who, self._metric(outputs, targets)), now_of(run).samples)
             return
         if not self._is_placed and run.device is not None and hasattr(self._metric, "to"):
             self._metric.to(run.device)
         self._is_placed = True
-        self._samples += run._now.samples
+        self._samples += now_of(run).samples
         self._metric.update(outputs, targets)
 
     def share(self, run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.outputs import named, number
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import MissingOutput
+from hookpoint.core.run.run import now_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -42,7 +43,7 @@ class ScalarStats:
         if self._means is None:
             self._means = {name: Ratio() for name in self._sources if name in values}
             self._known, self._kind = list(values), type(run.outputs).__name__
-        samples = run._now.samples
+        samples = now_of(run).samples
         for name, mean in self._means.items():
             if name not in values:
                 raise MissingOutput("ScalarStats", name, self._kind, values)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.loop.services import machine_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -19,10 +20,10 @@ class MeasuredSteps:
 
     def check(self, owner: str, run: Run) -> None:
         """Refuse to go by log steps where there are none."""
-        if self.every is None and not run._loop.log_every:
+        if self.every is None and not machine_of(run).options.log_every:
             raise BadLoop(text(f"{owner} measures at log steps, and log_every=0 leaves none.", give=f"{owner}(every=100)"))
 
     def has_next(self, run: Run) -> bool:
         """Say whether the step that comes next is measured, with accumulation for each batch of it."""
-        step = run._clocks.step + 1
-        return step >= run._logbook.next_log_step if self.every is None else step % self.every == 0
+        step = run.step + 1
+        return step >= machine_of(run).logbook.next_log_step if self.every is None else step % self.every == 0

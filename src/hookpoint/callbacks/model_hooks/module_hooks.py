@@ -11,6 +11,7 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import text
+from hookpoint.core.loop.services import machine_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -110,11 +111,11 @@ class ModuleHooks(Callback):
         self._unhook()
 
     def _begin_pass(self, run: Run) -> None:
-        if not self._is_in_run and len(run._loop.passes) == 1:
+        if not self._is_in_run and len(machine_of(run).scopes.passes) == 1:
             self._hook(run)
 
     def _end_pass(self, run: Run) -> None:
-        if not self._is_in_run and len(run._loop.passes) == 1:
+        if not self._is_in_run and len(machine_of(run).scopes.passes) == 1:
             self._look()
             self._unhook()
 

@@ -8,8 +8,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import Dispatch
 
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"

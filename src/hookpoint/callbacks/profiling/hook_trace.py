@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.callback.watcher import Function
-    from hookpoint.core.hooks.dispatch import Dispatch
     from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import Dispatch
 
 logger = logging.getLogger("hookpoint")
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.log.records import Record
-    from hookpoint.core.loop.passes import Progress
     from hookpoint.core.run.run import Run
+    from hookpoint.core.run.run_loop import Progress
 
 
 class ProgressBar(Callback):

@@ -91,8 +91,7 @@ class TopKSaver(Saver):
         saved_for = measured(self.monitor_stat, self.top.mode, value, moment)
         self.ask(run, self.tag, measured=saved_for)
         if place == 1 and self._keeps_best:
-            alike = self._asks_alike(run)
-            run.save(self.best_tag, keep=self.marks[self.best_tag], alike=alike, measured=saved_for)
+            run.save(self.best_tag, keep=self.marks[self.best_tag], measured=saved_for)
 
     def reset(self) -> None:
         super().reset()

@@ -14,6 +14,7 @@ from hookpoint.callbacks.stopping._patience import Patience
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.workdir.retention import KeepNewest
@@ -135,7 +136,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_run_end(self, run: Run) -> None:
         if self._weights is not None and not self._has_failed and not self._is_best_of_now(run):
-            run._loop.saving.before_restoring()
+            machine_of(run).saving.before_restoring()
             load_state(run.model, self._weights)
             logger.info("%s restored the weights of step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
@@ -146,7 +147,7 @@ class EarlyStopping(MetricWatcher):
 
     def _mark_best(self, run: Run, moment: Moment, value: float) -> None:
         """Give the checkpoint of now, if a saver writes one, the tag of the best."""
-        (tag, keep), saving = next(iter(self.marks.items())), run._loop.saving
+        (tag, keep), saving = next(iter(self.marks.items())), machine_of(run).saving
         if saving.savers and is_current(moment, run) and not is_claimed(run, tag, besides=self):
             saving.mark(tag, keep, measured(self.monitor, self.best.mode, value, moment))
 

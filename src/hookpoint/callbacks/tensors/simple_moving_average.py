@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one, held
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import now_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,7 +52,7 @@ class SimpleMovingAverage(TensorReader):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        self._floats = run._logbook._floats
+        self._floats = machine_of(run).options.floats
         self._step = run.step
         if not run.resuming:
             self._is_whole, self._means, self._sums = True, {}, {}
@@ -73,7 +75,7 @@ class SimpleMovingAverage(TensorReader):
     def _log(self, run: Run, means: dict[str, Mean]) -> None:
         for mean in means.values():
             mean.close()
-        run._logbook.put({f"{name}/SMA": mean for name, mean in means.items()}, run._now.samples)
+        machine_of(run).logbook.put({f"{name}/SMA": mean for name, mean in means.items()}, now_of(run).samples)
 
     def on_run_end(self) -> None:
         super().on_run_end()

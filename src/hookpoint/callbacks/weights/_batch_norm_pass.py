@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
-from hookpoint.core.run.evaluation import randomness_kept
+from hookpoint.core.loop.evaluation import randomness_kept
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import Iteration
-from hookpoint.core.run.run import set_now
+from hookpoint.core.run.run import now_of, set_now, stepper_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -44,11 +45,12 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
                 _as_in_validation(run, batch)
 
     own = {name: buffer.detach().clone() for name, buffer in batch_norm_buffers(model).items()}
-    loader = run._stepper.batches(data, None)
+    machine = machine_of(run)
+    loader = stepper_of(run).batches(data, None)
     batches = _Counted(run, loader)
     modules = [module for one in _modules(model) for module in one.modules()]
     found_as = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
-    with randomness_kept(run._loop.randomness, loader), run._loop.may_wait(), _unlogged(run):
+    with randomness_kept(machine.parts.randomness, loader), machine.options.may_wait(), _unlogged(run):
         try:
             update_bn(batches, Through())
             found = {name: buffer.detach().clone() for name, buffer in batch_norm_buffers(model).items()}
@@ -80,7 +82,7 @@ class _Counted:
     """Batches, on the device of the run, each in a list: update_bn takes the first of several things for the input."""
 
     def __init__(self, run: Run, loader: Iterable[Any]) -> None:
-        self._prepare, self._loader = run._loop.prepare, loader
+        self._prepare, self._loader = machine_of(run).options.prepare, loader
         self.number = 0
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -92,11 +94,11 @@ class _Counted:
 def _as_in_validation(run: Run, batch: Any) -> None:
     now = Iteration()
     now.batch = batch
-    outer_now, outer_mode = run._now, run.mode
+    outer_now, outer_mode = now_of(run), run.mode
     set_now(run, now)
     run.mode = "val"
     try:
-        (run.hooks.dispatch("on_val_forward", mode="val") or run._stepper.forward)(run)
+        (run.hooks.dispatch("on_val_forward", mode="val") or stepper_of(run).forward)(run)
     finally:
         set_now(run, outer_now)
         run.mode = outer_mode
@@ -104,11 +106,12 @@ def _as_in_validation(run: Run, batch: Any) -> None:
 
 @contextmanager
 def _unlogged(run: Run) -> Iterator[None]:
-    run._logbook.open_page("val", aside=True)
+    logbook = machine_of(run).logbook
+    logbook.open_page("val", aside=True)
     try:
         yield
     finally:
-        run._logbook.drop_page()
+        logbook.drop_page()
 
 
 def _modules(model: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, mea
 from hookpoint.callbacks.weights._swa_schedule import SWASchedule
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class StochasticWeightAveraging(AveragedWeights):
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)
-        self._is_trained = not run._loop.cut_short
+        self._is_trained = not machine_of(run).scopes.cut_short
 
     def on_val_epoch_begin(self, run: Run) -> None:
         if self._is_running and self._is_trained and run.epoch == run.max_epochs and self._is_on(run):
@@ -139,7 +140,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self._take(run)
 
     def on_run_end(self, run: Run) -> None:
-        self._has_failed |= run._loop.signals.received is not None
+        self._has_failed |= machine_of(run).signals.received is not None
         if not self._has_failed and self.average.averages:
             self._measure(run)
         elif not self._has_failed:

@@ -10,6 +10,7 @@ from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import text
+from hookpoint.core.run.run import stepper_of
 from hookpoint.core.run.stepper import PlainStepper
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class SwapEMAWeights(AveragedWeights):
 
         Autograd does not see every change: `at_least` one is counted in an epoch.
         """
-        if not self._is_running or run.step or self._swap.is_in or not isinstance(run._stepper, PlainStepper):
+        if not self._is_running or run.step or self._swap.is_in or not isinstance(stepper_of(run), PlainStepper):
             return
         before = self._version
         self._note_version(self.model_of(run))

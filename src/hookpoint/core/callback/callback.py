@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookpoint.core.callback.handlers import call_by_hand, declared_only
+from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import OutsideRun, text
 from hookpoint.core.points import POINTS
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.when import When
-
-OnError = Literal["raise", "warn", "disable"]
-Ranks = Literal["all", "chief", "local_chief"]
 
 
 class Options(TypedDict, total=False):
@@ -80,7 +77,7 @@ class Callback:
     component: Any = None
     save_path: Any = None
     schedule: When | None = None
-    _run: Run | None = None
+    _run: Any = None
 
     def __init__(
         self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None, **unknown: Any

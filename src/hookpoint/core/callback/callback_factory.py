@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
 
 Action = Callable[["CallbackFactory"], object]
 
@@ -41,19 +38,19 @@ class CallbackFactory(Callback):
             "on_run_end": after_train,
         }
 
-    def on_setup(self, run: Run) -> None:
+    def on_setup(self, run: Any) -> None:
         self._act("on_setup", run)
 
-    def on_run_begin(self, run: Run) -> None:
+    def on_run_begin(self, run: Any) -> None:
         self._act("on_run_begin", run)
 
-    def on_trigger(self, run: Run) -> None:
+    def on_trigger(self, run: Any) -> None:
         self._act("on_trigger", run)
 
-    def on_run_end(self, run: Run) -> None:
+    def on_run_end(self, run: Any) -> None:
         self._act("on_run_end", run)
 
-    def _act(self, point: str, run: Run) -> None:
+    def _act(self, point: str, run: Any) -> None:
         action = self._actions[point]
         if action is not None:
             self._run = run

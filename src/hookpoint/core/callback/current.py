@@ -1,19 +1,13 @@
-"""The run that is going on in this thread or task, for code that is not handed it: a model's forward, a guarded function."""
+"""What is going on in this thread or task, for code that is not handed it: the run, and the call of a callback."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
-
-CURRENT: ContextVar[Run | None] = ContextVar("hookpoint_run", default=None)
-
-
-def current_run() -> Run | None:
-    """Return the run that is going on, or None."""
-    return CURRENT.get()
+CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
+# The call of a callback that is being made, in a run of several processes; in one process nobody asks for it.
+CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 
 def log(name: str, value: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookpoint.core.callback.callback import Callback, OnError, Ranks
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import UnknownPoint
 from hookpoint.core.points import SPELLINGS
 from hookpoint.core.text.spelling import near_miss

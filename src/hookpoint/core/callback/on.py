@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from hookpoint.core.callback.callback import OnError, Ranks
     from hookpoint.core.schedule.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+OnError = Literal["raise", "warn", "disable"]
+Ranks = Literal["all", "chief", "local_chief"]
 MARK = "__hookpoint__"
 
 

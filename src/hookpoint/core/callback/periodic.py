@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadSchedule, text
 from hookpoint.core.schedule.when import At, Every, If, When
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
 
 
 class PeriodicTrigger(CallbackPipeline):
@@ -49,7 +46,7 @@ class EnableCallbackIf(CallbackPipeline):
     2
     """
 
-    def __init__(self, callback: Any, predicate: Callable[[Run], object]) -> None:
+    def __init__(self, callback: Any, predicate: Callable[[Any], object]) -> None:
         super().__init__([callback])
         self.gate = If(predicate)
 
@@ -71,7 +68,7 @@ class PeriodicCallback(CallbackPipeline):
         self._steps, self._epochs = every_k_steps, every_k_epochs
         self.gate = If(self._is_on)
 
-    def _is_on(self, run: Run) -> bool:
+    def _is_on(self, run: Any) -> bool:
         by_step = self._steps is not None and run.current_iteration % self._steps == 0
         return by_step or (self._epochs is not None and run.epoch % self._epochs == 0)
 

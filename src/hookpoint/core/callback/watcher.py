@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from hookpoint.core.hooks.dispatch import Dispatch
+from hookpoint.core.run_view import Dispatch
 
 Function = Callable[..., Any]
 

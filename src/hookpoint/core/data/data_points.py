@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.replace import Replace
@@ -17,9 +17,6 @@ from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.points import BY_NAME
-
-if TYPE_CHECKING:
-    from hookpoint.core.loop.loop import Loop
 
 SAMPLE, BATCH = "on_sample", "on_batch_made"
 
@@ -137,15 +134,18 @@ def _where(offered: Mapping[str, Any]) -> str:
 ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those that some loader has
 
 
-def check_pass(loop: Loop, loader: Any, *, trains: bool) -> None:
-    """Say, when a pass begins, which handlers nobody will call; refuse settings that a checkpoint would not keep."""
+def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None:
+    """Warn, when a pass begins, of handlers that nobody will call; refuse settings that a checkpoint would not keep.
+
+    `kept` are the objects whose state checkpoints keep, or None where there are no checkpoints.
+    """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):
         points = settings = None
-    if trains and loop.running().is_chief:
-        for line in _idle(loop.hooks, points):
+    if says_idle:
+        for line in _idle(hooks, points):
             warnings.warn(line, HookpointWarning, stacklevel=2)
-    if settings and loop.saving.saves and not _holds(loop.saving.parts, settings):
+    if settings and kept is not None and not _holds(kept, settings):
         raise BadLoop(
             text(
                 f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",

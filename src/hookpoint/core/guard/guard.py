@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from hookpoint.core.callback.current import current_run
 from hookpoint.core.errors import BadGuard, text
 from hookpoint.core.guard._guarded_call import GuardedCall
 from hookpoint.core.guard._hooks_cache import compiled
 from hookpoint.core.points import declare
+from hookpoint.core.run.current_run import current_run
 
 P = ParamSpec("P")
 R = TypeVar("R")

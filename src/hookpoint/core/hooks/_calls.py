@@ -13,7 +13,7 @@ from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import RunView
 
 NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
 
@@ -100,13 +100,13 @@ def check_reads(calls: list[Call]) -> None:
             )
 
 
-def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[Run], None]:
-    def check(run: Run) -> None:
+def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], None]:
+    def check(run: RunView) -> None:
         if run.max_epochs is None or run.epoch >= run.max_epochs:
             return
         for writer, names in written.items():
             for name in names if writer.has_run else ():
-                if name not in run.metrics and run._loop.signals.received is None:  # which cuts writers off
+                if name not in run.metrics and run.stop_reason is None:  # which cuts writers off
                     raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} was to write and did not")
 
     return check

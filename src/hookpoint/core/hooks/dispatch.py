@@ -16,27 +16,27 @@ call lets a traceback's line number say whose call failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.callback.handlers import Handler
+from hookpoint.core.errors import StopRun
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME
+from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import RunView
 
 # Where processes can agree on a skip: all of them are there, with a batch that has not ended.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
-Dispatch = Callable[["Run"], None]
-
-CALLS = "__hookpoint_calls__"
 ARGUMENTS = {
     "run": "run",
     "logs": "run.logs",
@@ -69,13 +69,34 @@ class Call:
     complete_only: bool = False
     gates: tuple[Armed, ...] = ()
     notes_run: bool = False
-    needs: Callable[[Run], None] | None = None
+    needs: Callable[[RunView], None] | None = None
     cost: Cost | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether the processes of a team agree after this call on what of the iteration is skipped."""
         return self.entry.may_skip and self.point in SKIP_POINTS
+
+    @property
+    def same_on_all_ranks(self) -> bool:
+        """Whether every rank makes this call at the same step, so that what it saves needs no agreement."""
+        schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
+        if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
+            return False
+        if getattr(self.entry.subject, "same_on_all_ranks", False):
+            return True
+        by_clock = self.moment == "iter" and schedule is not None
+        return by_clock and getattr(self.entry.subject, "saves", False) and not self.entry.declared("reads")
+
+
+@contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """Make this the current call."""
+    outer = CURRENT_CALL.set(call)
+    try:
+        yield
+    finally:
+        CURRENT_CALL.reset(outer)
 
 
 def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
@@ -87,28 +108,19 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
     head = [f"def {label}(run):", "    try:"]
     tail = ["    except BaseException as error:", "        blame(error, run)", "        raise"]
     names["blame"] = _blame(calls, first_line=len(head) + 1)
-    names[CALLS] = (calls, len(head) + 1)
     if any(call.agrees for call in calls):
-        lines.append("run._loop.agreement.settle_skips(run)")
+        lines.append("run._loop.agree_on_skips()")
     source = "\n".join([*head, *(f"        {line}" for line in lines), *tail])
     exec(compile(source, f"<hookpoint {label}>", "exec"), names)
     dispatch: Dispatch = names[label]
     return dispatch
 
 
-def call_in(frame: FrameType) -> Call | None:
-    """Return the call that a frame of a compiled dispatch is making; None for any other frame."""
-    found = frame.f_globals.get(CALLS)
-    if found is None or not frame.f_code.co_filename.startswith("<hookpoint "):
-        return None
-    calls, first_line = found
-    number = frame.f_lineno - first_line
-    return calls[number] if 0 <= number < len(calls) else None
-
-
 def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     handler, entry = call.handler, call.entry
-    names[f"h{number}"] = entry.in_its_team(entry.contained(handler.function, call.point))
+    names[f"h{number}"] = entry.contained(handler.function, call.point)
+    if entry.is_in_team:
+        names[f"h{number}"] = _in_team(call, names[f"h{number}"])
     by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
@@ -120,12 +132,32 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
         names[f"n{number}"] = call.needs
         statements.insert(0, f"n{number}(run)")
     if entry.meets:
-        statements.insert(0, f"run._loop.agreement.meet({entry.name!r}, {call.point!r})")
+        names[f"k{number}"] = call
+        statements.insert(0, f"run._loop.meet(k{number})")
     if call.notes_run:
         names[f"e{number}"] = entry
         statements.append(f"e{number}.has_run = True")
     conditions = _conditions(call, number, names)
     return (f"if {' and '.join(conditions)}: " if conditions else "") + "; ".join(statements)
+
+
+def _in_team(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with its call made the current one; a StopRun stops all ranks, not this one alone."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        outer = CURRENT_CALL.set(call)
+        try:
+            return function(*args, **kwargs)
+        except StopRun as stop:
+            run = CURRENT.get()
+            if run is None:
+                raise
+            run.stop(stop.reason)
+            return None
+        finally:
+            CURRENT_CALL.reset(outer)
+
+    return called
 
 
 def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
@@ -141,10 +173,10 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
     return [f"({test})", take] if test else [take]
 
 
-def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, Run], None]:
+def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
     """Return what adds to an exception the note of who failed where; the line number tells which call it was."""
 
-    def blame(error: BaseException, run: Run) -> None:
+    def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]

@@ -11,7 +11,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.current import current_run
 from hookpoint.core.callback.handlers import Handler, Parameter, find_handlers
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
@@ -22,7 +21,7 @@ from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.when import When
 
 logger = logging.getLogger("hookpoint")
@@ -72,10 +71,6 @@ class Entry:
     def belongs_on(self, rank: int, local_rank: int) -> bool:
         """Say whether this rank has it."""
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
-
-    def in_its_team(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with a StopRun made a wish, where other processes would go on without this one."""
-        return _stopping_all(function) if self.is_in_team else function
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads, writes or may_write."""
@@ -153,20 +148,6 @@ class Entry:
             logger.warning("%s%s; it is disabled for the rest of the run", what, again, exc_info=error)
         else:
             logger.warning("%s; the run goes on", what, exc_info=error)
-
-
-def _stopping_all(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except StopRun as stop:
-            run = current_run()
-            if run is None:
-                raise
-            run.stop(stop.reason)
-            return None
-
-    return call
 
 
 def _has_own(subject: Any, method: str) -> bool:
@@ -295,5 +276,5 @@ def _handlers(subject: Any) -> list[Handler]:
     return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
 
 
-def _through_run(callback: Callback, point: str, run: Run) -> None:
+def _through_run(callback: Callback, point: str, run: RunView) -> None:
     callback.run(hookpoint=point, logs=run.offered(BY_NAME[point].offers))

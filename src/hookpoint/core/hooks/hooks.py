@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.current import current_run
+from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, answering
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
@@ -17,13 +17,13 @@ from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedul
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks.costs import Cost
-from hookpoint.core.hooks.dispatch import Call, Dispatch, compile_dispatch
+from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_anything
 from hookpoint.core.points import BY_NAME
+from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
 
 if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
@@ -63,13 +63,13 @@ class Hooks:
 
     # In a run
 
-    def fire(self, point: str, run: Run) -> None:
+    def fire(self, point: str, run: Any) -> None:
         """Make the calls of a built-in point."""
         dispatch = self._by_point.get(point)
         if dispatch is not None:
             dispatch(run)
 
-    def _first(self, point: str, run: Run) -> None:
+    def _first(self, point: str, run: Any) -> None:
         """Compile a point when it is fired for the first time; hooks of a guard never need most of them."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _nothing
         dispatch(run)
@@ -84,7 +84,7 @@ class Hooks:
                 self._tables[key] = watcher.around_points(points, self._tables[key])
         return self._tables[key]
 
-    def contain(self, point: str, run: Run, *, monitors: bool | None = None) -> list[Exception]:
+    def contain(self, point: str, run: Any, *, monitors: bool | None = None) -> list[Exception]:
         """Make the calls of a point one by one, of monitors or of the others only; return the errors, raise none."""
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -106,7 +106,7 @@ class Hooks:
             if hasattr(subject, "setup"):
                 subject.setup(component, save_path)
 
-    def attach(self, run: Run | None) -> None:
+    def attach(self, run: Any) -> None:
         """Tell callbacks what run they are in: methods of tensorpack's and Keras's kind ask `self.trainer` and `self.model`."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
@@ -215,7 +215,7 @@ class Hooks:
         return ordered
 
 
-def _nothing(run: Run) -> None:
+def _nothing(run: Any) -> None:
     """Nobody but a watcher would have listened, and it does not want to either."""
 
 
@@ -232,7 +232,7 @@ def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, An
     try:
         return entry.contained(call, point)(payload)
     except BaseException as error:
-        run = current_run()
+        run = CURRENT.get()
         where = f" (step {run.step}, rank {run.rank})" if run is not None else ""
         error.add_note(f"in callback {entry.name} at {point}{where}")
         raise

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 
 from hookpoint.core.log.metrics import Mean
 from hookpoint.core.log.sums import added
-from hookpoint.core.team.checked_team import Talk
+from hookpoint.core.team.checked_team import CheckedTeam
 
 
 def shared_means(
-    talk: Talk, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
+    team: CheckedTeam, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
     """Return groups of means over all processes with different data, of each name that any of them has; the same everywhere."""
     with may_wait():
         mine = [{name: mean.state() for name, mean in means.items()} for means in groups]
-    said = talk.gather([mine, talk.model_rank], what)
+    said = team.gather([mine, team.model_rank], what)
     return [_together([(sums[number], model_rank) for sums, model_rank in said]) for number in range(len(groups))]
 
 

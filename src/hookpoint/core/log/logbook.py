@@ -154,7 +154,7 @@ class Logbook:
         window, page.window = page.window, {}
         for name, mean in window.items():
             mean.close()
-            if name not in page.whole:
+            if name not in page.whole and not self.is_muted:
                 page.whole[name] = Mean(self._floats)
             page.whole[name].add_mean(mean)
         if send:
@@ -169,11 +169,25 @@ class Logbook:
             if self.loss_check is not None and page.is_shared == (self.shared is not None):  # the same on all processes
                 self.loss_check.at_log_step(window.get("loss"))
 
-    def finish_page(self) -> dict[str, Any]:
-        """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too."""
+    def show(self, name: str, value: Any) -> None:
+        """Make a value the latest one without counting it for any mean: a host's may be a mean already."""
+        value = held(name, value)
+        if not self.is_muted:
+            self.metrics.show(name, value, self._clocks.epoch)
+
+    def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too.
+
+        `finals` are values of the whole pass that a host has computed; a name that was logged in the pass keeps its mean.
+        """
         self.end_window(send=False)
         page = self._pages[-1]
         page.is_final = True
+        for name, value in (finals or {}).items():
+            name = name if page.mode == "train" else logged_name(name, page.mode)
+            if name not in page.whole and not self.is_muted:
+                page.whole[name] = Mean(self._floats)
+                page.whole[name].add(held(name, value), 1.0)
         is_read = page.mode == "train" and not page.aside
         late, observed = self.windows.close() if is_read else {}, page.whole
         if self.shared is not None and page.is_shared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,7 +13,8 @@ from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.log.metrics import Mean
 
 if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.hooks.entry import Entry
+    from hookpoint.core.run_view import RunView
 
 logger = logging.getLogger("hookpoint")
 
@@ -39,7 +40,9 @@ class LossCheck:
     which a run ends does not depend on the speed of the machine. If it only warns, it never waits.
     """
 
-    def __init__(self, run: Run, *, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self.has_warned = False
         self._run = run
         self._raises = on_nonfinite == "raise"
@@ -88,7 +91,7 @@ class LossCheck:
 
     def _tell(self, seen: Seen, value: float, what: str) -> None:
         if self._raises:
-            if self._run._verdicts.stop:  # whoever has stopped the run knows
+            if self._run.stop_reason is not None:  # whoever has stopped the run knows
                 return
             raise NonFiniteLoss(value, epoch=seen.epoch, step=seen.step, now=self._run.step, what=what)
         if not self.has_warned and self._run.is_chief:
@@ -105,9 +108,11 @@ class LossCheck:
         self._late = deque(Seen(Mean().restore(sums), *rest) for sums, *rest in state["late"])
 
 
-def loss_check(run: Run, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]) -> LossCheck | None:
+def loss_check(
+    run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
+) -> LossCheck | None:
     """Return the check of a run; None where a callback of the list says what happens to losses that are not finite."""
-    everywhere = (entry.subject for entry in run.hooks.entries if entry.ranks == "all")  # what all processes have
+    everywhere = (entry.subject for entry in entries if entry.ranks == "all")  # what all processes have
     if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):
         return None
     return LossCheck(run, on_nonfinite=on_nonfinite, may_wait=may_wait)

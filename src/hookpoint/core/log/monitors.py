@@ -14,7 +14,7 @@ from hookpoint.core.log.records import Kind, Record
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
@@ -25,7 +25,7 @@ DRAIN_SECONDS = 10.0
 class Monitors:
     """Everything that receives records, as one; callbacks ask it for the latest value of a metric and its history."""
 
-    def __init__(self, hooks: Hooks, run: Run, metrics: Metrics, clocks: Clocks) -> None:
+    def __init__(self, hooks: Hooks, run: RunView, metrics: Metrics, clocks: Clocks) -> None:
         self.is_muted = False
         self._metrics = metrics
         self._clocks = clocks

@@ -16,17 +16,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.hooks.dispatch import SKIP_POINTS
-from hookpoint.core.run.verdicts import Verdicts
-from hookpoint.core.team.checked_team import Talk, caller
+from hookpoint.core.run.run import Run, now_of
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
-    from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.loop._saving import Saving
-    from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.loop._signals import TeamSignals
+    from hookpoint.core.run.verdicts import Verdicts
+    from hookpoint.core.team.checked_team import CheckedTeam
     from hookpoint.core.team.team import Answer
     from hookpoint.core.team.team_clocks import TeamClocks
 
@@ -36,35 +36,17 @@ WISH = 1 << 60  # above the time: the largest number has it if any has
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
-class Wishes(Verdicts):
-    """Verdicts that are not in force before everybody knows of them; `mine` is what this rank wishes."""
-
-    __slots__ = ("mine",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mine: dict[str, Any] = {}
-
-    def ask_stop(self, reason: str) -> bool:
-        if not self.stop:
-            self.mine.setdefault("stop", reason)
-            self.mine.setdefault("stop", reason)  # again: another thread may have asked while the wishes were taken
-        return False
-
-    def ask_stop_epoch(self) -> None:
-        self.mine["stop_epoch"] = True
-
-
 class Agreement:
     """Hear what every rank wishes, and grant it on all of them at once. One process alone has none of this."""
 
-    def __init__(self, run: Run, talk: Talk, wishes: Wishes, clocks: TeamClocks) -> None:
-        self.talk = talk
+    def __init__(self, run: Run, team: CheckedTeam, verdicts: Verdicts, clocks: TeamClocks) -> None:
+        self._team = team
         self._clocks = clocks
         self._run = run
-        self._wishes = wishes
+        self._verdicts = verdicts
+        self._mine: dict[str, Any] = {}  # what this rank wishes, and has not told the others
         self._hyper = run.hyper
-        self._lag = talk.lag
+        self._lag = team.lag
         self._step = 0
         self._asked: deque[tuple[Answer, dict[str, Any]]] = deque()  # what is on its way, with the wishes that it is about
         self._talks_heard = 0
@@ -73,21 +55,30 @@ class Agreement:
         self._is_save_signalled = False
         self._is_signal_told = False
         self._saving: Saving
-        self._signals: Signals
+        self._signals: TeamSignals
         run.hyper.wish = self.ask_setting
 
-    def connect(self, saving: Saving, signals: Signals) -> None:
+    def connect(self, saving: Saving, signals: TeamSignals) -> None:
         self._saving, self._signals = saving, signals
 
     # Wishes of this rank
 
+    def ask_stop(self, reason: str) -> None:
+        if not self._verdicts.stop:
+            self._mine.setdefault("stop", reason)
+            self._mine.setdefault("stop", reason)  # again: another thread may have asked while the wishes were taken
+
+    def ask_stop_epoch(self) -> None:
+        self._mine["stop_epoch"] = True
+
     def ask_save(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
         self._saving.refuse_if_nowhere()
-        if _is_asked_by_all(caller()):
+        call = CURRENT_CALL.get()
+        if call is not None and call.same_on_all_ranks:
             self._saving.ask(tag, keep, in_background, measured)  # at the step it is asked for, not one later
             return
         self._keeps[tag] = keep, measured
-        self._wishes.mine.setdefault("save", {})[tag] = in_background
+        self._mine.setdefault("save", {})[tag] = in_background
 
     def ask_save_by_signal(self) -> None:
         self._is_save_signalled = True
@@ -98,16 +89,16 @@ class Agreement:
         except (TypeError, ValueError):
             how = "a number, a text, True or False, or a list of such"
             raise BadValue(text(f"{name} is set to {value!r}, which other processes cannot be told.", give=how)) from None
-        self._wishes.mine.setdefault("settings", {})[name] = value
+        self._mine.setdefault("settings", {})[name] = value
 
     def ask_skip(self, what: str) -> None:
         """Note that a callback wants part of this iteration skipped, or refuse it."""
-        call = caller()
+        call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
             cure = "may_skip = True in its class" if call is not None else "in a callback with may_skip = True"
             raise BadLoop(
-                text(f"{who} asks for skip_{what}(), and {self.talk.size} processes have to agree on it.", declare=cure)
+                text(f"{who} asks for skip_{what}(), and {self._team.size} processes have to agree on it.", declare=cure)
             )
         if call.point not in SKIP_POINTS:
             where = ", ".join(SKIP_POINTS)
@@ -119,7 +110,7 @@ class Agreement:
     def refuse_retry(self) -> None:
         raise BadLoop(
             text(
-                f"run.retry() is for one process; this run has {self.talk.size}, which would not do the same.",
+                f"run.retry() is for one process; this run has {self._team.size}, which would not do the same.",
                 ask="for run.skip_batch(), with may_skip = True in the callback",
             )
         )
@@ -129,22 +120,22 @@ class Agreement:
     def at_step(self) -> None:
         """Grant what was wished in the iteration before, and let the others know whether there are new wishes."""
         if self._lag == 1 or self._has_stepped():
-            if self.talk.count != self._talks_heard:
+            if self._team.count != self._talks_heard:
                 self.now("what the iteration has asked for")
                 return
             self._hear()
         announced = self._taken()
         bits = WISH if announced else 0
-        self._asked.append((self.talk.start_agreeing(bits + self._clocks.milliseconds()), announced))
+        self._asked.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), announced))
 
     def now(self, what: str) -> None:
         """Grant at once what anybody wishes; all ranks are here."""
         announced = [wishes for _, wishes in self._asked]
         while self._asked:
             self._asked.popleft()[0]()
-        said = self.talk.gather([[*announced, self._taken()], self._clocks.milliseconds()], what)
+        said = self._team.gather([[*announced, self._taken()], self._clocks.milliseconds()], what)
         self._clocks.agree(max(one[1] for one in said))
-        self._talks_heard = self.talk.count
+        self._talks_heard = self._team.count
         for wishes in zip(*(one[0] for one in said), strict=True):
             self._grant(list(wishes))
 
@@ -155,8 +146,8 @@ class Agreement:
             agreed = answer()
             self._clocks.agree(agreed % WISH)
             if agreed & WISH:
-                self._grant(self.talk.gather(announced, "what is asked for"))
-                self._talks_heard = self.talk.count
+                self._grant(self._team.gather(announced, "what is asked for"))
+                self._talks_heard = self._team.count
 
     def _has_stepped(self) -> bool:
         """Say whether a step was made since this was asked: in between, others may wait for the gradient of this rank."""
@@ -167,32 +158,36 @@ class Agreement:
         """Let the iteration that follows end with talk, as it does after a checkpoint: who goes on from one does the same."""
         self._talks_heard = -1
 
-    def meet(self, name: str, point: str) -> None:
-        """Wait until all ranks are about to call this handler; whoever is elsewhere is named.
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """Return the value of every rank."""
+        return self._team.gather(value, what)
+
+    def meet(self) -> None:
+        """Wait until all ranks are about to make the current call; whoever is elsewhere is named.
 
         Nobody is waited for after a failure: what a callback puts back at the end, it puts back alone.
         """
-        if not self.talk.has_ended:
-            self.talk.gather(None, "a collective callback,")
+        if not self._team.has_ended:
+            self._team.gather(None, "a collective callback,")
 
-    def settle_skips(self, run: Run) -> None:
+    def settle_skips(self) -> None:
         """Skip on all ranks what any rank wants skipped; in training only: other passes may differ in length."""
-        if run.mode == "train":
+        if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
-            agreed = self.talk.any_of(bits)
+            agreed = self._team.any_of(bits)
             for what, bit in SKIPS.items():
                 if agreed & bit:
-                    run._now.ask_skip(what)
+                    now_of(self._run).ask_skip(what)
 
     def end(self, why: str) -> None:
         """Talk no more: this rank has failed."""
-        self.talk.end(why)
+        self._team.end(why)
         self._asked.clear()  # an answer that is on its way keeps the line open on which the others wait
 
     def _taken(self) -> dict[str, Any]:
         """Return what this rank wishes, and wish it no longer."""
-        mine, self._wishes.mine = self._wishes.mine, {}
+        mine, self._mine = self._mine, {}
         if self._is_save_signalled:
             self._is_save_signalled = False
             mine.setdefault("save", {})["manual"] = True
@@ -207,7 +202,7 @@ class Agreement:
             "stop": self._stop,
             "signal": self._be_signalled,
             "save": self._save,
-            "stop_epoch": lambda _: Verdicts.ask_stop_epoch(self._wishes),
+            "stop_epoch": lambda _: self._verdicts.ask_stop_epoch(),
         }
         for wish in wishes:
             for name, value in wish.items():
@@ -216,7 +211,7 @@ class Agreement:
         self._set([wish["settings"] for wish in wishes if "settings" in wish])
 
     def _stop(self, reason: str) -> None:
-        if Verdicts.ask_stop(self._wishes, reason):
+        if self._verdicts.ask_stop(reason):
             self._run.put_event("stop", reason=reason)
 
     def _be_signalled(self, name: str) -> None:
@@ -232,16 +227,8 @@ class Agreement:
         values: dict[str, Any] = {}
         for one in settings:
             for name, value in one.items():
-                if values.setdefault(name, value) != value and self.talk.rank == 0:
+                if values.setdefault(name, value) != value and self._team.rank == 0:
                     logger.warning(
                         "%s is set to %r and to %r by different ranks; %r stays", name, values[name], value, values[name]
                     )
         self._hyper.granted(values)
-
-
-def _is_asked_by_all(call: Call | None) -> bool:
-    """Say whether a saver asks by a schedule of steps, and by nothing else: then every rank asks at the same step."""
-    if call is None or call.gates or not getattr(call.entry.subject, "saves", False) or call.entry.declared("reads"):
-        return False
-    schedule = call.handler.when if call.handler.when is not None else call.entry.schedule
-    return call.moment == "iter" and schedule is not None and schedule.is_alike

@@ -22,10 +22,14 @@ from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.errors import BadLoop, CannotResume, text
+from hookpoint.core.run.run import stepper_of
 from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.loop import Loop
+    from hookpoint.core.loop._agreement import Agreement
+    from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop.passes import Pass
+    from hookpoint.core.loop.run_parts import RunParts
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -36,25 +40,32 @@ BETWEEN_EPOCHS = {"in_epoch": False}
 class Resuming:
     """What is left to be put back. `place` is where the checkpoint was made, as long as the run is not back there."""
 
-    def __init__(self, loop: Loop, run: Run, parts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        parts: RunParts,
+        saving: Saving,
+        agreement: Agreement | None,
+        *,
+        after_load: Callable[[Run], None] | None = None,
+        is_quiet: bool = False,
+    ) -> None:
         self.place: Mapping[str, Any] = BETWEEN_EPOCHS
         self.identity: Mapping[str, Any] = {}
         self.has_resumed = False
         self.moved: Mapping[str, int] | None = None
-        self.script_rates: list[float] = []
-        self._loop = loop
-        self._run = run
-        self._parts = parts
+        self._shared, self._saving, self._agreement = parts, saving, agreement
+        self._after_load, self._is_quiet = after_load, is_quiet
+        self._run, self._clocks, self._parts = parts.run, parts.clocks, parts.stateful
         self._found: Checkpoint | None = None
         self._epochs_over = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
         """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
-        loop, run = self._loop, self._run
-        self.script_rates = rates_of(run.optimizers)
-        store = loop.saving.resumable
-        if loop.agreement is not None:
-            _refuse_different(loop.agreement.talk.gather(store is not None, "the workdir"))
+        run = self._run
+        self._saving.script_rates = rates_of(run.optimizers)
+        store = self._saving.resumable
+        if self._agreement is not None:
+            _refuse_different(self._agreement.gather(store is not None, "the workdir"))
         if store is None and resume not in ("auto", "never"):
             raise CannotResume(
                 text(
@@ -69,10 +80,10 @@ class Resuming:
         if self._found is not None:
             self._found = Checkpoint(self._found.path, share_of(self._found.state, run.rank, run.world_size))
             self.moved = self._found.state.get("moved")
-            loop.clocks.load_state_dict(self._found.state["clocks"])
+            self._clocks.load_state_dict(self._found.state["clocks"])
             self.place = self._found.state["place"]
             self.has_resumed = run.resuming = True
-            loop.logbook.is_muted = run.monitors.is_muted = True
+            self._shared.logbook.is_muted = run.monitors.is_muted = True
 
     def inexact(self) -> list[str]:
         """Return what makes a run that goes on another one than it would have been, where anything does."""
@@ -83,29 +94,28 @@ class Resuming:
             why.append(f"gone on with from step {run.step}: {run.team.inexact}")
         return why
 
-    def put_back(self) -> None:
-        """Restore what was saved, after the begin points of the run; say so."""
+    def put_back(self) -> Checkpoint | None:
+        """Restore what was saved, after the begin points of the run; say so, and return it. A fresh run has none."""
         found, run = self._found, self._run
         if found is None:
-            return
-        fill = getattr(self._loop.saving.resumable, "fill", None)
+            return None
+        fill = getattr(self._saving.resumable, "fill", None)
         if fill is not None:  # now, not before: it takes the model as the processes share it to know what each has to read
             found = self._found = fill(found, self._parts)
         where = f"epoch {run.epoch}, step {run.step}"
-        if not self._is_finished(run.max_epochs):
+        if not self._is_quiet and not self._is_finished(run.max_epochs):
             say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
         if run.is_chief:
             self._report(found)
         saved = list(saved_optimizers(found.state["parts"].get("optimizer")))
-        if self.script_rates == rates_of(saved):  # as it is when one process trains on: the script's are those of before
-            self.script_rates = found.state.get("script_rates", self.script_rates)
+        rates = self._saving.script_rates
+        if rates == rates_of(saved):  # as it is when one process trains on: the script's are those of before
+            self._saving.script_rates = found.state.get("script_rates", rates)
         self._load(found.state, is_last=False)
-        self._loop.positions.load_state_dict(found.state["data"])
+        self._shared.positions.load_state_dict(found.state["data"])
         self._put_generators(found.state)
-        self._loop.saving.keep_at()
-        run._payload = {"path": found.path}
-        self._loop.hooks.fire("on_load", run)
-        self.repeat_body()
+        self._saving.keep_at()
+        return found
 
     # Back to the pass
 
@@ -113,6 +123,11 @@ class Resuming:
     def is_under_way(self) -> bool:
         """Whether the run is still on its way back into the epoch that the checkpoint was made in."""
         return bool(self.place["in_epoch"])
+
+    @property
+    def epochs_opened(self) -> int:
+        """How many epochs were opened; the one in which the checkpoint was made is to be opened again."""
+        return self._clocks.epoch - self.is_under_way
 
     def is_over(self) -> bool:
         """Say whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
@@ -122,7 +137,7 @@ class Resuming:
         if not self.has_resumed:
             return False
         self._epochs_over += 1
-        over = self._loop.epochs_opened
+        over = self.epochs_opened
         if self._epochs_over == over:
             if self.is_under_way:
                 self.repeat_body()
@@ -133,15 +148,15 @@ class Resuming:
     def repeat_body(self) -> None:
         """Let what a user's code does before the pass be what it was: the order of the data may be drawn there."""
         if self.is_under_way and self.place["rng"] is not None:
-            self._loop.randomness.load_state_dict(self.place["rng"])
-            self._loop.saving.rng_of_body = dict(self.place["rng"])
+            self._shared.randomness.load_state_dict(self.place["rng"])
+            self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
         """Return what is known of a pass that was over before the checkpoint, or None for one that is to run."""
         if self.is_under_way and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
-                self._loop.randomness.load_state_dict(done["rng"])
+                self._shared.randomness.load_state_dict(done["rng"])
             return done
         return None
 
@@ -156,23 +171,44 @@ class Resuming:
         if not self.place.get("is_end"):
             self.enter_epoch()
 
-    def enter_pass(self, loader: Iterable[Any]) -> Entered:
+    def arrive(self) -> None:
+        """Put everything back in an epoch whose passes were over: a host that resumes there ends it without another pass."""
+        if self.is_under_way and self._found is not None:
+            self._load(self._found.state)
+            self._finish(self._found.state)
+
+    def enter_data(self, one: Pass) -> None:
+        """Begin to iterate over the loader of a pass: in its middle, with everything put back, if that is where it resumes."""
+        positions, epoch = self._shared.positions, self._run.epoch
+        if not one.is_train:
+            one.source = iter(one.loader) if one.is_aside else positions.visit(one.loader)
+        elif self.is_under_way:
+            one.source, one.batches_seen, total = self._enter_pass(one.loader)
+            one.total = one.total if total is None else total
+            one.steps_before = self._clocks.step
+            one.sampled_next += one.batches_seen
+        else:
+            one.source = positions.begin(one.loader, epoch)
+        if positions.notes:
+            self._report_data()
+
+    def _enter_pass(self, loader: Iterable[Any]) -> Entered:
         """Put everything back, now that the pass is open; return what is left of it."""
         assert self._found is not None
-        loop, state, batches = self._loop, self._found.state, self.place["batches"]
-        loop.saving.passes_done = [dict(one) for one in self.place["passes"]]
+        positions, state, batches = self._shared.positions, self._found.state, self.place["batches"]
+        self._saving.passes_done = [dict(one) for one in self.place["passes"]]
         entered = None
-        with loop.may_wait():
+        with self._shared.may_wait():
             self._load(state, in_pass=batches is not None)
             if batches is not None:
-                enter = loop.positions.resume if self.moved is None else loop.positions.resume_in_team
-                entered = enter(loader, loop.clocks.epoch, batches, state["data"])
+                enter = positions.resume if self.moved is None else positions.resume_in_team
+                entered = enter(loader, self._clocks.epoch, batches, state["data"])
             self._finish(state)
-        return Entered(loop.positions.begin(loader, loop.clocks.epoch), 0) if entered is None else entered
+        return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
-    def report_data(self) -> None:
+    def _report_data(self) -> None:
         """Say how the data of a resumed run differs from that of its checkpoint."""
-        notes, self._loop.positions.notes = self._loop.positions.notes, []
+        notes, self._shared.positions.notes = self._shared.positions.notes, []
         for note in notes:
             if self._run.is_chief:
                 logger.warning("%s", note)
@@ -180,7 +216,7 @@ class Resuming:
 
     def refuse_if_lost(self) -> None:
         """Say that the epoch ended, and the pass that was to be gone on with never came."""
-        if self.is_under_way and not self._run._verdicts.stop:
+        if self.is_under_way and not self._shared.verdicts.stop:
             found, number = self._found, len(self.place["passes"]) + 1
             assert found is not None
             raise CannotResume(
@@ -193,7 +229,7 @@ class Resuming:
 
     def say_finished(self, epochs: int | None) -> None:
         """Say that there is nothing left to do, where that is so."""
-        done = self._loop.clocks.epochs_done
+        done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
             more = f'epochs={done + epochs} goes on with it, resume="never" starts anew'
             how_many = (
@@ -202,29 +238,29 @@ class Resuming:
             say(f"{self._run.name} is finished: {how_many}, and its state is loaded; {more}")
 
     def _is_finished(self, epochs: int | None) -> bool:
-        done = self._loop.clocks.epochs_done
+        done = self._clocks.epochs_done
         return self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way
 
     def _finish(self, state: Mapping[str, Any]) -> None:
         assert self._found is not None
         path, self.place, self._found = self._found.path, BETWEEN_EPOCHS, None
-        self._run.resuming = self._loop.logbook.is_muted = self._run.monitors.is_muted = False
-        self._loop.clocks.load_state_dict(state["clocks"])  # now: the way back is no training time
+        self._run.resuming = self._shared.logbook.is_muted = self._run.monitors.is_muted = False
+        self._clocks.load_state_dict(state["clocks"])  # now: the way back is no training time
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
         if self._run.team.inexact:
             self._run.put_event("inexact_resume", reason=self._run.team.inexact)
         self._put_generators(state)
-        if self._loop.agreement is not None:
-            self._loop.agreement.talk_next()
+        if self._agreement is not None:
+            self._agreement.talk_next()
 
     def _put_generators(self, state: Mapping[str, Any]) -> None:
         if state["rng"] is not None:  # made by another number of processes, it has none for this one: they begin afresh
-            self._loop.randomness.load_state_dict(state["rng"])
+            self._shared.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
-        loop, run, parts = self._loop, self._run, state["parts"]
+        shared, run, parts = self._shared, self._run, state["parts"]
         given: Callable[[Any], Any] = _as_it_is if is_last else own_copy
         for name, part in self._parts.items():
             if name in parts:
@@ -234,14 +270,14 @@ class Resuming:
                     error.add_note(f"while the {name} of a checkpoint was put back; was it made with another one?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
-        run._stepper.load_state_dict(run, given(parts["stepper"]))
+        stepper_of(run).load_state_dict(run, given(parts["stepper"]))
         if "gradients" in parts:
             put_gradients(self._parts["model"], parts["gradients"])
-        loop.saving.finite_buffers = state.get("finite_buffers") or loop.saving.finite_buffers
-        loop.hooks.load_state_dict(given(state["callbacks"]))
-        loop.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
-        if loop.after_load is not None:
-            loop.after_load(run)
+        self._saving.finite_buffers = state.get("finite_buffers") or self._saving.finite_buffers
+        shared.hooks.load_state_dict(given(state["callbacks"]))
+        shared.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
+        if self._after_load is not None:
+            self._after_load(run)
 
     def _report(self, found: Checkpoint) -> None:
         """Say what the checkpoint and the run do not have in common; what nobody takes is kept for later checkpoints."""
@@ -261,9 +297,9 @@ class Resuming:
             if has_state(part) and name not in saved:
                 logger.warning("the checkpoint has no state of '%s': it starts as it is", name)
         optimizers = list(saved_optimizers(saved.get("optimizer")))
-        if line := changed_rate(self.script_rates, found.state.get("script_rates"), optimizers):
+        if line := changed_rate(self._saving.script_rates, found.state.get("script_rates"), optimizers):
             logger.warning("%s", line)
-        table = self._loop.hooks.compared(found.state["callbacks"])
+        table = self._shared.hooks.compared(found.state["callbacks"])
         if table:
             logger.warning("callbacks and the checkpoint:\n%s", table)
 

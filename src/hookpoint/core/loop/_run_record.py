@@ -1,4 +1,4 @@
-"""Account: what a run is and how it stands, in plain values, for the store to keep where people and programs look."""
+"""RunRecord: what a run is and how it stands, in plain values, for the store to keep where people and programs look."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from hookpoint.core.text.secrets import masked
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
 
 
-class Account:
+class RunRecord:
     """Tell the store what runs, how many epochs it is to have, and how it ended. A store that cannot be told ends no run.
 
     Secrets in the settings that a user gave, in the command, and in what it failed with or was stopped for, are masked.
     """
 
-    def __init__(self, run: Run, store: ResumableStore | None) -> None:
-        self._run = run
+    def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None) -> None:
+        self._run, self._clocks = run, clocks
         self._describe = getattr(store, "describe", None)
 
-    def begin(self, identity: Mapping[str, Any]) -> None:
+    def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         run = self._run
         self._tell(
             name=run.name,
@@ -50,36 +51,35 @@ class Account:
             objects={name: type(kept).__name__ for name in _OBJECTS if (kept := getattr(run, name)) is not None},
             callbacks=[entry.name for entry in run.hooks.entries],
             identity=identity,
-            **self._inexact(),
+            **({"inexact": inexact} if inexact else {}),
             **self._standing(),
         )
 
     def plan(self, epochs: int | None) -> None:
         self._tell(epochs=epochs)
 
+    def note_failure(self, failure: BaseException) -> None:
+        """Tell the monitors what the run fails with."""
+        self._run.put_event("exception", type=type(failure).__name__, text=masked(str(failure)))
+
     def end(self, failure: BaseException | None) -> None:
         status, reason = self._outcome(failure)
         self._tell(status=status, reason=masked(reason), ended=_now(), **self._standing())
 
     def _outcome(self, failure: BaseException | None) -> tuple[str, str]:
-        run = self._run
+        run, done = self._run, self._clocks.epochs_done
         if isinstance(failure, Exception):
             return "failed", f"{type(failure).__name__}: {failure}"
-        if run._verdicts.stop:
-            return "stopped", run._verdicts.reason
+        if run.stop_reason is not None:
+            return "stopped", run.stop_reason
         if failure is not None:
             return "stopped", type(failure).__name__
-        if run.max_epochs is not None and run._clocks.epochs_done < run.max_epochs:
-            return "stopped", f"the loop was left after {run._clocks.epochs_done} of {run.max_epochs} epochs"
+        if run.max_epochs is not None and done < run.max_epochs:
+            return "stopped", f"the loop was left after {done} of {run.max_epochs} epochs"
         return "finished", ""
 
-    def _inexact(self) -> dict[str, Any]:
-        """Return what makes this run another one than the one it goes on with, where anything does."""
-        why = self._run._loop.resuming.inexact()
-        return {"inexact": why} if why else {}
-
     def _standing(self) -> dict[str, Any]:
-        run, clocks = self._run, self._run._clocks.state_dict()
+        run, clocks = self._run, self._clocks.state_dict()
         return {
             "epochs": run.max_epochs,
             **{name: clocks[name] for name in ("epoch", "epochs_done", "step", "samples")},

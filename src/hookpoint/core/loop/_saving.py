@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
+from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.loop import Loop
+    from hookpoint.core.loop.components import Listens
+    from hookpoint.core.loop.run_parts import RunParts
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 
@@ -29,19 +31,22 @@ class Saving:
     the last one of a run in any case.
     """
 
-    def __init__(self, loop: Loop, run: Run, store: Store | None, parts: dict[str, Any]) -> None:
+    def __init__(self, parts: RunParts, store: Store | None, signals: Listens, *, agree: Callable[[str], None]) -> None:
+        self.announce: Callable[[Saved], None]  # fires on_save
         self.is_due = False
         self.window_is_open = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
         self.finite_buffers: Mapping[str, list[str]] = {}
-        self.parts = parts
+        self.script_rates: list[float] = []
+        self.parts = parts.stateful
         self.store = store
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
-        self._loop = loop
-        self._run = run
-        self._is_in_team = run.team.size > 1
-        _join(store, run)
+        self._shared = parts
+        self._signals, self._agree = signals, agree
+        self._run, self._hooks, self._clocks = parts.run, parts.hooks, parts.clocks
+        self._is_in_team = parts.team.size > 1
+        _join(store, parts.run)
         self._request = Request()
         self._was_signalled = False
         self._in_flight = 0
@@ -52,9 +57,9 @@ class Saving:
         self._place: dict[str, Any] | None = None
         self._kept_at: tuple[Any, ...] | None = None
         self._last: Any = None
-        savers = [entry for entry in loop.hooks.entries if getattr(entry.subject, "saves", False)]
+        savers = [entry for entry in self._hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
-        rules = [rule for entry in loop.hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
+        rules = [rule for entry in self._hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
         rules += [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
         self._rules = {tag: keep for tag, keep in dict(rules).items() if keep is not None}
         self._limits = frozenset(tag for entry in savers for tag in getattr(entry.subject, "limits", ()))
@@ -85,7 +90,7 @@ class Saving:
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
         """Give the checkpoint of this moment a tag, if one is written: that is for savers to ask for."""
-        self._marks[tag] = (self._loop.clocks.moment, keep, measured)
+        self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def ask_by_signal(self) -> None:
         """Ask from inside a signal's handler: nothing but flags is set."""
@@ -94,13 +99,13 @@ class Saving:
     def check(self) -> None:
         """Find out before the first step whether what callbacks keep can be read back."""
         if self.saves and self.resumable is not None:
-            self.resumable.check({"callbacks": self._loop.hooks.state_dict()})
+            self.resumable.check({"callbacks": self._hooks.state_dict()})
 
     def begin(self) -> None:
         """Note which buffers and frozen parameters are finite when the run begins: they must stay so. A mask of -inf is not."""
         not_finite = getattr(self.resumable, "not_finite", None)
         if not_finite is not None:
-            with self._loop.may_wait():
+            with self._shared.may_wait():
                 for part in WEIGHTS:
                     frozen = [(name, one) for name, one in named_parameters(self.parts[part]) if not _is_trained(one)]
                     buffers = dict([*named_buffers(self.parts[part]), *frozen])
@@ -120,8 +125,8 @@ class Saving:
 
     def before_end_points(self) -> None:
         """Save where a stop or a signal cuts the run off, before the end points run: there it can be gone on with."""
-        stopped_by = self._loop.signals.received
-        if self.saves and not self._has_stopped and (stopped_by is not None or self._run._verdicts.stop):
+        stopped_by = self._signals.received
+        if self.saves and not self._has_stopped and (stopped_by is not None or self._shared.verdicts.stop):
             try:
                 self._collect(wait=True)  # what the background could not write is written here
                 if not self._is_kept():
@@ -135,7 +140,7 @@ class Saving:
 
     def at_epoch_end(self) -> None:
         """Save what was asked for in the epoch's end points, or a signal that came in them."""
-        if self.saves and self._loop.signals.received is not None and not self._has_stopped and not self._is_kept():
+        if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_kept():
             self.ask("signal")
         if self.is_due:
             self.at_boundary()
@@ -162,6 +167,7 @@ class Saving:
     def at_end(self, failure: BaseException | None) -> None:
         """Write the last checkpoint, or that of a failure where one was asked for, and wait for what is under way."""
         if failure is None:
+            self._agree("the end of the run")
             self._collect(wait=True)  # before it counts as the last chance: what the background could not write is written here
         self._is_last_chance = failure is None
         if failure is not None:
@@ -187,27 +193,27 @@ class Saving:
 
     def state(self) -> dict[str, Any]:
         """Return everything that a run needs to go on as if nothing had happened."""
-        loop, run = self._loop, self._run
+        shared, run = self._shared, self._run
         parts = {name: state_of(part) for name, part in self.parts.items() if has_state(part)}
-        parts["stepper"] = run._stepper.state_dict(run)
+        parts["stepper"] = stepper_of(run).state_dict(run)
         if self.window_is_open:
             parts["gradients"] = gradients_of(self.parts["model"])
         is_apart = run.team.has_stages  # what callbacks keep of a model's weights is of each process's own
-        of_ranks = [entry.name for entry in loop.hooks.entries if is_apart or getattr(entry.subject, "per_rank_state", False)]
+        of_ranks = [entry.name for entry in self._hooks.entries if is_apart or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
         return {
             **({"per_rank": of_ranks} if self._is_in_team else {}),
-            "clocks": loop.clocks.state_dict(),
+            "clocks": self._clocks.state_dict(),
             "place": place,
             "parts": parts,
             "rates": run.hyper.rates.state_dict(),
             "finite": {**{part: self._must_be_finite(part) for part in WEIGHTS}, "optimizer": None},
             "finite_buffers": dict(self.finite_buffers),
-            "callbacks": loop.hooks.state_dict(),
-            "logbook": loop.logbook.state_dict(),
-            "data": loop.positions.state_dict(place.get("batches")),
-            "rng": loop.randomness.state_dict(),
-            "script_rates": loop.resuming.script_rates,
+            "callbacks": self._hooks.state_dict(),
+            "logbook": shared.logbook.state_dict(),
+            "data": shared.positions.state_dict(place.get("batches")),
+            "rng": shared.randomness.state_dict(),
+            "script_rates": self.script_rates,
         }
 
     def _must_be_finite(self, part: str) -> list[str]:
@@ -216,13 +222,12 @@ class Saving:
 
     def place(self) -> dict[str, Any]:
         """Return where in the epoch the run is: between epochs, before its next pass, or so many batches into one."""
-        loop = self._loop
-        if not loop.epoch_is_open:
+        scopes = self._shared.scopes
+        if not scopes.epoch_is_open:
             return {"in_epoch": False}
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
-        place["batches"] = None
-        if loop.passes and loop.passes[0].mode == "train":
-            place["batches"] = loop.passes[0].batches_done
+        is_in_training = bool(scopes.passes) and scopes.passes[0].is_train
+        place["batches"] = scopes.passes[0].batches_done if is_in_training else None
         return place
 
     def pass_is_done(self, results: Mapping[str, Any], batches: int) -> None:
@@ -234,7 +239,7 @@ class Saving:
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
-        return self._loop.randomness.state_dict() if self.store is not None else None
+        return self._shared.randomness.state_dict() if self.store is not None else None
 
     def keep_at(self) -> None:
         """Take note that the state of this moment is on disk, or on its way."""
@@ -244,23 +249,23 @@ class Saving:
         return self._kept_at == self._moment()
 
     def _moment(self) -> tuple[Any, ...]:
-        clocks = self._loop.clocks
+        clocks = self._clocks
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
-        self._loop.agree_now("what is asked for before a checkpoint")  # what is granted later would not be in it
+        self._agree("what is asked for before a checkpoint")  # what is granted later would not be in it
         request, self._request = self._request, Request()
         if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
             logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
-            if moment.is_same(self._loop.clocks.moment):
+            if moment.is_same(self._clocks.moment):
                 request.add(tag, keep, request.in_background, measured)
         self._marks.clear()
         request.rules, request.limits = self._rules, self._limits
         self._run.monitors.settle()
         try:
-            with self._loop.may_wait():
+            with self._shared.may_wait():
                 together = getattr(self.store, "together", None)  # that of a team: what fails on one rank fails on all
                 saved = self._put(self.state() if together is None else together(self.state), request)
         except Exception as error:
@@ -276,7 +281,7 @@ class Saving:
                 self._tell(saved)
 
     def _put(self, state: dict[str, Any], request: Request) -> Saved | None:
-        clocks = self._loop.clocks
+        clocks = self._clocks
         if self.resumable is not None:
             return self.resumable.write(state, step=clocks.step, elapsed=clocks.elapsed(), request=request)
         assert self.store is not None
@@ -301,8 +306,7 @@ class Saving:
         self._failures, self._last = 0, saved.path
         took = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
         run.put_event("save", path=str(saved.path), tags=list(saved.tags), **took)
-        run._payload = {"path": saved.path, "tags": tuple(saved.tags)}
-        self._loop.hooks.fire("on_save", run)
+        self.announce(saved)
 
     def _not_saved(self, error: BaseException) -> None:
         """Go on without a checkpoint that could not be written, or raise what is no fault of the disk or of the weights."""
@@ -317,7 +321,7 @@ class Saving:
         self._kept_at = None
         logger.error("step %d is not saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none")
         self._run.put_event("save_refused", reason=str(error))
-        if self._is_last_chance and not self._run._verdicts.stop:  # who stops a run that has diverged knows it
+        if self._is_last_chance and not self._shared.verdicts.stop:  # who stops a run that has diverged knows it
             raise error
 
     def _failed(self, error: OSError) -> None:

@@ -6,7 +6,17 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
+
+
+class TeamSignals(Protocol):
+    """Signals as the processes of a team handle them: one that was `caught` is `received` when all of them know of it."""
+
+    caught: signal.Signals | None
+    received: signal.Signals | None
+
+    def take(self, received: signal.Signals) -> None: ...
+
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 
@@ -21,15 +31,13 @@ class Signals:
     Where a process is one of several, a signal that was `caught` is `received` when all of them know of it.
     """
 
-    def __init__(
-        self, ask_stop: Callable[[str], bool], ask_save: Callable[[], None] | None = None, *, is_in_team: bool = False
-    ) -> None:
+    def __init__(self, ask_stop: Callable[[str], bool], *, is_in_team: bool = False) -> None:
         self.caught: signal.Signals | None = None
-        self._is_in_team = is_in_team
         self.received: signal.Signals | None = None
         self.has_stopped = False
+        self.ask_save: Callable[[], None] | None = None  # None where there is nothing to save to
+        self._is_in_team = is_in_team
         self._ask_stop = ask_stop
-        self._ask_save = ask_save
         self._before: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
@@ -37,7 +45,7 @@ class Signals:
             for number in WATCHED:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._handle)
-            if self._ask_save is not None and hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            if self.ask_save is not None and hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
                 self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._save)
 
     def restore(self) -> None:
@@ -62,8 +70,8 @@ class Signals:
         self.has_stopped = self._ask_stop(f"{received.name} was received")
 
     def _save(self, number: int, frame: FrameType | None) -> None:
-        if self._ask_save is not None:
-            self._ask_save()
+        if self.ask_save is not None:
+            self.ask_save()
 
 
 def _ending(number: signal.Signals) -> BaseException:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 
 class StepHooks:
@@ -15,18 +16,14 @@ class StepHooks:
     Of several optimizers in a dict the first one is watched: a step of the run is a step of that one.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, clocks: Clocks) -> None:
+        self._run, self._clocks = run, clocks
         self._handles: list[Any] = []
         optimizer = run.optimizer
         if isinstance(optimizer, Mapping):
             optimizer = next(iter(optimizer.values()), None)
         self._optimizer = optimizer if hasattr(optimizer, "register_step_post_hook") else None
-
-    @property
-    def count(self) -> bool:
-        """Whether steps are counted here, not by the batch."""
-        return self._optimizer is not None
+        self.are_reported = self._optimizer is not None  # else a training batch counts as a step
 
     def install(self) -> None:
         if self._optimizer is None:
@@ -47,6 +44,6 @@ class StepHooks:
             self._begin(self._run)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._run._clocks.step += 1
+        self._clocks.count_step()
         if self._end is not None:
             self._end(self._run)

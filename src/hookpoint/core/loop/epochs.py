@@ -1,47 +1,47 @@
-"""Epochs: the iterator over epoch numbers that a user's outer `for` gets."""
+"""EpochLoop: the iterator over epoch numbers that a user's outer `for` gets. It drives the machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.loop import Loop
+    from hookpoint.core.loop.machine import Machine
 
 
-class Epochs:
+class EpochLoop:
     """Open an epoch, hand out its number, and close it when the next one is asked for."""
 
-    __slots__ = ("_loop", "_opened", "_run")
+    __slots__ = ("_machine", "_opened")
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._run = loop.running()
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._opened = 0
 
-    def __iter__(self) -> Epochs:
+    def __iter__(self) -> EpochLoop:
         return self
 
     def __next__(self) -> int:
-        loop = self._loop
-        run = loop.running()
-        if loop.epoch_is_open:
-            loop.close_open_epoch(cut_short=False)
+        machine = self._machine
+        run, scopes, verdicts = machine.running(), machine.scopes, machine.verdicts
+        if scopes.epoch_is_open:
+            scopes.close_epoch(cut_short=False)
         else:
-            loop.close_passes()
-            loop.agree_now("the next epoch")
-        while not run._verdicts.stop and (run.max_epochs is None or loop.epochs_opened < run.max_epochs):
-            loop.open_epoch()
-            if not run._verdicts.stop and not run._verdicts.stop_epoch:
-                self._opened = loop.clocks.epoch
-                loop.saving.body_begins()
-                loop.resuming.repeat_body()
+            scopes.close_passes()
+            machine.agree("the next epoch")
+        while not verdicts.stop and (run.max_epochs is None or machine.resuming.epochs_opened < run.max_epochs):
+            machine.begin_epoch()
+            if not verdicts.stop and not verdicts.stop_epoch:
+                self._opened = machine.clocks.epoch
+                machine.saving.body_begins()
+                machine.resuming.repeat_body()
                 return self._opened
-            loop.saving.before_end_points()
-            loop.close_open_epoch(cut_short=True)
+            machine.saving.before_end_points()
+            scopes.close_epoch(cut_short=True)
         self._opened = 0
-        loop.resuming.leave_epochs()
+        machine.resuming.leave_epochs()
         raise StopIteration
 
     def __del__(self) -> None:
-        if self._opened and self._loop.is_in_epoch(self._run, self._opened):
-            self._loop.epochs_abandoned = self._loop.abandoned = True
+        scopes = self._machine.scopes
+        if self._opened and scopes.epoch_is_open and self._machine.clocks.epoch == self._opened:
+            scopes.epochs_abandoned = scopes.abandoned = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookpoint.core.errors import MissingMetric, UnknownMetric
@@ -37,10 +37,20 @@ class MissingMetrics:
     the name belongs to one. Then it is an error when the next epoch begins. If there is no next epoch, or the reader's failures
     end no run, it is a warning.
 
-    `entries` are the callbacks of all ranks, so that every rank checks the same; `here` are those of this one.
+    `entries` are the callbacks of all ranks, so that every rank checks the same; `here` are those of this one. `has_validated`
+    says whether a validation pass is over; `gather` returns what each process says, None where there is one.
     """
 
-    def __init__(self, entries: Sequence[Entry], here: Sequence[Entry], names: MetricNames) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        here: Sequence[Entry],
+        names: MetricNames,
+        *,
+        has_validated: Callable[[], bool],
+        gather: Callable[[Any, str], list[Any]] | None,
+    ) -> None:
+        self._has_validated, self._gather = has_validated, gather
         self._entries, self._here, self._names = entries, here, names
         reads = [Read(metric, entry.name, entry) for entry in entries for metric in entry.declared("reads")]
         self._pending = reads + [Read(metric, reader) for reader, metric in names.reads.items()]
@@ -76,8 +86,8 @@ class MissingMetrics:
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
         found, waits = self._found(run), self._waits(run)
-        if run._loop.agreement is not None:
-            said = run._loop.agreement.talk.gather([sorted(found), sorted(waits)], "the metrics that are read")
+        if self._gather is not None:
+            said = self._gather([sorted(found), sorted(waits)], "the metrics that are read")
             found, waits = ({name for one in said for name in one[part]} for part in (0, 1))
         self._pending = [read for read in self._pending if read.metric not in found]
         for read in [one for one in self._pending if one.metric not in waits]:
@@ -98,7 +108,7 @@ class MissingMetrics:
 
     def _waits(self, run: Run) -> set[str]:
         """Return the metrics that may still come: not everyone who reads or could log them here has had a turn."""
-        has_validated = run._logbook.has_validated or self._names.validates is False or self._has_measured(run)
+        has_validated = self._has_validated() or self._names.validates is False or self._has_measured(run)
         waits = {read.metric for read in self._pending if read.metric in self._sometimes or read.metric in run.summaries}
         others_wait = any(_waits(entry, has_validated) for entry in self._here if could_log_anything(entry))
         for read in self._pending:

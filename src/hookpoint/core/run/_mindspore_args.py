@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.run.iteration import NO_ITERATION
 
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
 
-
-def _net_outputs(run: Run) -> Any:
+def _net_outputs(run: Any) -> Any:
     if run._now is NO_ITERATION and "loss" in run.metrics:
         return run.metrics["loss"]  # there the last step's stays; here it is gone, and the logged one stands for it
     return _read_only(run.loss if run.loss is not None else run.outputs)
@@ -25,7 +22,7 @@ def _read_only(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
-LIVE: dict[str, Callable[[Run], Any]] = {
+LIVE: dict[str, Callable[[Any], Any]] = {
     "batch_num": lambda run: length_of(run.train_loader),
     "cur_epoch_num": lambda run: run.epoch,
     "cur_step_num": lambda run: run.current_iteration,
@@ -45,7 +42,7 @@ LIVE: dict[str, Callable[[Run], Any]] = {
 class OriginalArgs(dict[str, Any]):
     """A dict with attribute access that lasts the run. What a callback writes stays; the names above follow the run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Any) -> None:
         super().__init__()
         object.__setattr__(self, "_run", run)
 

@@ -101,13 +101,14 @@ class Hyper(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
 
-    def set(self, name: str, value: Any, *, alike: bool = False) -> None:
+    def set(self, name: str, value: Any, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
         """Change a setting. In a run of several processes all of them get it at the same step, a step later.
 
-        Whoever says `alike` knows that every process sets the same value at this point, and it is set at once.
+        Whoever says `same_on_all_ranks` (or `alike`, its older name) knows that every process sets the same value at this
+        point, and it is set at once.
         """
         param = self._param(name)
-        if self.wish is None or alike:
+        if self.wish is None or alike or same_on_all_ranks:
             param.set_value(value)
             return
         if isinstance(param, GroupParam | ObjAttrParam):

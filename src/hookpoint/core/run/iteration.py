@@ -25,16 +25,16 @@ class Iteration:
     )
 
     def __init__(self) -> None:
+        self.batch_idx = -1
+        self.samples = 1
         self.begin_asking()
         self.clear()
 
     def clear(self) -> None:
         self.batch: Any = None
-        self.batch_idx = -1
         self.outputs: Any = None
         self.loss: Any = None
         self.targets: Any = None
-        self.samples = 1
         self.has_ended = False
         if self.asked or self.skips_were_read:
             self.begin_asking()

@@ -1,124 +1,42 @@
-"""Run: what a callback sees of the run."""
+"""Run: what a callback sees of the run, and what it may ask of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import fsum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hookpoint.core.errors import NotAssignable, OutsideIteration
-from hookpoint.core.log.metrics import Logs, Metrics
+from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.run._aliases import OtherNames
-from hookpoint.core.run._collectives import Together
-from hookpoint.core.run._mindspore_args import OriginalArgs
-from hookpoint.core.run._requests import Asking
-from hookpoint.core.run.evaluation import evaluate
-from hookpoint.core.run.hyper import Hyper
-from hookpoint.core.run.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run.stepper import PlainStepper, Stepper
-from hookpoint.core.run.verdicts import Verdicts
-from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.core.run._aliases import PeerNames
+from hookpoint.core.run._values import Values
+from hookpoint.core.run.iteration import Iteration
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.log.logbook import Logbook
-    from hookpoint.core.log.monitors import Monitors
-    from hookpoint.core.loop.batches import Batches
-    from hookpoint.core.loop.epochs import Epochs
-    from hookpoint.core.loop.loop import Loop
-    from hookpoint.core.loop.passes import Progress
-    from hookpoint.core.run.evaluation import EvaluateOptions
-    from hookpoint.core.schedule.moment import Moment
-    from hookpoint.core.team.team import Team
+    from hookpoint.core.checkpoint.store import Keep
+    from hookpoint.core.run.run_loop import Batches, Epochs, EvaluateOptions, Mode, RunLoop
+    from hookpoint.core.run.stepper import Stepper
 
-Mode = Literal["train", "val", "pred"]
-
-GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
-PLACE = ("rank", "local_rank", "world_size")
-CALLS = {
-    "stop": 'run.stop("why")',
-    "request_stop": "run.request_stop()",
-    "log": 'run.log("name", value)',
-    "save": 'run.save("tag")',
+Op = Literal["sum", "mean", "max", "min"]
+OPS: dict[str, Callable[[Sequence[float]], float]] = {
+    "sum": fsum,
+    "mean": lambda values: fsum(values) / len(values),
+    "max": max,
+    "min": min,
 }
 
 
-class Run(Asking, Together, OtherNames):
+class Run(PeerNames):
     """The run as callbacks know it: what was given, the clocks, this iteration's values, and services.
 
     `batch`, `batch_idx`, `outputs` and `loss` are there during an iteration only. Anything else that callbacks want to share
     goes into `store`, a dict.
     """
 
-    __slots__ = (
-        *GIVEN,
-        *PLACE,
-        "_args",
-        "_clocks",
-        "_logbook",
-        "_loop",
-        "_now",
-        "_payload",
-        "_stepper",
-        "_verdicts",
-        "epoch_complete",
-        "hooks",
-        "hyper",
-        "max_epochs",
-        "mode",
-        "monitors",
-        "resuming",
-        "store",
-        "summaries",
-        "team",
-        "update_ops",
-    )
-
-    name: str
-    model: Any
-    optimizer: Any
-    criterion: Any
-    lr_scheduler: Any
-    device: Any
-    workdir: Any
-    train_loader: Any
-    val_loader: Any
-    config: dict[str, Any]
-    rank: int
-    local_rank: int
-    world_size: int
-    mode: Mode | None
-    max_epochs: int | None
-    epoch_complete: bool
-    resuming: bool
-    hooks: Hooks
-    hyper: Hyper
-    monitors: Monitors
-    store: dict[str, Any]
-    team: Team
-    summaries: dict[str, Callable[[], Any]]
-    update_ops: list[Callable[[], object]]
-
-    def __init__(self, loop: Loop, hooks: Hooks, clocks: Clocks, logbook: Logbook, **given: Any) -> None:
-        for name in GIVEN:
-            setattr(self, name, given.get(name))
-        self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
-        self.team = given["team"]
-        self.hooks = hooks
-        self.hyper = Hyper(self.optimizer)
-        self.mode = self.max_epochs = None
-        self.epoch_complete = self.resuming = False
-        self.store, self.summaries, self.update_ops = {}, {}, []
-        self._loop = loop
-        self._clocks = clocks
-        self._logbook = logbook
-        self._verdicts = Verdicts()
-        self._now: Iteration = NO_ITERATION
-        self._payload: dict[str, Any] = {}
-        self._stepper: Stepper = PlainStepper()
-        self._args = OriginalArgs(self)
+    __slots__ = ()
 
     # The loop: what a user's own `for` runs over
 
@@ -132,96 +50,9 @@ class Run(Asking, Together, OtherNames):
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
         """Make a validation pass aside, which disturbs nothing; return the means of what is logged in it, or its results."""
-        self._loop.settle()
-        return evaluate(self, data, aside=True, **options)
+        return self._loop.evaluate(data, **options)
 
-    # Clocks
-
-    @property
-    def epoch(self) -> int:
-        """The epoch now running, from 1; 0 before the first."""
-        return self._clocks.epoch
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps done."""
-        return self._clocks.step
-
-    @property
-    def iteration(self) -> int:
-        """Training batches done."""
-        return self._clocks.iteration
-
-    @property
-    def moment(self) -> Moment:
-        """Epoch, iteration and step of now: what savers and readers of metrics compare."""
-        return self._clocks.moment
-
-    @property
-    def samples(self) -> int:
-        """Training samples seen."""
-        return self._clocks.samples
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds of training, kept across a resume."""
-        return self._clocks.elapsed()
-
-    @property
-    def current_iteration(self) -> int:
-        """The number, from 1, of the training iteration now running, or of the last one."""
-        return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
-
-    @property
-    def progress(self) -> Progress | None:
-        """Mode, batches done and number of batches of the pass now running; None between passes. Any thread may read it."""
-        passes = self._loop.passes[-1:]
-        return passes[0].progress if passes else None
-
-    # This iteration
-
-    @property
-    def batch(self) -> Any:
-        return self._now.batch
-
-    @batch.setter
-    def batch(self, value: Any) -> None:
-        self._now.batch = value
-
-    @property
-    def batch_idx(self) -> int:
-        return self._now.batch_idx
-
-    @property
-    def outputs(self) -> Any:
-        return self._now.outputs
-
-    @outputs.setter
-    def outputs(self, value: Any) -> None:
-        self._now.outputs = value
-
-    @property
-    def targets(self) -> Any:
-        return self._now.targets
-
-    @targets.setter
-    def targets(self, value: Any) -> None:
-        self._now.targets = value
-
-    @property
-    def loss(self) -> Any:
-        return self._now.loss
-
-    @loss.setter
-    def loss(self, value: Any) -> None:
-        self._now.loss = value
-
-    @property
-    def skipped(self) -> frozenset[str]:
-        """What a verdict left out of this iteration: "batch", "backward", "step"."""
-        if self._now is not NO_ITERATION:
-            self._now.skips_were_read = True
-        return self._now.skipped
+    # The step
 
     def forward(self) -> None:
         """Compute `run.outputs`, and `run.loss` where there are targets."""
@@ -239,17 +70,63 @@ class Run(Asking, Together, OtherNames):
         """Step the learning-rate scheduler, if there is one."""
         self._stepper.adjust_lr(self)
 
-    # What was logged
+    # Verdicts, honoured at the next boundary. Whoever says `same_on_all_ranks` (or `alike`, its older name) knows that every
+    # process asks for the same at this point, and is not kept waiting until all of them have heard of it.
 
-    @property
-    def metrics(self) -> Metrics:
-        """The latest value of each metric, as a float when read."""
-        return self._logbook.metrics
+    def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
+        """Stop the run at the next boundary: no further iteration starts; the end points still fire.
 
-    @property
-    def logs(self) -> Logs:
-        """The metrics of this moment: those with a value of the running epoch."""
-        return Logs(self._logbook.metrics, self._clocks.epoch)
+        In a run of several processes all of them stop, one step later; at once if all of them ask for it at this point, which
+        is what `same_on_all_ranks` says. The same holds for `stop_epoch` and `save`.
+        """
+        self._loop.settle()
+        self._loop.stop(reason, same_on_all_ranks=alike or same_on_all_ranks)
+
+    def stop_epoch(self, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
+        """End this epoch's training at the next boundary; in a validation or prediction pass, end that pass."""
+        self._loop.settle()
+        self._loop.stop_epoch(same_on_all_ranks=alike or same_on_all_ranks)
+
+    def skip_batch(self) -> None:
+        """Leave this batch out: asked before the iteration's body, the body does not run; on_iter_skip fires."""
+        self._loop.settle()
+        self._loop.skip("batch")
+
+    def skip_backward(self) -> None:
+        """Leave out the backward pass and the step of this iteration. In a loop of one's own the body asks `run.skipped`."""
+        self._loop.settle()
+        self._loop.skip("backward")
+
+    def skip_step(self) -> None:
+        """Leave out the optimizer's step of this iteration. In a loop of one's own the body asks `run.skipped`."""
+        self._loop.settle()
+        self._loop.skip("step")
+
+    def retry(self) -> None:
+        """Run this batch again, from on_iter_begin, as often as the loop allows; on_iter_skip fires for this attempt."""
+        self._loop.settle()
+        self._loop.retry()
+
+    def save(
+        self,
+        tag: str = "manual",
+        *,
+        keep: Keep | None = None,
+        in_background: bool = False,
+        alike: bool = False,
+        same_on_all_ranks: bool = False,
+        measured: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Ask for a checkpoint with this tag; it is written after the last handler of this point, at a step boundary.
+
+        `keep` says which of the checkpoints with this tag are kept; without it all are. In the background, the run waits
+        only until the state is copied. `measured` is the value that it is saved for, which its manifest then has: metric,
+        mode, value, and the epoch, iteration and step it was measured at.
+        """
+        self._loop.settle()
+        self._loop.save(tag, keep, in_background, measured, same_on_all_ranks=alike or same_on_all_ranks)
+
+    # Logging
 
     @overload
     def log(self, name: str, value: Any, /) -> None: ...
@@ -295,13 +172,15 @@ class Run(Asking, Together, OtherNames):
         self._loop.settle()
         self.monitors.put("event", {name: fields})
 
+    # Registering
+
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function of the values a log step sends; what it returns is sent with them, and may be floats later."""
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Have a function called once, when the pass now running ends, breaks off or fails; outside of one, see `Leaving`."""
-        self._loop.leaving.add(self._loop.passes[-1] if self._loop.passes else None, function)
+        """Have a function called once, when the pass now running ends, breaks off or fails; outside of one, see `Cleanup`."""
+        self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
         """Register a function whose value is logged whenever summaries are merged."""
@@ -320,34 +199,38 @@ class Run(Asking, Together, OtherNames):
             return self.hooks.fire(point, self)
         return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
 
-    def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return what is there of these arguments, by name."""
-        values: dict[str, Any] = {}
-        for name in names:
-            if name in self._payload:
-                values[name] = self._payload[name]
-            elif name == "run":
-                values[name] = self
-            else:
-                try:
-                    values[name] = getattr(self, name)
-                except (OutsideIteration, AttributeError):
-                    continue
-        return values
+    # Words with the other processes. Each of these calls is made by all of them, or by none; a callback that makes one says
+    # `collective = True`. In one process each returns what it was given.
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        attribute = getattr(type(self), name, None)
-        if callable(attribute):
-            raise NotAssignable.method(name, CALLS.get(name, f"run.{name}(...)"))
-        if attribute is None:
-            raise NotAssignable.unknown(name)
-        if isinstance(attribute, property) and attribute.fset is None:
-            raise NotAssignable.kept(name)
-        object.__setattr__(self, name, value)
+    def reduce(self, value: Any, op: Op = "sum") -> float:
+        """Return the sum of a number over the processes with different data; or the mean, the largest, the smallest.
 
-    def __repr__(self) -> str:
-        return f"Run({self.name!r}, epoch={self.epoch}, step={self.step})"
+        Waits for the device of a tensor, and for the others; the answer is the same everywhere, bit for bit.
+        """
+        if op not in OPS:
+            raise BadLoop(text(f"run.reduce() knows no {op!r}.", choose=", ".join(map(repr, OPS))))
+        said = self._loop.gather([float(value), self.model_rank], f"run.reduce(op={op!r})")
+        return OPS[op]([one for one, part in said if part == 0])
+
+    def agree(self, flag: bool) -> bool:
+        """Return whether any process says so."""
+        return any(self._loop.gather(bool(flag), "run.agree()"))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what each process has, in the order of ranks; it travels as JSON."""
+        return self._loop.gather(value, "run.gather()")
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return what one process has: numbers, texts, None, lists and dicts of them. It travels as JSON."""
+        return self._loop.gather(value if self.rank == source else None, f"run.broadcast(source={source})")[source]
 
 
-# A loop changes the iteration twice per batch; this way past __setattr__ takes a tenth of the time.
-set_now: Callable[[Run, Iteration], None] = Run.__dict__["_now"].__set__
+# What hookpoint's own loop and engine reach of a run, and users do not. A loop changes the iteration twice per batch: the way
+# past __setattr__ takes a tenth of the time.
+set_now: Callable[[Run, Iteration], None] = vars(Values)["_now"].__set__
+set_loop: Callable[[Run, RunLoop], None] = vars(Values)["_loop"].__set__
+set_stepper: Callable[[Run, Stepper], None] = vars(Values)["_stepper"].__set__
+set_payload: Callable[[Run, dict[str, Any]], None] = vars(Values)["_payload"].__set__
+now_of: Callable[[Run], Iteration] = attrgetter("_now")
+loop_of: Callable[[Run], RunLoop] = attrgetter("_loop")
+stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")

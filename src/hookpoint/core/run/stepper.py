@@ -10,37 +10,36 @@ from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
-    from hookpoint.core.hooks.dispatch import Dispatch
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import Dispatch
 
 
 class Stepper(Protocol):
     """Compute outputs and loss, gradients, and the step, in the way of an engine."""
 
-    def forward(self, run: Run) -> None: ...
+    def forward(self, run: Any) -> None: ...
 
-    def backward(self, run: Run) -> None: ...
+    def backward(self, run: Any) -> None: ...
 
-    def step(self, run: Run) -> None: ...
+    def step(self, run: Any) -> None: ...
 
-    def adjust_lr(self, run: Run) -> None: ...
+    def adjust_lr(self, run: Any) -> None: ...
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Any) -> None:
         """Do what is left when the training data of an epoch has ended."""
 
     def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
         """Return something to iterate over, whatever the data is."""
 
-    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+    def evaluating(self, run: Any) -> AbstractContextManager[None]:
         """Hold the model as it is evaluated, without gradients; leave it as it was found."""
 
-    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+    def evaluate(self, run: Any, forward: Dispatch | None) -> None:
         """Compute a batch of a validation pass, with this forward instead of the run's own where one is given."""
 
-    def state_dict(self, run: Run) -> dict[str, Any]:
+    def state_dict(self, run: Any) -> dict[str, Any]:
         """Return what a checkpoint keeps of the step itself."""
 
-    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None: ...
 
 
 class PlainStepper:
@@ -58,7 +57,7 @@ class PlainStepper:
         self._evaluating = evaluating
         self.batches = batches
 
-    def forward(self, run: Run) -> None:
+    def forward(self, run: Any) -> None:
         if run.mode == "pred":
             run.outputs = run.model(run.batch)
             return
@@ -74,32 +73,32 @@ class PlainStepper:
         if run.mode == "train" or run.criterion is not None:
             run.loss = run.criterion(run.outputs, run.targets)
 
-    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+    def evaluating(self, run: Any) -> AbstractContextManager[None]:
         return self._evaluating(run.model)
 
-    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+    def evaluate(self, run: Any, forward: Dispatch | None) -> None:
         (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
-    def backward(self, run: Run) -> None:
+    def backward(self, run: Any) -> None:
         run.optimizer.zero_grad()
         run.hooks.fire("on_backward_begin", run)
         if "backward" not in run.skipped:
             run.loss.backward()
         run.hooks.fire("on_backward_end", run)
 
-    def step(self, run: Run) -> None:
+    def step(self, run: Any) -> None:
         if not run.skipped & {"backward", "step"}:
             run.optimizer.step()
 
-    def adjust_lr(self, run: Run) -> None:
+    def adjust_lr(self, run: Any) -> None:
         if run.lr_scheduler is not None:
             run.lr_scheduler.step()
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Any) -> None:
         """Nothing is ever left."""
 
-    def state_dict(self, run: Run) -> dict[str, Any]:
+    def state_dict(self, run: Any) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None:
         """Nothing is ever kept."""

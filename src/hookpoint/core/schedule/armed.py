@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
 # A tick on epochs belongs to the epoch now running, whose number everyone knows; a level counts what is done.
@@ -31,6 +30,13 @@ TICK_SOURCE = {
 }
 
 
+class Clocked(Protocol):
+    """A run, as schedules know it."""
+
+    @property
+    def _clocks(self) -> Clocks: ...
+
+
 class Armed(ABC):
     """A schedule that counts. `moment` is "iter" or "epoch" for triggers, None where every tick may be asked."""
 
@@ -38,16 +44,16 @@ class Armed(ABC):
     has_fired = False  # since it was armed
 
     @abstractmethod
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         """Say whether it is due now, changing nothing."""
 
-    def settle(self, run: Run, moment: str | None, fired: bool) -> None:
+    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         """Move on past now: ticks of counters in any case, ticks of time only when they fired."""
 
     def start(self, clocks: Clocks) -> None:
         """Count from where the clocks stand: nothing that has passed is due."""
 
-    def take(self, run: Run, moment: str | None = None, allowed: bool = True) -> bool:
+    def take(self, run: Clocked, moment: str | None = None, allowed: bool = True) -> bool:
         """Say whether it is due now, and move on; a counter's tick that something else forbids is passed all the same."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
@@ -97,10 +103,10 @@ class ArmedTick(Armed):
         self._following = following
         self._stays = stays or clock == "seconds"
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return self._asked_at(moment) and self._read(run._clocks) >= self.due
 
-    def settle(self, run: Run, moment: str | None, fired: bool) -> None:
+    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         if (fired or not self._stays) and self._asked_at(moment):
             now = self._read(run._clocks)
             if now >= self.due:
@@ -131,17 +137,17 @@ class ArmedLevel(Armed):
         self._read = READ_LEVEL[clock]
         self._low, self._high = low, high
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return self._low <= self._read(run._clocks) < self._high
 
 
 class ArmedIf(Armed):
     """Hold when a function of the run says so."""
 
-    def __init__(self, predicate: Callable[[Run], object]) -> None:
+    def __init__(self, predicate: Callable[[Any], object]) -> None:
         self._predicate = predicate
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return bool(self._predicate(run))
 
 
@@ -152,7 +158,7 @@ class ArmedParts(Armed):
         self._parts = parts
         self.ticks = sum(part.ticks for part in parts)
 
-    def settle(self, run: Run, moment: str | None, fired: bool) -> None:
+    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         for part in self._parts:
             part.settle(run, moment, fired)
 
@@ -171,7 +177,7 @@ class ArmedParts(Armed):
 class ArmedAll(ArmedParts):
     """Due when all parts are."""
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
@@ -184,10 +190,10 @@ class ArmedAll(ArmedParts):
 class ArmedAny(ArmedParts):
     """Due when any part is."""
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return any(part.ready(run, moment) for part in self._parts)
 
-    def settle(self, run: Run, moment: str | None, fired: bool) -> None:
+    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         for part in self._parts:
             part.settle(run, moment, fired and part.ready(run, moment))
 
@@ -202,8 +208,8 @@ class ArmedNot(ArmedParts):
     def __init__(self, part: Armed) -> None:
         super().__init__([part])
 
-    def ready(self, run: Run, moment: str | None) -> bool:
+    def ready(self, run: Clocked, moment: str | None) -> bool:
         return not self._parts[0].ready(run, moment)
 
-    def settle(self, run: Run, moment: str | None, fired: bool) -> None:
+    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         self._parts[0].settle(run, moment, True)

@@ -35,6 +35,10 @@ class Clocks:
         """Where the run stands now."""
         return Moment(self.epoch, self.iteration, self.step)
 
+    def count_step(self) -> None:
+        """Count an optimizer step. Whoever makes one, or sees one made, calls this; nobody else moves the counter."""
+        self.step += 1
+
     def elapsed(self) -> float:
         if self._started is None:
             return self._elapsed

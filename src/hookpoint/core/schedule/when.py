@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.errors import BadSchedule, listed, text
 from hookpoint.core.schedule.armed import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
 from hookpoint.core.text.spelling import near_miss
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
 
 TIME = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 COUNTS = ("steps", "iterations", "epochs", "samples")
@@ -42,7 +39,7 @@ class When(ABC):
         return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
 
     @property
-    def is_alike(self) -> bool:
+    def same_on_all_ranks(self) -> bool:
         """Whether every process of a run finds it due at the same moment: clocks are the same for all, functions may not be."""
         return False
 
@@ -96,7 +93,7 @@ class OnClock(When):
         return amount * TIME[self.clock] if timed else int(amount)
 
     @property
-    def is_alike(self) -> bool:
+    def same_on_all_ranks(self) -> bool:
         return True
 
     @property
@@ -199,7 +196,7 @@ class Between(OnClock):
 class If(When):
     """Hold when a function of the run says so: `If(lambda run: run.metrics["loss"] < 1)`."""
 
-    def __init__(self, predicate: Callable[[Run], object]) -> None:
+    def __init__(self, predicate: Callable[[Any], object]) -> None:
         if not callable(predicate):
             raise BadSchedule(text(f"If takes a function of the run, not {predicate!r}.", write="If(lambda run: ...)"))
         self._predicate = predicate
@@ -227,8 +224,8 @@ class Combined(When):
         self.levels_on = frozenset().union(*(part.levels_on for part in parts))
 
     @property
-    def is_alike(self) -> bool:
-        return all(part.is_alike for part in self.parts)
+    def same_on_all_ranks(self) -> bool:
+        return all(part.same_on_all_ranks for part in self.parts)
 
     def __repr__(self) -> str:
         return f"({self.sign.join(map(repr, self.parts))})"
@@ -277,8 +274,8 @@ class NotOf(When):
         return ArmedNot(self.part.arm())
 
     @property
-    def is_alike(self) -> bool:
-        return self.part.is_alike
+    def same_on_all_ranks(self) -> bool:
+        return self.part.same_on_all_ranks
 
     def __repr__(self) -> str:
         return f"~{self.part!r}"

@@ -1,29 +1,27 @@
-"""Talk: a team in which everybody says what he talks about, so that words for one thing are never taken for another."""
+"""CheckedTeam: a team that labels every collective, so that calls which do not match raise instead of hanging."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import OutOfStep, text
-from hookpoint.core.hooks.dispatch import call_in
 
 if TYPE_CHECKING:
-    from hookpoint.core.hooks.dispatch import Call
-    from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import RunView
     from hookpoint.core.team.team import Answer, Team
 
 
-class Talk:
+class CheckedTeam:
     """Pass words on to a team, and compare what each rank says it is about: the same call, of the same callback, at one point.
 
     Ranks that talk about different things, or to nobody, get an error that names who was where, instead of waiting for ever
     or of taking one number for another. `count` is how often the team has talked: the same on every rank.
     """
 
-    def __init__(self, team: Team, run: Run) -> None:
+    def __init__(self, team: Team, run: RunView) -> None:
         self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
         self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
         self.has_stages = team.has_stages
@@ -57,7 +55,7 @@ class Talk:
         return words
 
     def start_agreeing(self, number: int) -> Answer:
-        iteration, epoch = self._run._clocks.iteration, self._run._clocks.epoch
+        iteration, epoch = self._run.iteration, self._run.epoch
 
         def about() -> str:
             return f"the agreement of iteration {iteration}, epoch {epoch}"
@@ -91,20 +89,9 @@ class Talk:
             raise unanswered(self.rank, self.size, about(), error) from error
 
     def _where(self) -> str:
-        clocks, call = self._run._clocks, caller()
+        run, call = self._run, CURRENT_CALL.get()
         who = "in the loop" if call is None else f"in {call.entry.name} at {call.point}"
-        return f"{who}, iteration {self._run.current_iteration}, epoch {clocks.epoch}"
-
-
-def caller() -> Call | None:
-    """Return the innermost call of a callback that we are in. The frames tell, so that no call pays for it."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        call = call_in(frame)
-        if call is not None:
-            return call
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+        return f"{who}, iteration {run.current_iteration}, epoch {run.epoch}"
 
 
 def apart(abouts: Sequence[str]) -> OutOfStep:

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from hookpoint.core.callback.current import current_run
 from hookpoint.core.checkpoint.positions import END
 from hookpoint.core.data.data_points import BATCH, SAMPLE, BatchPlace, DataPoints
 from hookpoint.core.data.data_settings import DataSettings
+from hookpoint.core.run.current_run import current_run
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 

@@ -20,7 +20,8 @@ from hookpoint.monitors._tracking.tracked import Ending, Facts, Kept, Surroundin
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.callback.callback import OnError, Options
+    from hookpoint.core.callback.callback import Options
+    from hookpoint.core.callback.on import OnError
     from hookpoint.core.log.records import Record
     from hookpoint.core.run.run import Run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.loop.services import machine_of
 from hookpoint.parallel.averaging.all_reduce_mean import means_of, put
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Merging(Callback):
         self._merge_copies(run)
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        if run._loop.passes[-1].is_shared and run.team.size > 1:
+        if machine_of(run).scopes.passes[-1].is_shared and run.team.size > 1:
             self._merge_copies(run)
 
     def on_run_end(self, run: Run) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hookpoint import Callback, MainCallback, StopRun
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.stepper import PlainStepper
 
 MODEL = {"model": lambda x: 2 * x, "criterion": lambda outputs, targets: outputs - targets}
@@ -295,7 +296,7 @@ def test_stop_run_ends_the_run_and_closes_the_pass():
 
 
 def interrupted(run):
-    if run.batch[0] == 2 and run._loop.signals.received is None:
+    if run.batch[0] == 2 and machine_of(run).signals.received is None:
         os.kill(os.getpid(), signal.SIGINT)
 
 

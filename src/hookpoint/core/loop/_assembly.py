@@ -1,0 +1,127 @@
+"""How a machine is put together: its parts, its components, and what each of them is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from hookpoint.core.checkpoint.randomness import HostRandomness
+from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.log.global_means import shared_means
+from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.log.loss_check import loss_check
+from hookpoint.core.log.monitors import Monitors
+from hookpoint.core.loop._agreement import Agreement
+from hookpoint.core.loop._host_owned import HostSignals, HostSteps
+from hookpoint.core.loop._resuming import Resuming
+from hookpoint.core.loop._run_record import RunRecord
+from hookpoint.core.loop._saving import Saving
+from hookpoint.core.loop._signals import Signals
+from hookpoint.core.loop._step_hooks import StepHooks
+from hookpoint.core.loop.components import Components
+from hookpoint.core.loop.machine import Machine
+from hookpoint.core.loop.missing_metrics import MissingMetrics
+from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.loop.run_parts import RunParts
+from hookpoint.core.loop.scopes import Scopes
+from hookpoint.core.loop.services import Services
+from hookpoint.core.run.run import Run, set_loop, set_stepper
+from hookpoint.core.run.stepper import PlainStepper
+from hookpoint.core.run.verdicts import Verdicts
+from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.core.team.checked_team import CheckedTeam
+from hookpoint.core.team.team import Team
+from hookpoint.core.team.team_clocks import TeamClocks
+
+
+def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team: Team, place: Mapping[str, int]) -> Machine:
+    """Return the machine of a new run; its run is the current one from here on."""
+    clocks = Clocks() if team.size == 1 else TeamClocks()
+    verdicts = Verdicts()
+    logbook = Logbook(
+        clocks,
+        log_every=options.log_every,
+        floats=options.floats,
+        read_by_steps=hooks.read_by_steps,
+        may_wait=options.may_wait,
+    )
+    run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.given())
+    run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
+    logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, options.may_wait)
+    set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
+    agreement = _agreement(run, verdicts, clocks, logbook, options)
+    randomness = HostRandomness() if options.randomness is None else options.randomness
+    parts = RunParts(
+        run=run,
+        hooks=hooks,
+        clocks=clocks,
+        logbook=logbook,
+        verdicts=verdicts,
+        scopes=Scopes(),
+        team=run.team,
+        positions=options.positions(randomness),
+        randomness=randomness,
+        may_wait=options.may_wait,
+        stateful=stateful,
+    )
+    machine = Machine(parts, options, _components(parts, options, agreement))
+    set_loop(run, Services(machine))
+    return machine
+
+
+def find_checkpoint(machine: Machine) -> None:
+    """Find out whether the run resumes, and from where; refuse a saver that has nowhere to save to."""
+    try:
+        if machine.options.run_points:
+            machine.saving.refuse_without_store()
+            machine.resuming.open(machine.options.resume, machine.options.identity)
+    except BaseException:
+        machine.clean_up()
+        raise
+
+
+def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, options: LoopOptions) -> Agreement | None:
+    """Return what lets processes act as one; None for one process, which needs none of it."""
+    if not isinstance(clocks, TeamClocks):
+        return None
+    run.team = team = CheckedTeam(run.team, run)
+    logbook.shared = partial(shared_means, team, options.may_wait)
+    logbook.windows.have_all_late()
+    return Agreement(run, team, verdicts, clocks)
+
+
+def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | None) -> Components:
+    run, clocks, hooks, host = parts.run, parts.clocks, parts.hooks, options.host
+    missing = MissingMetrics(
+        hooks.of_all_ranks,
+        hooks.entries,
+        options.names,
+        has_validated=lambda: parts.logbook.has_validated,
+        gather=None if agreement is None else agreement.gather,
+    )
+    if options.run_points:
+        missing.check_names(is_chief=run.is_chief)
+    store = options.store if options.run_points else None
+    parts.positions.remembers = store is not None
+    agree = _nothing if agreement is None else agreement.now
+    signals = Signals(parts.verdicts.ask_stop, is_in_team=agreement is not None) if host is None else HostSignals()
+    saving = Saving(parts, store, signals, agree=agree)
+    if store is not None:
+        signals.ask_save = saving.ask_by_signal if agreement is None else agreement.ask_save_by_signal
+    if agreement is not None:
+        agreement.connect(saving, signals)
+    return Components(
+        saving=saving,
+        resuming=Resuming(parts, saving, agreement, after_load=options.after_load, is_quiet=host is not None),
+        agreement=agreement,
+        agree=agree,
+        signals=signals,
+        steps=StepHooks(run, clocks) if host is None else HostSteps(run, clocks),
+        record=RunRecord(run, clocks, saving.resumable),
+        missing=missing,
+    )
+
+
+def _nothing(what: str) -> None:
+    """There is nobody to agree with."""

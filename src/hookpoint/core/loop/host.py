@@ -1,0 +1,53 @@
+"""Host: the trainer of another library that drives a loop, and what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import CompileError, text
+
+if TYPE_CHECKING:
+    from hookpoint.core.hooks.hooks import Hooks
+
+
+class NotUnderHost(CompileError):
+    """A callback needs a point or a verdict that the trainer it runs under does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A trainer, by its name. `cannot` has the points it never reaches and the verdicts it cannot honour, with the reason.
+
+    Verdicts are called as `run` calls them: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
+    """
+
+    name: str
+    cannot: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, hooks: Hooks) -> None:
+        """Refuse callbacks that need what this host has not, before anything runs."""
+        for point, why in self.cannot.items():
+            for call in hooks.calls(point):
+                raise NotUnderHost(
+                    text(f"{call.entry.name}: {self.name} has no {point}: {why}.", leave=f"{call.entry.name} out")
+                )
+        for entry in hooks.entries:
+            if "skip_batch" in self.cannot and _says(entry.subject, "may_skip"):
+                raise NotUnderHost(
+                    text(f"{entry.name} may skip batches, and {self.name} cannot: {self.cannot['skip_batch']}.", leave="it out")
+                )
+            if "save" in self.cannot and _says(entry.subject, "saves"):
+                raise NotUnderHost(
+                    text(f"{entry.name} saves, and {self.name} does not let it: {self.cannot['save']}.", leave="it out")
+                )
+
+    def refuse(self, verdict: str) -> None:
+        """Refuse a verdict that this host cannot honour, at the call."""
+        if verdict in self.cannot:
+            raise NotUnderHost(text(f"run.{verdict}() does not work under {self.name}: {self.cannot[verdict]}."))
+
+
+def _says(subject: Any, option: str) -> bool:
+    return bool(getattr(subject, option, False))

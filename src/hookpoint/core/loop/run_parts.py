@@ -1,0 +1,35 @@
+"""RunParts: the objects of one run that its components share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from hookpoint.core.checkpoint.positions import Positions
+from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.loop.scopes import Scopes
+from hookpoint.core.run.run import Run
+from hookpoint.core.run.verdicts import Verdicts
+from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.core.team.team import Team
+
+
+@dataclass(slots=True)
+class RunParts:
+    """What saving, resuming and agreement work on. `stateful` are the objects whose state a checkpoint keeps, by name."""
+
+    run: Run
+    hooks: Hooks
+    clocks: Clocks
+    logbook: Logbook
+    verdicts: Verdicts
+    scopes: Scopes
+    team: Team
+    positions: Positions
+    randomness: Randomness
+    may_wait: Callable[[], AbstractContextManager[None]]
+    stateful: dict[str, Any]

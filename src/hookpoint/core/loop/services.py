@@ -1,0 +1,133 @@
+"""Services: what a run may ask of its loop, on a machine. It implements `RunLoop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from hookpoint.core.errors import BadLoop, OutsideIteration, text
+from hookpoint.core.hooks.dispatch import Call, calling
+from hookpoint.core.loop.batches import BatchLoop, batches_over
+from hookpoint.core.loop.epochs import EpochLoop
+from hookpoint.core.loop.evaluation import evaluate
+from hookpoint.core.loop.machine import Machine
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run.run import Run, loop_of, now_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.checkpoint.store import Keep
+    from hookpoint.core.run.run_loop import EvaluateOptions, Mode, Progress
+
+
+class Services:
+    """The loop as its run knows it."""
+
+    __slots__ = ("machine", "settle")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.settle = machine.scopes.settle  # called with everything that is logged
+
+    @property
+    def progress(self) -> Progress | None:
+        passes = self.machine.scopes.passes[-1:]
+        return passes[0].progress if passes else None
+
+    # Driving
+
+    def epochs(self, number: int | None) -> EpochLoop:
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            raise BadLoop(text("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number)))
+        self.settle()
+        machine = self.machine
+        machine.running().max_epochs = number
+        machine.record.plan(number)
+        machine.resuming.say_finished(number)
+        return EpochLoop(machine)
+
+    def batches(self, loader: Iterable[Any], mode: Mode) -> BatchLoop:
+        return batches_over(self.machine, loader, mode)
+
+    def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
+        self.settle()
+        return evaluate(self.machine, data, is_aside=True, **options)
+
+    def at_leave(self, function: Callable[[], object]) -> None:
+        passes = self.machine.scopes.passes
+        self.machine.scopes.cleanup.add(passes[-1] if passes else None, function)
+
+    # Verdicts and saves
+
+    def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
+        machine = self.machine
+        if machine.agreement is not None and not same_on_all_ranks:
+            machine.agreement.ask_stop(reason)
+        elif machine.verdicts.ask_stop(reason):
+            machine.run.put_event("stop", reason=reason)
+
+    def stop_epoch(self, *, same_on_all_ranks: bool) -> None:
+        machine = self.machine
+        self._refuse("stop_epoch")
+        passes, verdicts = machine.scopes.passes, machine.verdicts
+        machine.running()
+        if passes and not passes[-1].is_train:
+            passes[-1].wants_end = verdicts.asked = True
+        elif machine.agreement is not None and not same_on_all_ranks:
+            machine.agreement.ask_stop_epoch()
+        else:
+            verdicts.ask_stop_epoch()
+
+    def skip(self, what: str) -> None:
+        now, agreement = self._iteration(f"skip_{what}"), self.machine.agreement
+        if agreement is not None and self.machine.run.mode == "train":
+            now.refuse_if_ended(f"skip_{what}")
+            agreement.ask_skip(what)
+        else:
+            now.ask_skip(what)
+
+    def retry(self) -> None:
+        now, agreement = self._iteration("retry"), self.machine.agreement
+        if agreement is not None and self.machine.run.mode == "train":
+            agreement.refuse_retry()
+        now.ask_retry()
+
+    def save(
+        self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None, *, same_on_all_ranks: bool
+    ) -> None:
+        self._refuse("save")
+        agreement = self.machine.agreement
+        by_agreement = agreement is not None and not same_on_all_ranks
+        (agreement.ask_save if by_agreement and agreement else self.machine.saving.ask)(tag, keep, in_background, measured)
+
+    def _iteration(self, verdict: str) -> Iteration:
+        now = now_of(self.machine.run)
+        if now is NO_ITERATION:
+            raise OutsideIteration(f"{verdict}()")
+        self._refuse(verdict)
+        return now
+
+    def _refuse(self, verdict: str) -> None:
+        if self.machine.options.host is not None:
+            self.machine.options.host.refuse(verdict)
+
+    # Several processes
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        agreement = self.machine.agreement
+        return [value] if agreement is None else agreement.gather(value, what)
+
+    def meet(self, call: Call) -> None:
+        if self.machine.agreement is not None:
+            with calling(call):
+                self.machine.agreement.meet()
+
+    def agree_on_skips(self) -> None:
+        if self.machine.agreement is not None:
+            self.machine.agreement.settle_skips()
+
+
+def machine_of(run: Run) -> Machine:
+    """Return the machine of a run, for hookpoint's own engine and callbacks; users have the run."""
+    return cast(Services, loop_of(run)).machine

@@ -1,0 +1,250 @@
+"""Values: what a callback reads of a run. What was given, the clocks, this iteration's values, and what was logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.errors import NotAssignable, OutsideIteration
+from hookpoint.core.log.metrics import Logs, Metrics
+from hookpoint.core.run.hyper import Hyper
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+
+if TYPE_CHECKING:
+    from hookpoint.core.hooks.hooks import Hooks
+    from hookpoint.core.log.logbook import Logbook
+    from hookpoint.core.log.monitors import Monitors
+    from hookpoint.core.run.run_loop import Mode, Progress, RunLoop
+    from hookpoint.core.run.stepper import Stepper
+    from hookpoint.core.run.verdicts import Verdicts
+    from hookpoint.core.schedule.clocks import Clocks
+    from hookpoint.core.schedule.moment import Moment
+    from hookpoint.core.team.team import Team
+
+GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
+PLACE = ("rank", "local_rank", "world_size")
+CALLS = {
+    "stop": 'run.stop("why")',
+    "request_stop": "run.request_stop()",
+    "log": 'run.log("name", value)',
+    "save": 'run.save("tag")',
+}
+
+
+class Values:
+    """The attributes of a run; `Run` adds what can be asked of it."""
+
+    __slots__ = (
+        *GIVEN,
+        *PLACE,
+        "_clocks",
+        "_logbook",
+        "_loop",
+        "_now",
+        "_payload",
+        "_stepper",
+        "_verdicts",
+        "epoch_complete",
+        "hooks",
+        "hyper",
+        "max_epochs",
+        "mode",
+        "monitors",
+        "resuming",
+        "store",
+        "summaries",
+        "team",
+        "update_ops",
+    )
+
+    name: str
+    model: Any
+    optimizer: Any
+    criterion: Any
+    lr_scheduler: Any
+    device: Any
+    workdir: Any
+    train_loader: Any
+    val_loader: Any
+    config: dict[str, Any]
+    rank: int
+    local_rank: int
+    world_size: int
+    mode: Mode | None
+    max_epochs: int | None
+    epoch_complete: bool
+    resuming: bool
+    hooks: Hooks
+    hyper: Hyper
+    monitors: Monitors
+    store: dict[str, Any]
+    team: Team
+    summaries: dict[str, Callable[[], Any]]
+    update_ops: list[Callable[[], object]]
+    _loop: RunLoop
+    _stepper: Stepper
+
+    def __init__(self, hooks: Hooks, clocks: Clocks, logbook: Logbook, verdicts: Verdicts, **given: Any) -> None:
+        for name in GIVEN:
+            setattr(self, name, given.get(name))
+        self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
+        self.team = given["team"]
+        self.hooks = hooks
+        self.hyper = Hyper(self.optimizer)
+        self.mode = self.max_epochs = None
+        self.epoch_complete = self.resuming = False
+        self.store, self.summaries, self.update_ops = {}, {}, []
+        self._clocks = clocks
+        self._logbook = logbook
+        self._verdicts = verdicts
+        self._now: Iteration = NO_ITERATION
+        self._payload: dict[str, Any] = {}
+
+    # Clocks
+
+    @property
+    def epoch(self) -> int:
+        """The epoch now running, from 1; 0 before the first."""
+        return self._clocks.epoch
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self._clocks.step
+
+    @property
+    def iteration(self) -> int:
+        """Training batches done."""
+        return self._clocks.iteration
+
+    @property
+    def moment(self) -> Moment:
+        """Epoch, iteration and step of now: what savers and readers of metrics compare."""
+        return self._clocks.moment
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen."""
+        return self._clocks.samples
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, kept across a resume."""
+        return self._clocks.elapsed()
+
+    @property
+    def current_iteration(self) -> int:
+        """The number, from 1, of the training iteration now running, or of the last one."""
+        return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
+
+    @property
+    def progress(self) -> Progress | None:
+        """Mode, batches done and number of batches of the pass now running; None between passes. Any thread may read it."""
+        return self._loop.progress
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run is to stop, or has stopped; None where nobody has asked for it."""
+        return self._verdicts.reason if self._verdicts.stop else None
+
+    # Processes
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process prints, prompts, and writes files."""
+        return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this process has."""
+        return self.team.data_rank
+
+    @property
+    def model_rank(self) -> int:
+        """Which part of the model this process has."""
+        return self.team.model_rank
+
+    # This iteration
+
+    @property
+    def batch(self) -> Any:
+        return self._now.batch
+
+    @batch.setter
+    def batch(self, value: Any) -> None:
+        self._now.batch = value
+
+    @property
+    def batch_idx(self) -> int:
+        return self._now.batch_idx
+
+    @property
+    def outputs(self) -> Any:
+        return self._now.outputs
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        self._now.outputs = value
+
+    @property
+    def targets(self) -> Any:
+        return self._now.targets
+
+    @targets.setter
+    def targets(self, value: Any) -> None:
+        self._now.targets = value
+
+    @property
+    def loss(self) -> Any:
+        return self._now.loss
+
+    @loss.setter
+    def loss(self, value: Any) -> None:
+        self._now.loss = value
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """What a verdict left out of this iteration: "batch", "backward", "step"."""
+        if self._now is not NO_ITERATION:
+            self._now.skips_were_read = True
+        return self._now.skipped
+
+    # What was logged
+
+    @property
+    def metrics(self) -> Metrics:
+        """The latest value of each metric, as a float when read."""
+        return self._logbook.metrics
+
+    @property
+    def logs(self) -> Logs:
+        """The metrics of this moment: those with a value of the running epoch."""
+        return Logs(self._logbook.metrics, self._clocks.epoch)
+
+    def offered(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return what is there of these arguments, by name."""
+        values: dict[str, Any] = {}
+        for name in names:
+            if name in self._payload:
+                values[name] = self._payload[name]
+            elif name == "run":
+                values[name] = self
+            else:
+                try:
+                    values[name] = getattr(self, name)
+                except (OutsideIteration, AttributeError):
+                    continue
+        return values
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        attribute = getattr(type(self), name, None)
+        if callable(attribute):
+            raise NotAssignable.method(name, CALLS.get(name, f"run.{name}(...)"))
+        if attribute is None:
+            raise NotAssignable.unknown(name)
+        if isinstance(attribute, property) and attribute.fset is None:
+            raise NotAssignable.kept(name)
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, epoch={self.epoch}, step={self.step})"

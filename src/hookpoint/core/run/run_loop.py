@@ -1,0 +1,95 @@
+"""RunLoop: what a run asks of the loop it is in. The loop implements it; the run knows nothing else of its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.checkpoint.store import Keep
+    from hookpoint.core.hooks.dispatch import Call
+    from hookpoint.core.run_view import Dispatch
+
+Mode = Literal["train", "val", "pred"]
+
+
+class Progress(NamedTuple):
+    """Where a pass stands: `total` is None where the loader does not know how many batches it has."""
+
+    mode: Mode
+    done: int
+    total: int | None
+
+
+class Epochs(Protocol):
+    """The iterator over epoch numbers that a user's outer `for` gets."""
+
+    def __iter__(self) -> Iterator[int]: ...
+    def __next__(self) -> int: ...
+
+
+class Batches(Protocol):
+    """The iterator over batches that a user's inner `for` gets."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the pass has logged, once it is over: the means over it, by name."""
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """What an evaluation may be told.
+
+    `batch_size` is for a tuple of arrays. `forward` takes the run and sets its outputs, instead of the forward of the run.
+    `update` gets the run for each batch that counts. `results` gets the means of what was logged, by name; what it returns is
+    logged as final values, under just these names.
+    """
+
+    batch_size: int | None
+    forward: Dispatch | None
+    update: Callable[[Any], object]
+    results: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class RunLoop(Protocol):
+    """The services of a loop. `settle` closes what a `break` left behind; a run calls it before every other service."""
+
+    @property
+    def progress(self) -> Progress | None: ...
+
+    def settle(self) -> None: ...
+
+    def epochs(self, number: int | None) -> Epochs: ...
+
+    def batches(self, loader: Iterable[Any], mode: Mode) -> Batches: ...
+
+    def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]: ...
+
+    def at_leave(self, function: Callable[[], object]) -> None:
+        """Call a function once when the pass that is open ends, breaks off or fails."""
+
+    def stop(self, reason: str, *, same_on_all_ranks: bool) -> None: ...
+
+    def stop_epoch(self, *, same_on_all_ranks: bool) -> None: ...
+
+    def skip(self, what: str) -> None: ...
+
+    def retry(self) -> None: ...
+
+    def save(
+        self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None, *, same_on_all_ranks: bool
+    ) -> None: ...
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """Return the value of every process, in the order of ranks."""
+
+    def meet(self, call: Call) -> None:
+        """Wait until every process is about to make this call."""
+
+    def agree_on_skips(self) -> None:
+        """Skip on every process what any of them wants skipped."""
