@@ -78,7 +78,7 @@ def test_records_arrive_in_order_on_a_thread_of_the_monitors_own():
 def test_no_thread_outlives_the_run_and_none_is_made_for_nothing():
     before = set(threading.enumerate())
     with Loop([Monitor()]):
-        assert set(threading.enumerate()) == before
+        assert set(threading.enumerate()) <= before  # one of an earlier test may just end
     monitor = Monitor()
     with Loop([monitor]) as run:
         run.log(x=1)
