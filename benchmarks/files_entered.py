@@ -1,0 +1,82 @@
+"""How many of hookpoint's files one training step enters, and one save: what a reader has to open to follow it.
+
+Run it with `python benchmarks/files_entered.py`. A step is quiet: nothing is due in it, neither a log step nor a save.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+import torch
+
+import hookpoint
+from hookpoint import Every, Runner
+from hookpoint import callbacks as cb
+
+SOURCE = Path(hookpoint.__file__).parent
+QUIET, SAVING = 3, 5
+
+
+class Watched:
+    """Batches that note, while one of them is worked on, which files are entered. From one `next` to the next is a step."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = list(batches)
+        self.entered: dict[int, list[str]] = {}
+        self._now: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        for number, batch in enumerate(self.batches, 1):
+            self._now = {}
+            sys.setprofile(self._note)
+            try:
+                yield batch
+            finally:
+                sys.setprofile(None)
+            self.entered[number] = list(self._now)
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            self._now[str(path.relative_to(SOURCE))] = None
+
+
+def measured() -> dict[int, list[str]]:
+    """Return the files that each step of a short fit entered, by the number of the step."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    data = Watched((torch.rand(4, 2), torch.rand(4, 1)) for _ in range(8))
+    with TemporaryDirectory() as workdir:
+        runner = Runner(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            torch.nn.functional.mse_loss,
+            callbacks=[cb.ModelSaver().when(Every(steps=SAVING))],
+            extra_callbacks=[],
+            monitors=[],
+            device="cpu",
+            workdir=workdir,
+            log_every=0,
+        )
+        runner.fit(data, epochs=1)
+    return data.entered
+
+
+def main() -> None:
+    entered = measured()
+    for number, what in ((QUIET, "a quiet training step"), (SAVING, "a step with a save of a default ModelSaver")):
+        print(f"{what} enters {len(entered[number])} files")
+        for file in entered[number]:
+            print(f"  {file}")
+
+
+if __name__ == "__main__":
+    main()
