@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.stateful import load_state, state_of
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, text
@@ -98,10 +99,11 @@ def _load(name: str, part: Any, found: SavedWeights) -> None:
 
 def _with_versions(part: Any, state: Any) -> Any:
     """Return weights that come from a file of their own with the versions of the layers, which are not in it."""
-    if not isinstance(part, torch.nn.Module) or hasattr(state, "_metadata"):
+    if not isinstance(part, torch.nn.Module) or versions_of(state) is not None:
         return state
     given: Any = OrderedDict(state)
-    given._metadata = getattr(state_of(part), "_metadata", OrderedDict())
+    versions = versions_of(state_of(part))
+    put_versions(given, OrderedDict() if versions is None else versions)
     return given
 
 

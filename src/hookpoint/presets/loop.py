@@ -16,6 +16,7 @@ from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team
 from hookpoint.presets._defaults import with_defaults
+from hookpoint.presets._scheduler_check import SchedulerCheck
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.workdir.identity import collect
 
@@ -87,7 +88,8 @@ class Loop(core.Loop):
             team=partial(_team, wait_seconds),
             **{**kept, "store": kept.get("store") if store is None else store},
         )
-        super().__init__(with_defaults(callbacks, extra_callbacks, monitors), options)
+        checks = [] if lr_scheduler is None else [SchedulerCheck()]
+        super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
 
 
 def _team(seconds: float) -> Team:

@@ -249,6 +249,37 @@ def test_logs_hold_the_metrics_of_the_running_epoch_only():
     assert run.metrics["once"] == 1.0
 
 
+def test_where_training_ends_logs_hold_the_metrics_of_training_only():
+    """Also after a validation in the middle of the epoch, whose values are older than the weights."""
+    seen = []
+
+    class Looks(Callback):
+        def on_train_epoch_end(self, logs):
+            seen.append(("train", dict(logs)))
+
+        def on_val_epoch_end(self, logs):
+            seen.append(("val", dict(logs)))
+
+        def on_epoch_end(self, logs):
+            seen.append(("epoch", dict(logs)))
+
+    with Loop([Looks()]) as run:
+        for _ in run.epochs(1):
+            for batch in run.batches([1.0, 3.0]):
+                run.log(loss=batch)
+                if batch == 1.0:
+                    for _ in run.batches([0], "val"):
+                        run.log(loss=9.0)
+            for _ in run.batches([0], "val"):
+                run.log(loss=7.0)
+    assert seen == [
+        ("val", {"loss": 1.0, "val_loss": 9.0}),
+        ("train", {"loss": 2.0}),
+        ("val", {"loss": 2.0, "val_loss": 7.0}),
+        ("epoch", {"loss": 2.0, "val_loss": 7.0}),
+    ]
+
+
 def test_a_name_that_says_its_mode_gets_no_second_prefix():
     with Loop() as run:
         for _ in run.batches([0], mode="pred"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadValue, text
-from hookpoint.core.run.hyper import HyperParam, ObjAttrParam, parted
+from hookpoint.core.run.hyper import HyperParam, parted
 from hookpoint.core.run.rates import as_held
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class Setting:
     nobody else would: the value of a setting that is not the optimizer's.
 
     In a run of several processes, all of them get a new value at the same step: at once where each sets the same one, which is
-    what `alike` says, and one step later where only one of them may know of it.
+    what `same_on_all_ranks` says, and one step later where only one of them may know of it.
     """
 
-    def __init__(self, param: str | HyperParam, *, alike: bool = False) -> None:
+    def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
         is_object = hasattr(param, "get_value") and hasattr(param, "set_value") and hasattr(param, "name")
         if not (isinstance(param, str) and param) and not is_object:
             raise TypeError(
@@ -38,10 +38,10 @@ class Setting:
             )
         self.name: str = param if isinstance(param, str) else param.name
         self.has_written = False
-        self._alike = alike
+        self._is_same = same_on_all_ranks
         self._param = None if isinstance(param, str) else param
         self._own: HyperParam | None = self._param
-        self._by = ""
+        self.owner = ""  # the callback that changes it
         self._rivals: list[Setting] = []
         self._has_warned = False
         self._kept: Any = None
@@ -51,14 +51,15 @@ class Setting:
 
         Whoever takes over from a scheduler sets the value before each step, and need not warn of it.
         """
-        self._by = by
+        self.owner = by
         if self._param is None:
-            self._own = run.hyper._registered.get(self.name)
+            self._own = run.hyper.registered(self.name)
         if self._is_told_of(run) and self._own is not None:
             run.hyper.register(self._own)
         self.value(run)
         others = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
-        self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and one._overlaps(self, run)]
+        mine = self.targets(run)
+        self._rivals = [one for one in others if isinstance(one, Setting) and one is not self and mine & one.targets(run)]
         self._has_warned = False
         if not run.resuming:
             self.has_written, self._kept = False, None
@@ -105,12 +106,12 @@ class Setting:
         self.has_written = True
         for rival in self._rivals:
             if rival.has_written:
-                self._warn_of(rival._by)
-                rival._has_warned = True
+                self._warn_of(rival.owner)
+                rival.be_named()
         if not quietly:
             before, after = _shown(old), _shown([self._get(run, part) for part in parts])
-            logger.info("%s: %s sets it to %s, after %s", self.name, self._by, after, before)
-            run.put_event("setting", param=self.name, value=after, previous=before, by=self._by)
+            logger.info("%s: %s sets it to %s, after %s", self.name, self.owner, after, before)
+            run.put_event("setting", param=self.name, value=after, previous=before, by=self.owner)
         return True
 
     def log(self, run: Run) -> None:
@@ -132,11 +133,15 @@ class Setting:
     def _key(self) -> str:
         return parted(self.name)[0]
 
-    def _overlaps(self, other: Setting, run: Run) -> bool:
-        if self._own is not None or other._own is not None:
-            return _identity(self._own) == _identity(other._own)
-        groups = run.hyper.addresses(other.name)
-        return self._key == other._key and any(address in groups for address in run.hyper.addresses(self.name))
+    def targets(self, run: Run) -> frozenset[Any]:
+        """Return what it changes: an object of the user's, or an entry in parameter groups."""
+        if self._own is not None:
+            return frozenset([getattr(self._own, "identity", id(self._own))])
+        return frozenset((self._key, address) for address in run.hyper.addresses(self.name))
+
+    def be_named(self) -> None:
+        """Note that it was named beside another one: once is enough."""
+        self._has_warned = True
 
     def _parts(self, run: Run) -> list[str]:
         """Return the names of what is set: of each parameter group, where it is theirs and not a learning rate."""
@@ -156,28 +161,22 @@ class Setting:
 
     def _put(self, run: Run, part: str, value: Any) -> None:
         if self._own is None or self._is_told_of(run):
-            run.hyper.set(part, value, alike=self._alike)
+            run.hyper.set(part, value, same_on_all_ranks=self._is_same)
         else:
             self._own.set_value(value)
 
     def _is_told_of(self, run: Run) -> bool:
         """Whether other processes are to be told of a change."""
-        return run.hyper.wish is not None and not self._alike
+        return run.hyper.wish is not None and not self._is_same
 
     def _refuse_negative(self, value: Any) -> None:
         if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
-            raise BadValue(text(f"{self.name} takes no negative number.", got=repr(value), by=self._by))
+            raise BadValue(text(f"{self.name} takes no negative number.", got=repr(value), by=self.owner))
 
     def _warn_of(self, other: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("%s is set by %s and by %s: whichever writes last wins", self.name, other, self._by)
-
-
-def _identity(param: HyperParam | None) -> object:
-    if isinstance(param, ObjAttrParam):
-        return id(param._obj), param._attribute
-    return id(param)
+            logger.warning("%s is set by %s and by %s: whichever writes last wins", self.name, other, self.owner)
 
 
 def _plain(value: Any) -> Any:

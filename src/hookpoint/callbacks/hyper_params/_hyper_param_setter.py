@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class HyperParamSetter(Callback):
     """Change a setting while the run goes on; derived classes say when, and to what.
 
-    `alike` says whether that rests on the clocks alone, so that every process of a run does the same at the same step.
+    `same_on_all_ranks` says whether that depends on the clocks alone, so that every process does the same at the same step.
     """
 
-    alike = False
+    same_on_all_ranks = False
 
     def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.setting = Setting(param, alike=self.alike)
+        self.setting = Setting(param, same_on_all_ranks=self.same_on_all_ranks)
         self.name = self.name or f"{type(self).__name__}({self.setting.name})"
 
     def on_run_begin(self, run: Run) -> None:

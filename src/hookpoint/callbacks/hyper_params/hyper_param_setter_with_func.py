@@ -36,7 +36,7 @@ class HyperParamSetterWithFunc(HyperParamSetter):
     0.125
     """
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, param: str | HyperParam, func: Callable[[int, Any], Any], **options: Unpack[Options]) -> None:
         super().__init__(param, **options)

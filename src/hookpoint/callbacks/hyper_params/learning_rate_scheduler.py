@@ -38,7 +38,7 @@ class LearningRateScheduler(HyperParamSetter):
     0.25
     """
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     3 0.25
     """
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,

@@ -10,10 +10,14 @@ from types import FrameType
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
 
+def frames_by_thread() -> dict[int, FrameType]:
+    return sys._current_frames()
+
+
 def stacks(first: int) -> str:
     """Return the stack of each thread but the one that asks, that of thread `first` at the top, its last call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident != threading.get_ident()}
+    frames = {ident: frame for ident, frame in frames_by_thread().items() if ident != threading.get_ident()}
     parts = []
     for ident in sorted(frames, key=lambda ident: ident != first):
         lines = "".join(traceback.format_stack(frames[ident]))
@@ -23,7 +27,7 @@ def stacks(first: int) -> str:
 
 def is_in_debugger(ident: int) -> bool:
     """Say whether a person is looking at this thread: a debugger or a shell is among its calls."""
-    frame: FrameType | None = sys._current_frames().get(ident)
+    frame: FrameType | None = frames_by_thread().get(ident)
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS:
             return True

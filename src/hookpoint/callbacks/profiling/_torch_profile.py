@@ -31,7 +31,8 @@ class TorchProfile:
 
     @staticmethod
     def is_taken() -> bool:
-        return bool(_open_ones or torch._C._autograd._profiler_enabled() or autograd_profiler._is_profiler_enabled)
+        is_on = torch.autograd._profiler_enabled() or autograd_profiler._is_profiler_enabled  # type: ignore[attr-defined]
+        return bool(_open_ones or is_on)
 
     def warm_up(self) -> None:
         """Let the profiler get ready: the first steps with it are slower than they are."""

@@ -53,7 +53,7 @@ class MaxSteps(Callback):
 
     def _stop_if_over(self, run: Run) -> None:
         if run.step >= self.n:
-            run.stop(f"{self.name or 'MaxSteps'}: {run.step} steps are done", alike=True)
+            run.stop(f"{self.name or 'MaxSteps'}: {run.step} steps are done", same_on_all_ranks=True)
 
 
 def _is_last_batch(run: Run) -> bool:

@@ -53,7 +53,7 @@ class MovingAverageSummary(Callback):
         return {"sums": {name: list(average.sums()) for name, average in self._averages.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._averages = {name: Average.of_sums(total, weight) for name, (total, weight) in state["sums"].items()}
+        self._averages = {name: Average(None, math.nan, 0.0, sums=(sums[0], sums[1])) for name, sums in state["sums"].items()}
 
 
 class Average:
@@ -63,47 +63,47 @@ class Average:
 
     _settling = Lock()
 
-    def __init__(self, previous: Average | None, mean: Any, decay: float) -> None:
+    def __init__(self, previous: Average | None, mean: Any, decay: float, *, sums: tuple[float, float] | None = None) -> None:
         self._previous = previous
         self._mean = mean
         self._decay = decay
-        self._sums: tuple[float, float] | None = None
+        self._sums = sums
         if not self.is_pending:
-            self._settle()
-
-    @classmethod
-    def of_sums(cls, total: float, weight: float) -> Average:
-        average = cls(None, math.nan, 0.0)
-        average._sums = (total, weight)
-        return average
+            self.settle()
 
     @property
     def is_pending(self) -> bool:
         """Whether reading it now may have to wait for a device."""
-        before = self._previous
-        waits = getattr(self._mean, "is_pending", False) or (before is not None and before._sums is None)
-        return self._sums is None and waits
+        return self._sums is None and (getattr(self._mean, "is_pending", False) or self.waits_for() is not None)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._sums is not None
+
+    def waits_for(self) -> Average | None:
+        """Return the average it follows from, if nobody has read that yet."""
+        return None if self._previous is None or self._previous.is_settled else self._previous
 
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum of the values and the sum of their weights."""
         if self._sums is None:
             with self._settling:
                 chain = [self]  # one after the other: a long chain that nobody has read yet must not recurse
-                while chain[-1]._previous is not None and chain[-1]._previous._sums is None:
-                    chain.append(chain[-1]._previous)
+                while (before := chain[-1].waits_for()) is not None:
+                    chain.append(before)
                 for average in reversed(chain):
-                    if average._sums is None:
-                        average._settle()
+                    average.settle()
         assert self._sums is not None
         return self._sums
 
-    def _settle(self) -> None:
-        before = self._previous
-        total, weight = (0.0, 0.0) if before is None or before._sums is None else before._sums
-        value = float(self._mean)
-        if math.isfinite(value):
-            total, weight = (self._decay * old + (1 - self._decay) * new for old, new in ((total, value), (weight, 1.0)))
-        self._sums = (total, weight)
+    def settle(self) -> None:
+        """Compute the sums from those before, which are there."""
+        if self._sums is None:
+            total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
+            value = float(self._mean)
+            if math.isfinite(value):
+                total, weight = (self._decay * old + (1 - self._decay) * new for old, new in ((total, value), (weight, 1.0)))
+            self._sums = (total, weight)
         self._previous = self._mean = None
 
     def __float__(self) -> float:

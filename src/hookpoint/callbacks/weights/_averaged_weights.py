@@ -42,7 +42,7 @@ class AveragedWeights(Callback):
 
         Sharded ones are put together: all processes call this.
         """
-        known = (self.average._model, self._given, self.component)
+        known = (self.average.model, self._given, self.component)
         model = next((one for one in known if one is not None), None)
         if not self.average.averages or model is None:
             raise OutsideRun(text(f"{self.name} has no averages yet.", ask="after a step, or read them with load_weights"))

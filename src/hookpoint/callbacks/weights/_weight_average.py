@@ -26,7 +26,7 @@ class WeightAverage:
 
     def forget_model(self) -> None:
         """Keep the averages, and let go of the tensors that they are averages of."""
-        self._model: Any = None
+        self.model: Any = None
         self._sources: list[Any] = []
         self._groups: list[tuple[list[Any], list[Any]]] = []
         self._is_complete = True
@@ -38,7 +38,7 @@ class WeightAverage:
 
     def is_of(self, model: Any) -> bool:
         """Say whether these are averages of this model's weights."""
-        return bool(self.averages) and self._model is model
+        return bool(self.averages) and self.model is model
 
     def follow(self, model: Any) -> None:
         """Take in what there is to average: what is new begins with the value it has now, what is gone is dropped."""
@@ -65,13 +65,13 @@ class WeightAverage:
                 group[0].append(here(averages[name]))
                 group[1].append(here(source.detach()) if is_sharded(source) else source)
                 self._sources.append(source)
-        self._model, self.averages, self._groups = model, averages, list(groups.values())
+        self.model, self.averages, self._groups = model, averages, list(groups.values())
 
     def update(self, model: Any, weight: float) -> None:
         """Move each average towards the present value, by this share of the way."""
         import torch
 
-        if self._model is not model or not self._is_complete:
+        if self.model is not model or not self._is_complete:
             self.follow(model)
         with torch.no_grad():
             for averages, sources in self._groups:

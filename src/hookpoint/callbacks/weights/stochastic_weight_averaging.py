@@ -91,7 +91,7 @@ class StochasticWeightAveraging(AveragedWeights):
         if forward is not None and not callable(forward):
             raise TypeError(f"StochasticWeightAveraging(forward=...) takes a function of the batch; got {forward!r}")
         self.data, self._forward = data, forward
-        self.setting = None if lr is None else Setting("learning_rate", alike=True)
+        self.setting = None if lr is None else Setting("learning_rate", same_on_all_ranks=True)
         self.reset()
 
     def on_setup(self, run: Run) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
+
 COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
 WRAPPED = "module."  # where DistributedDataParallel does
 
@@ -49,19 +51,19 @@ def _name_in(module: Any, name: str) -> str:
     """Return the name that a tensor, or a module, of this plain name has inside of a module."""
     found: list[str] = []
     for piece in (*name.split("."), None) if name else (None,):
-        while module is not None and COMPILED in module._modules:
+        while (compiled := getattr(module, COMPILED, None)) is not None:
             found.append(COMPILED)
-            module = module._modules[COMPILED]
+            module = compiled
         if piece is not None:
             found.append(piece)
-            module = None if module is None else module._modules.get(piece)
+            module = getattr(module, piece, None)
     return ".".join(found)
 
 
 def _renamed(state: Mapping[str, Any], rename: Callable[[str], str]) -> Any:
     made = {rename(name): one for name, one in state.items()}
     renamed: Any = made if type(state) is dict else type(state)(made)  # type: ignore[call-arg]
-    metadata = getattr(state, "_metadata", None)
-    if isinstance(metadata, Mapping):  # the versions of its layers, by their names
-        renamed._metadata = type(metadata)({rename(name): one for name, one in metadata.items()})  # type: ignore[call-arg]
+    versions = versions_of(state)
+    if isinstance(versions, Mapping):
+        put_versions(renamed, type(versions)({rename(name): one for name, one in versions.items()}))  # type: ignore[call-arg]
     return renamed

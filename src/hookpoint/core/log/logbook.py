@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.log._reader_windows import Windows
-from hookpoint.core.log.metrics import Floats, Mean, Metrics, floats_one_by_one, held
+from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, floats_one_by_one, held
 from hookpoint.core.log.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
 ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
+OF_VALIDATION = (*ALREADY_SAID["val"], *ALREADY_SAID["pred"])
 
 
 def logged_name(name: str, mode: str) -> str:
@@ -99,6 +100,11 @@ class Logbook:
         mean.add(value, weight)
         if not page.aside:
             self.metrics.show(name, value, self._clocks.epoch)
+
+    def logs(self) -> Logs:
+        """Return the metrics with a value of the running epoch; where a training pass ends, those of training alone."""
+        ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
+        return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
     def put(self, values: Mapping[str, Any], weight: float) -> None:
         """Take in values that stand for themselves, also inside a pass: they are sent at once, with the clocks of now.

@@ -254,11 +254,11 @@ def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
 
 
 class Logs(Mapping[str, float]):
-    """The metrics of this moment: those with a value of the running epoch."""
+    """The metrics of this moment: those with a value of the running epoch, without names that begin as in `without`."""
 
-    def __init__(self, metrics: Metrics, epoch: int) -> None:
+    def __init__(self, metrics: Metrics, epoch: int, *, without: tuple[str, ...] = ()) -> None:
         self._metrics = metrics
-        self._names = metrics.of_epoch(epoch)
+        self._names = [name for name in metrics.of_epoch(epoch) if not name.startswith(without)]
 
     def __getitem__(self, name: str) -> float:
         if name not in self._names:

@@ -14,6 +14,7 @@ from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.loop._agreement import Agreement
 from hookpoint.core.loop._host_owned import HostSignals, HostSteps
+from hookpoint.core.loop._model_stop import ModelStop
 from hookpoint.core.loop._resuming import Resuming
 from hookpoint.core.loop._run_record import RunRecord
 from hookpoint.core.loop._saving import Saving
@@ -21,7 +22,7 @@ from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
 from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
-from hookpoint.core.loop.missing_metrics import MissingMetrics
+from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.run_parts import RunParts
 from hookpoint.core.loop.scopes import Scopes
@@ -120,6 +121,7 @@ def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | No
         steps=StepHooks(run, clocks) if host is None else HostSteps(run, clocks),
         record=RunRecord(run, clocks, saving.resumable),
         missing=missing,
+        model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
     )
 
 

@@ -120,6 +120,14 @@ class ChecksMetrics(Protocol):
     def say_at_end(self, run: Run) -> None: ...
 
 
+class AsksToStop(Protocol):
+    """Look whether a callback has asked for a stop in Keras's way, on the model."""
+
+    def begin(self, run: Run) -> None: ...
+    def watch(self, one: Pass) -> None: ...
+    def heed(self, run: Run) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Components:
     """The components of one run. `agree` lets all processes act on what any has asked for; all of them are at that point."""
@@ -132,3 +140,4 @@ class Components:
     steps: CountsSteps
     record: Records
     missing: ChecksMetrics
+    model_stop: AsksToStop

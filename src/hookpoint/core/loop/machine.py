@@ -52,7 +52,7 @@ class Machine:
         self.run, self.hooks, self.clocks, self.logbook = parts.run, parts.hooks, parts.clocks, parts.logbook
         self.verdicts, self.scopes = parts.verdicts, parts.scopes
         self.saving, self.resuming, self.agreement = components.saving, components.resuming, components.agreement
-        self.signals, self.steps = components.signals, components.steps
+        self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
         self.record, self.missing, self.agree = components.record, components.missing, components.agree
         self._share = StepShare()
         self._samples_of = counter(options.samples)
@@ -71,6 +71,7 @@ class Machine:
             if options.begin is not None:
                 options.begin(run)
             run.hyper.rates.begin()
+            self.model_stop.begin(run)
             self.record.begin(self.resuming.identity, self.resuming.inexact())
             self.signals.install()
             self.hooks.setup(run.model, run.workdir)
@@ -139,6 +140,7 @@ class Machine:
         call = CURRENT_CALL.get()
         one.is_shared = self.agreement is not None and one.mode != "pred" and (call is None or call.entry.ranks == "all")
         one.enter(run, count_samples if one.mode == "pred" else self._samples_of)
+        self.model_stop.watch(one)
         self.logbook.open_page(one.mode, aside=one.is_aside, is_shared=one.is_shared)
         scopes.passes.append(one)
         self.hooks.fire(f"on_{one.mode}_epoch_begin", run)
@@ -304,6 +306,7 @@ class Machine:
             self.hooks.fire("on_epoch_end", run)
         finally:
             self.scopes.cleanup.leave(None)
+        self.model_stop.heed(run)
         self.agree("the end of the epoch")
         self.logbook.flush()
         run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import NotAssignable, OutsideIteration
-from hookpoint.core.log.metrics import Logs, Metrics
 from hookpoint.core.run.hyper import Hyper
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.log.logbook import Logbook
+    from hookpoint.core.log.metrics import Logs, Metrics
     from hookpoint.core.log.monitors import Monitors
     from hookpoint.core.run.run_loop import Mode, Progress, RunLoop
     from hookpoint.core.run.stepper import Stepper
@@ -218,8 +218,8 @@ class Values:
 
     @property
     def logs(self) -> Logs:
-        """The metrics of this moment: those with a value of the running epoch."""
-        return Logs(self._logbook.metrics, self._clocks.epoch)
+        """The metrics of this moment: those with a value of the running epoch; at on_train_epoch_end those of training."""
+        return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
         """Return what is there of these arguments, by name."""

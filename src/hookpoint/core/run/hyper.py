@@ -36,6 +36,11 @@ class ObjAttrParam:
         self._obj, self._attribute = obj, attribute
         self.name = name or attribute
 
+    @property
+    def identity(self) -> object:
+        """What it changes: two of them that change the same attribute have the same."""
+        return id(self._obj), self._attribute
+
     def get_value(self) -> Any:
         return getattr(self._obj, self._attribute)
 
@@ -94,6 +99,10 @@ class Hyper(MutableMapping[str, Any]):
     def register(self, param: HyperParam) -> None:
         """Add a setting of one's own; its name wins over the optimizer's."""
         self._registered[param.name] = param
+
+    def registered(self, name: str) -> HyperParam | None:
+        """Return the setting that was registered under a name, or None."""
+        return self._registered.get(name)
 
     def __getitem__(self, name: str) -> Any:
         return self._wished[name] if name in self._wished else self._param(name).get_value()

@@ -114,15 +114,15 @@ class Rates:
         if getattr(rate, "is_cpu", True):
             return float(rate)
         kept = self._read_before.get(id(rate))
-        if kept is None or kept[0] is not rate or kept[1] != rate._version:
-            kept = self._read_before[id(rate)] = (rate, rate._version, float(rate))
+        if kept is None or kept[0] is not rate or kept[1] != _version_of(rate):
+            kept = self._read_before[id(rate)] = (rate, _version_of(rate), float(rate))
         return kept[2]
 
     def _write(self, group: dict[str, Any], value: float) -> None:
         put(group, "lr", value)
         rate = group["lr"]
         if not getattr(rate, "is_cpu", True):
-            self._read_before[id(rate)] = (rate, rate._version, as_held(rate, value))
+            self._read_before[id(rate)] = (rate, _version_of(rate), as_held(rate, value))
 
 
 def put(group: dict[str, Any], key: str, value: Any) -> None:
@@ -136,6 +136,11 @@ def put(group: dict[str, Any], key: str, value: Any) -> None:
 def as_held(rate: Any, value: Any) -> Any:
     """Return a value as it is when this rate holds it: a tensor has fewer digits than a float."""
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
+
+
+def _version_of(rate: Any) -> int:
+    """Return how often a tensor was written to."""
+    return int(rate._version)
 
 
 def _ratio(rate: float, reference: float) -> float:

@@ -37,6 +37,10 @@ class Clocked(Protocol):
     def _clocks(self) -> Clocks: ...
 
 
+def clocks_of(run: Clocked) -> Clocks:
+    return run._clocks
+
+
 class Armed(ABC):
     """A schedule that counts. `moment` is "iter" or "epoch" for triggers, None where every tick may be asked."""
 
@@ -104,11 +108,11 @@ class ArmedTick(Armed):
         self._stays = stays or clock == "seconds"
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
-        return self._asked_at(moment) and self._read(run._clocks) >= self.due
+        return self._asked_at(moment) and self._read(clocks_of(run)) >= self.due
 
     def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
         if (fired or not self._stays) and self._asked_at(moment):
-            now = self._read(run._clocks)
+            now = self._read(clocks_of(run))
             if now >= self.due:
                 self.due = self._following(now)
 
@@ -138,7 +142,7 @@ class ArmedLevel(Armed):
         self._low, self._high = low, high
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
-        return self._low <= self._read(run._clocks) < self._high
+        return self._low <= self._read(clocks_of(run)) < self._high
 
 
 class ArmedIf(Armed):

@@ -94,10 +94,11 @@ def iterator_behind(
     if behind.was_asked:
         behind.start()
         if (made := twin.__dict__["_iterator"]) is not None:
-            if made._index_sampler is behind:
-                made._index_sampler = sampler
+            inside = vars(made)
+            if inside["_index_sampler"] is behind:
+                inside["_index_sampler"] = sampler
             else:  # that of a HookedLoader, which stands around it
-                made._index_sampler.sampler = sampler
+                inside["_index_sampler"].sampler = sampler
             loader._iterator = made
     elif batches and hold is not None:
         behind.be_aside(loader.num_workers * (loader.prefetch_factor or 0), hold)

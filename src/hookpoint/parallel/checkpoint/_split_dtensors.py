@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 
 
@@ -58,6 +59,7 @@ class TakenApart:
 def _like(given: Any, found: dict[Any, Any]) -> Any:
     """Return the same kind of mapping; a module's state dict also has the versions of its layers."""
     made = type(given)(found)
-    if hasattr(given, "_metadata"):
-        made._metadata = given._metadata
+    versions = versions_of(given)
+    if versions is not None:
+        put_versions(made, versions)
     return made

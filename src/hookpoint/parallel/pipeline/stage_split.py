@@ -34,12 +34,13 @@ def keep_only(model: nn.Module, own: dict[int, torch.Tensor]) -> None:
     """Let a model go of every tensor that is not one of these: its modules stay, with None in the places of what is gone."""
     CUT.add(model)
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None and id(tensor) not in own:
-                    tensors[name] = None
-                    if isinstance(module, _NormBase):
-                        module.track_running_stats = False  # nobody is to reset what is not there
+        parameters = module.named_parameters(recurse=False, remove_duplicate=False)
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        for name, tensor in (*parameters, *buffers):
+            if id(tensor) not in own:
+                setattr(module, name, None)
+                if isinstance(module, _NormBase):
+                    module.track_running_stats = False  # nobody is to reset what is not there
 
 
 def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
@@ -58,7 +59,7 @@ def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
 
 def _name_of(model: nn.Module, place: str | int) -> str:
     """Return the name of the module that a new stage begins with."""
-    children = list(model._modules)
+    children = [name for name, _ in _children(model)]
     if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < len(children):
         return children[place]
     if isinstance(place, str) and place in dict(model.named_modules()) and place:
@@ -81,9 +82,13 @@ def _pieces(module: nn.Module, name: str, cuts: Sequence[str]) -> Iterator[tuple
                 give="or a function that returns the stages: split=lambda model: [model.front, model.back]",
             )
         )
-    for key, child in module._modules.items():  # named_children leaves out what is called twice
-        assert child is not None
+    for key, child in _children(module):
         yield from _pieces(child, f"{name}.{key}" if name else key, inside)
+
+
+def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules right inside of one; named_children leaves out what is called twice."""
+    return ((name, one) for name, one in module.named_modules(remove_duplicate=False) if name and "." not in name)
 
 
 def _refuse_unclear_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _current_graph_task_id as current_graph_task_id
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -65,7 +66,7 @@ class MergedGradients:
 
     def _merge_at_end(self, _: torch.Tensor) -> None:
         # One task is one backward, also where an earlier one has failed on its way, or where it is inside of another.
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if task != self._task and not self._is_waiting:
             self._task = task
             torch.autograd.Variable._execution_engine.queue_callback(self.merge)

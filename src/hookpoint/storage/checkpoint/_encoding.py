@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any
 
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
@@ -80,8 +81,9 @@ def restored(value: Any) -> Any:
         copy = kind()
         for key, one in value.items():
             copy[key] = restored(one)
-        if "_metadata" in getattr(value, "__dict__", {}):
-            copy._metadata = restored(value._metadata)
+        versions = versions_of(value)
+        if versions is not None:
+            put_versions(copy, restored(versions))
         return copy
     if kind in (list, tuple):
         return kind(value) if PLAIN.issuperset(map(type, value)) else kind(restored(one) for one in value)
@@ -104,8 +106,9 @@ def _mapping_for_torch(value: Any) -> Any:
     copy = kind()
     for key, one in value.items():
         copy[key] = for_torch(one)
-    if "_metadata" in getattr(value, "__dict__", {}):
-        copy._metadata = for_torch(value._metadata)
+    versions = versions_of(value)
+    if versions is not None:
+        put_versions(copy, for_torch(versions))
     return copy
 
 

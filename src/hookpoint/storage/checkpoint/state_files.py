@@ -16,6 +16,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.layer_versions import put_versions
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
 from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import safe_name
@@ -124,7 +125,7 @@ def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names:
     loaded = read_weights(folder / place["file"])
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
     if place["metadata"] is not None:
-        weights._metadata = place["metadata"]
+        put_versions(weights, place["metadata"])
     *inner, last = MODEL + tuple(place["names"])
     holder: Any = reduce(getitem, inner, state)
     holder[last] = weights

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
 from hookpoint.core.errors import NotSaveable, text
 
@@ -110,8 +111,9 @@ def _mapping(value: Any, where: Where, leaf: Leaf) -> Any:
     for key, one in value.items():
         plain = _key(key, where)
         copy[plain] = _copied(one, (*where, plain), leaf)
-    if "_metadata" in getattr(value, "__dict__", {}):  # a module's state_dict carries the versions of its layers there
-        copy._metadata = _copied(value._metadata, (*where, "_metadata"), leaf)
+    versions = versions_of(value)
+    if versions is not None:
+        put_versions(copy, _copied(versions, (*where, "_metadata"), leaf))
     return copy
 
 

@@ -1,0 +1,52 @@
+"""A scheduler that is given to a Loop and that nobody steps is named once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookpoint import Loop
+
+
+def trained(caplog, steps, scheduler=None, epochs=3):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    make = scheduler or (lambda one: torch.optim.lr_scheduler.StepLR(one, 1))
+    made = make(optimizer)
+    with Loop([], model=model, optimizer=optimizer, lr_scheduler=made, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches([1, 2]):
+                optimizer.step()
+            if steps == "scheduler":
+                made.step()
+            elif steps == "run":
+                run.adjust_lr()
+    return [one.getMessage() for one in caplog.records if "lr_scheduler" in one.getMessage()]
+
+
+def test_nobody_steps_it(caplog):
+    assert trained(caplog, None) == [
+        "nobody has stepped the lr_scheduler in epoch 1: call run.adjust_lr() or scheduler.step() in the loop"
+    ]
+
+
+@pytest.mark.parametrize("steps", ["scheduler", "run"])
+def test_somebody_steps_it(caplog, steps):
+    assert trained(caplog, steps) == []
+
+
+def test_what_does_not_count_its_steps_is_left_alone(caplog):
+    class Own:
+        def step(self): ...
+
+    assert trained(caplog, None, scheduler=lambda optimizer: Own()) == []
+
+
+def test_one_of_several(caplog):
+    schedulers = {}
+
+    def make(optimizer):
+        schedulers.update(a=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        return schedulers
+
+    assert len(trained(caplog, None, scheduler=make)) == 1
