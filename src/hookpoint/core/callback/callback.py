@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hookpoint.core.callback.handlers import call_by_hand, declared_only
+from hookpoint.core.callback.kept import FromKept, kept_of, name_it, state_of, what_is_kept
 from hookpoint.core.errors import OutsideRun, text
 from hookpoint.core.points import POINTS
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.when import When
 
 OnError = Literal["raise", "warn", "disable"]
@@ -34,11 +34,12 @@ class FromRun:
         self._attribute = attribute
 
     def __get__(self, callback: Callback | None, owner: type) -> Any:
-        if callback is None:
-            return self
-        if callback._run is None:
+        if callback is None:  # @dataclass asks so whether a field of this name has a default
+            raise AttributeError(self._attribute)
+        run = what_is_kept(callback).run
+        if run is None:
             raise OutsideRun(f"{owner.__name__}.{self._attribute} is there during a run only")
-        return getattr(callback._run, self._attribute)
+        return getattr(run, self._attribute)
 
 
 class Callback:
@@ -62,7 +63,6 @@ class Callback:
     ...         print(run.epoch, dict(logs))
     """
 
-    name: str | None = None
     on_error: OnError = "raise"
     ranks: Ranks = "all"
     after: tuple[str, ...] = ()
@@ -77,10 +77,12 @@ class Callback:
     may_skip: bool = False
     per_rank_state: bool = False
 
-    component: Any = None
-    save_path: Any = None
-    schedule: When | None = None
-    _run: Run | None = None
+    # What hookpoint keeps with a callback. A class may use these names for its own attributes.
+    name: Any = FromKept("name")
+    component: Any = FromKept("component")
+    save_path: Any = FromKept("save_path")
+    schedule: Any = FromKept("schedule")
+    _run: Any = FromKept("run")
 
     def __init__(
         self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None, **unknown: Any
@@ -89,16 +91,15 @@ class Callback:
             own = type(self).__name__
             raise TypeError(text(f"{own} takes no {', no '.join(f'{one}=' for one in unknown)}.", see=f"help({own})"))
         if name is not None:
-            self.name = name
-        if on_error is not None:
-            self.on_error = on_error
-        if ranks is not None:
-            self.ranks = ranks
+            name_it(self, name)
+        for option, value in (("on_error", on_error), ("ranks", ranks)):
+            if value is not None:
+                object.__setattr__(self, option, value)  # also in a frozen dataclass
 
     def setup(self, component: Any, save_path: Any) -> None:
         """Attach the callback to what it works on: a loop calls it with the model and the workdir, before on_setup."""
-        self.component = component
-        self.save_path = save_path
+        kept = kept_of(self)
+        kept.component, kept.save_path = component, save_path
 
     def when(self, schedule: When) -> Self:
         """Trigger by this schedule instead of at the end of each epoch; return the callback, so that it can stand in a list.
@@ -106,7 +107,7 @@ class Callback:
         >>> LambdaCallback(on_trigger=lambda run: print(run.step)).when(Every(steps=500)).schedule
         Every(steps=500)
         """
-        self.schedule = schedule
+        kept_of(self).schedule = schedule
         return self
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
@@ -127,7 +128,7 @@ class Callback:
         """Take back what `state_dict` returned."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_hookpoint") and name != "_run"}
+        return state_of(self)
 
     # What methods in the way of Keras and tensorpack, which are given little, know of the run.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import kept_of
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -56,8 +57,9 @@ class CallbackFactory(Callback):
     def _act(self, point: str, run: Run) -> None:
         action = self._actions[point]
         if action is not None:
-            self._run = run
+            kept = kept_of(self)
+            kept.run = run
             try:
                 action(self)
             finally:
-                self._run = None
+                kept.run = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.handlers import call_by_hand
+from hookpoint.core.callback.kept import run_of
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -34,13 +35,14 @@ class CallbackPipeline(Callback):
 
     def setup(self, component: Any, save_path: Any) -> None:
         super().setup(component, save_path)
-        for callback in self._callbacks:
+        for callback in self.get_pipeline():
             if hasattr(callback, "setup"):
                 callback.setup(component, save_path)
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
-        for callback in self._callbacks:
-            if isinstance(callback, Callback):
-                callback.run(hookpoint, logs)
+        for callback in self.get_pipeline():
+            own_run = run_of(callback) if isinstance(callback, Callback) else None
+            if own_run is not None:
+                own_run(hookpoint, logs)
             else:
                 call_by_hand(callback, hookpoint, logs)

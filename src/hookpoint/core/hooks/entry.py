@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.current import current_run
 from hookpoint.core.callback.handlers import Handler, Parameter, find_handlers
+from hookpoint.core.callback.kept import identity_of, run_of, schedule_of
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
@@ -205,7 +206,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[CallbackPipeline, ...]) -> Ite
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         callbacks = [callbacks]
     for callback in callbacks:
-        if isinstance(callback, CallbackPipeline) and type(callback).run is CallbackPipeline.run:
+        if isinstance(callback, CallbackPipeline) and not _overrides_run(callback):
             for handler in find_handlers(callback):
                 raise NotACallback.a_pipeline(type(callback).__name__, handler.spelling)
             yield from _leaves(callback.get_pipeline(), (*path, callback))
@@ -221,8 +222,7 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
     handlers = _handlers(subject)
     if not handlers and not isinstance(subject, Callback):
         raise NotACallback.a_thing(subject)
-    own_name = getattr(subject, "__name__" if inspect.isfunction(subject) else "name", None)
-    name = own_name if isinstance(own_name, str) and own_name else type(subject).__name__
+    name = _own_name(subject) or type(subject).__name__
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
     if not is_main:
@@ -247,20 +247,28 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
     )
 
 
+def _own_name(subject: Any) -> str | None:
+    if isinstance(subject, Callback):
+        return identity_of(subject)
+    name = getattr(subject, "__name__" if inspect.isfunction(subject) else "name", None)
+    return name if isinstance(name, str) else None
+
+
 def _schedule(subject: Any, name: str, path: tuple[CallbackPipeline, ...], triggers: bool) -> When | None:
-    own: When | None = getattr(subject, "schedule", None) if isinstance(subject, Callback) else None
+    own: When | None = schedule_of(subject) if isinstance(subject, Callback) else None
     if own is not None and not triggers:
         raise NoTrigger(name, own)
-    inherited = (pipeline.schedule for pipeline in reversed(path) if pipeline.schedule is not None)
-    return own if own is not None else next(inherited, None)
+    inherited = map(schedule_of, reversed(path))
+    return own if own is not None else next((one for one in inherited if one is not None), None)
 
 
 def _refuse_idle_schedules(entries: list[Entry]) -> None:
     for pipeline in {id(one): one for entry in entries for one in entry.path}.values():
         inside = [entry for entry in entries if pipeline in entry.path]
         triggers = any(handler.point == "on_trigger" for entry in inside for handler in entry.handlers)
-        if pipeline.schedule is not None and not triggers:
-            raise NoTrigger(inside[0].name, pipeline.schedule)
+        schedule = schedule_of(pipeline)
+        if schedule is not None and not triggers:
+            raise NoTrigger(inside[0].name, schedule)
 
 
 def _said_by_marks(function: Any) -> Mark:
@@ -286,7 +294,7 @@ def _says(options: Any, option: str) -> bool:
 
 
 def _handlers(subject: Any) -> list[Handler]:
-    if not isinstance(subject, Callback) or type(subject).run in (Callback.run, CallbackPipeline.run):
+    if not _overrides_run(subject):
         return find_handlers(subject)
     owner = type(subject).__name__  # it overrides run: every point goes through that
     taken = (Parameter("run", "run", required=True, keyword_only=False),)
@@ -295,5 +303,17 @@ def _handlers(subject: Any) -> list[Handler]:
     return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
 
 
+def _overrides_run(subject: Any) -> bool:
+    own = type(subject).run if isinstance(subject, Callback) and run_of(subject) is not None else Callback.run
+    return own not in (Callback.run, CallbackPipeline.run)
+
+
 def _through_run(callback: Callback, point: str, run: Run) -> None:
-    callback.run(hookpoint=point, logs=run.offered(BY_NAME[point].offers))
+    call_run(callback, point, run.offered(BY_NAME[point].offers))
+
+
+def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
+    """Call the `run` of a class that overrides it, as cinnamon does."""
+    own_run = run_of(callback)
+    assert own_run is not None
+    own_run(hookpoint=point, logs=payload)
