@@ -18,6 +18,7 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
+from hookpoint.core.hooks._idle_class import refuse_idle_class
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed import Armed
 
@@ -220,8 +221,10 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
     if inspect.isfunction(subject) and not marks(subject):
         raise NotACallback.a_function(subject.__name__)
     handlers = _handlers(subject)
-    if not handlers and not isinstance(subject, Callback):
-        raise NotACallback.a_thing(subject)
+    if not handlers:
+        if not isinstance(subject, Callback):
+            raise NotACallback.a_thing(subject)
+        refuse_idle_class(subject, Callback)
     name = _own_name(subject) or type(subject).__name__
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
@@ -230,7 +233,8 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
             raise MainPointTaken.outsider(handlers[0].owner, point)
     options = _said_by_marks(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
-    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_monitor else "all")
+    is_of_chief = getattr(subject, "chief_only", is_monitor)  # tensorpack's word
+    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_of_chief is True else "all")
     for claim in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, claim, False):
             raise CompileError(text(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"'))
