@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the callback whose trigger goes through a pipeline's `run`
 TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(one.name for one in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
@@ -112,8 +114,15 @@ def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | 
     if kept.handlers is None:
         kept.handlers = find_handlers(subject)
     payload = logs if logs is not None else {}
-    for handler in answering(kept.handlers, hookpoint):
-        handler.call(payload)
+    due = DUE.get()
+    if hookpoint == "on_trigger" and due is not None and due is not subject:
+        return  # it has a schedule of its own
+    token = DUE.set(None)
+    try:
+        for handler in answering(kept.handlers, hookpoint):
+            handler.call(payload)
+    finally:
+        DUE.reset(token)
 
 
 def _scan(subject: Any) -> Iterator[Handler]:

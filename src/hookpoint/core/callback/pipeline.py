@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
 
 
+NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
+
+
 class CallbackPipeline(Callback):
     """Use several callbacks wherever one is taken; they run in this order and stay together. Pipelines nest.
 
@@ -40,6 +43,9 @@ class CallbackPipeline(Callback):
                 callback.setup(component, save_path)
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
+        run = logs.get("run") if logs is not None and self.gate is not None and hookpoint not in NEVER_GATED else None
+        if self.gate is not None and run is not None and not self.gate.arm().ready(run, None):
+            return
         for callback in self.get_pipeline():
             own_run = run_of(callback) if isinstance(callback, Callback) else None
             if own_run is not None:

@@ -141,8 +141,8 @@ class Hooks:
     def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[Armed, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._moves_said).entries
         for entry in entries:
-            overrides_run = [handler for handler in entry.handlers if handler.spelling == "run"]
-            for handler in overrides_run[:1] or answering(entry.handlers, point):
+            overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
+            for handler in overrides_run[:1] or answering(entry.called, point):
                 yield entry, handler, gates_of(entry, point)
 
     # What the user may ask
@@ -221,7 +221,7 @@ def _nothing(run: Run) -> None:
 
 
 def _answers(entry: Entry, point: str) -> bool:
-    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.handlers)
+    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.called)
 
 
 def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
