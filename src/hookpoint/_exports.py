@@ -63,6 +63,7 @@ HOOKPOINT = {
     "points": "core.points",
     "prove": "presets.prove",
     "run_each": "core.guard.run_each",
+    "save_checkpoint": "storage.save_checkpoint",
     "verify": "storage.verify",
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hookpoint.core.callback.handlers import call_by_hand, declared_only
-from hookpoint.core.callback.kept import FromKept, kept_of, name_it, state_of, what_is_kept
+from hookpoint.core.callback.kept import FromKept, kept_of, name_it, run_of, state_of, what_is_kept
 from hookpoint.core.errors import OutsideRun, text
-from hookpoint.core.points import POINTS
+from hookpoint.core.points import BY_NAME, POINTS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -109,6 +110,18 @@ class Callback:
         """
         kept_of(self).schedule = schedule
         return self
+
+    def set_chief_only(self, chief_only: bool = True) -> Self:
+        """Run on the chief only, or on all ranks, in tensorpack's words; return the callback."""
+        object.__setattr__(self, "chief_only", chief_only)
+        return self
+
+    def trigger(self) -> None:
+        """Call this callback's on_trigger now, in a run, whatever its schedule says."""
+        run = what_is_kept(self).run
+        if run is None:
+            raise OutsideRun(f"{type(self).__name__}.trigger() is there during a run only")
+        (run_of(self) or partial(call_by_hand, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call this callback's handler for a point by hand; without one, do nothing.

@@ -50,6 +50,14 @@ class Monitors:
         """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
         self._run.put_scalar(name, value)
 
+    def put_image(self, name: str, image: Any) -> None:
+        """Send an image, height x width x channels or a batch of such, to the monitors."""
+        self._run.put_image(name, image)
+
+    def put_event(self, name: str, **fields: Any) -> None:
+        """Send word of something that happened to the monitors."""
+        self._run.put_event(name, **fields)
+
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
         """Send a record to every monitor; a wrapper such as EnableCallbackIf says now whether the one in it gets this."""
         if self.is_muted:
