@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.log.metrics import Logs, Metrics
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.run._aliases import OtherNames
+from hookpoint.core.run._aliases import OtherNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._collectives import Together
 from hookpoint.core.run._mindspore_args import OriginalArgs
 from hookpoint.core.run._requests import Asking
@@ -120,8 +120,11 @@ class Run(Asking, Together, OtherNames):
         self._stepper: Stepper = PlainStepper()
         self._args = OriginalArgs(self)
 
+    stop = as_stop_request(Asking.stop)
+
     # The loop: what a user's own `for` runs over
 
+    @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
         """Iterate over epoch numbers, from the one after the last until `number` are done; None means until stopped."""
         return self._loop.epochs(number)
