@@ -94,7 +94,8 @@ GROUPS = {
         ),
         "NotACallback": (
             "An instance belongs there, not a class; a plain function needs `@on(point)`; a list in the list is a "
-            "`CallbackPipeline`."
+            "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or a state: methods in the way of "
+            "another system are listed with what they are called here."
         ),
         "NoTrigger": (
             "`.when(...)` moves `on_trigger` and nothing else. Name the method so, or give the one method its "

@@ -125,7 +125,7 @@ Underscore methods count where they take no parameters. They find the run in `se
 - `_after_run` and `_trigger_step` are one moment here; both are called, in this order. `_before_run(self, ctx)`, which is about
   a run of TensorFlow's graph, is not called.
 - `_trigger_epoch` and `_after_epoch` are called after a stop, too.
-- `chief_only` is `ranks = "chief"`, and not the default. `raise StopTraining` is `raise StopRun("why")`.
+- `chief_only = True` is `ranks = "chief"`, and not the default. `raise StopTraining` is `raise StopRun("why")`.
 - `PeriodicTrigger`, `PeriodicCallback`, `EnableCallbackIf` and `CallbackFactory` are here. `PeriodicTrigger` leaves all but
   `_trigger` as it is, `_trigger_epoch` included. The predicate of `EnableCallbackIf` gets the run.
 """,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint._exports import HOOKPOINT, load
+from hookpoint._exports import HOOKPOINT, load, star
 from hookpoint._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -85,15 +85,16 @@ if TYPE_CHECKING:
     from hookpoint.presets.prove import prove as prove
     from hookpoint.presets.runner import Runner as Runner
     from hookpoint.storage.load_weights import load_weights as load_weights
+    from hookpoint.storage.save_checkpoint import save_checkpoint as save_checkpoint
     from hookpoint.storage.verify import verify as verify
-
-__all__ = sorted([*HOOKPOINT, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # asked for by `import *` alone, which is to work without torch
+        return sorted([*star(HOOKPOINT), "__version__"])
     value = globals()[name] = load("hookpoint", HOOKPOINT, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*HOOKPOINT, "__version__"])

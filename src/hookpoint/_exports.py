@@ -7,7 +7,7 @@ Names are loaded on first use, so that importing hookpoint does not import torch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
+from importlib import import_module, util
 from typing import Any
 
 HOOKPOINT = {
@@ -63,6 +63,7 @@ HOOKPOINT = {
     "points": "core.points",
     "prove": "presets.prove",
     "run_each": "core.guard.run_each",
+    "save_checkpoint": "storage.save_checkpoint",
     "verify": "storage.verify",
 }
 
@@ -151,12 +152,40 @@ MONITORS = {
 
 
 MODULES = ("callbacks", "errors")
+# Names of hookpoint that users look for in hookpoint.callbacks, too.
+ALSO_CALLBACKS = (
+    "Callback",
+    "CallbackFactory",
+    "CallbackPipeline",
+    "EnableCallbackIf",
+    "LambdaCallback",
+    "MainCallback",
+    "PeriodicCallback",
+    "PeriodicTrigger",
+)
+NEED_TORCH = ("engine.", "parallel.", "presets.runner")
+
+# Where to find what others call so.
+FOREIGN = {
+    "LearningRateMonitor": "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)",
+    "TensorBoard": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
+    "TensorBoardCallback": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
+}
+
+
+def star(exports: Mapping[str, str]) -> list[str]:
+    """Return the names for `import *`, sorted: all of them, or without torch those that do not need it."""
+    has_torch = util.find_spec("torch") is not None
+    return sorted(name for name, module in exports.items() if has_torch or not module.startswith(NEED_TORCH))
 
 
 def load(package: str, exports: Mapping[str, str], name: str) -> Any:
     """Import and return a public name of a package. `errors` and `callbacks` are modules, public as such."""
+    if package == "hookpoint.callbacks" and name in ALSO_CALLBACKS:
+        exports = HOOKPOINT
     if name not in exports:
-        raise AttributeError(f"{package} has no '{name}'")
+        where = f": {FOREIGN[name]}" if name in FOREIGN else ""
+        raise AttributeError(f"{package} has no '{name}'{where}")
     try:
         module = import_module(f"hookpoint.{exports[name]}")
     except ModuleNotFoundError as error:

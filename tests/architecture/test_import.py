@@ -83,6 +83,15 @@ def test_runner_without_torch_says_what_to_install():
     assert without_torch(runner) == "hookpoint.Runner needs PyTorch: pip install 'hookpoint[torch]'\n"
 
 
+def test_a_star_takes_all_that_there_is_without_torch():
+    star = "from hookpoint import *\nfrom hookpoint.callbacks import *\nprint(Loop.__name__, EarlyStopping.__name__)\n"
+    left = "print(*sorted(set(dir(hookpoint)) - set(hookpoint.__all__)))"
+    assert without_torch(star + left).splitlines() == [
+        "Loop EarlyStopping",
+        "AsyncSGD DataParallel HookedLoader ParameterAveraging PipelineParallel Runner SeededSamples Sharded TensorParallel",
+    ]
+
+
 def test_loop_and_its_defaults_work_without_torch(tmp_path):
     loop = f"""
 with hookpoint.Loop(workdir={str(tmp_path)!r}) as run:

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+import hookpoint
 from hookpoint import Callback, callbacks, monitors
-from hookpoint._exports import CALLBACKS, MONITORS
+from hookpoint._exports import ALSO_CALLBACKS, CALLBACKS, MONITORS
 
 # What callbacks are made with.
 NO_CALLBACKS = [
@@ -43,6 +44,26 @@ def test_monitors_are_found_among_callbacks_too():
 def test_another_name_is_not_there(package):
     with pytest.raises(AttributeError, match=f"{package.__name__} has no 'Nothing'"):
         package.Nothing  # noqa: B018
+
+
+def test_wrappers_and_base_classes_are_found_among_callbacks_too():
+    for name in ALSO_CALLBACKS:
+        assert getattr(callbacks, name) is getattr(hookpoint, name)
+    assert {"LambdaCallback", "PeriodicTrigger"} <= set(ALSO_CALLBACKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("TensorBoard", "callbacks.TFEventWriter, a default monitor, writes for TensorBoard"),
+        ("LearningRateMonitor", "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)"),
+    ],
+)
+def test_the_names_of_others_say_where_to_find_it(name, where):
+    for package in (hookpoint, callbacks):
+        with pytest.raises(AttributeError) as caught:
+            getattr(package, name)
+        assert str(caught.value) == f"{package.__name__} has no '{name}': {where}"
 
 
 def test_using_every_name_imports_no_other_package():

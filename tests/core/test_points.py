@@ -79,8 +79,8 @@ def test_a_spelling_is_called_at_its_point(point, spelling):
 )
 def test_a_common_name_counts_only_with_the_parameters_of_its_system(point, spelling):
     seen = []
-    method = {spelling.name: lambda self, something_else: seen.append(something_else)}
-    ours = type("Ours", (Callback,), method)()
+    methods = {spelling.name: lambda self, something_else: seen.append(something_else), "on_mine": lambda self: None}
+    ours = type("Ours", (Callback,), methods)()
     assert Hooks([ours]).calls(point.name) == ()
     ours.run(hookpoint=point.name, logs={"something_else": 1, "run": None})
     assert seen == []

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hookpoint import LambdaCallback
+from hookpoint.core.errors import BadSchedule
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import ScalarPrinter
 
@@ -146,3 +147,27 @@ def test_the_lines_are_the_same_every_time(train_printed, capsys):
         train_printed([ScalarPrinter(enable_step=True)], epochs=3, batches=7, log_every=1)
         written.add(capsys.readouterr().err)
     assert len(written) == 1
+
+
+# Every n epochs
+
+
+def test_every_nth_epoch_and_the_last_are_printed(train_printed, capsys):
+    train_printed([ScalarPrinter(whitelist=["val_loss"], every_n_epochs=2)], epochs=5)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("  ")[0] for line in lines] == ["epoch 2/5", "epoch 4/5", "epoch 5/5"]
+    assert lines[1] == "epoch 4/5  val_loss: 4.9383e+05"
+
+
+def test_what_an_epoch_that_is_not_printed_logged_is_not_printed_later(capsys):
+    with Loop([ScalarPrinter(every_n_epochs=2)]) as run:
+        for epoch in run.epochs(4):
+            run.log({f"value{epoch}": 1.0})
+    assert capsys.readouterr().err == "epoch 2/4  value2: 1\nepoch 4/4  value4: 1\n"
+
+
+@pytest.mark.parametrize("every", [0, -1, 2.5, True, "2"])
+def test_what_is_no_number_of_epochs_is_refused(every):
+    with pytest.raises(BadSchedule) as caught:
+        ScalarPrinter(every_n_epochs=every)
+    assert str(caught.value) == f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every!r}."

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hookpoint
-from hookpoint import Callback, guard, run_each
+from hookpoint import Callback, Every, guard, run_each
 from hookpoint.core.loop.loop import Loop
 
 
@@ -264,6 +264,97 @@ def test_pipeline_in_a_loop(pipeline):
         run.fire("on_told", words="so")
     expected = [("begin", "model", "runs", "mine"), (1.0, 10.0), (2.0, 20.0), (1, {"loss": 15.0}), "so"]
     assert [callback.seen for callback in callbacks] == [expected, expected]
+
+
+class Steps(Callback):
+    """Triggers, and keeps how often in the checkpoint."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_trigger(self, run):
+        self.steps.append(run.step)
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+
+class Records(Callback):
+    def __init__(self):
+        self.losses = []
+
+    def on_records(self, records):
+        self.losses += [record.values["loss"] for record in records if "loss" in record.values]
+
+
+def losses_of(callbacks, *, epochs=2):
+    with Loop(callbacks) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(2)):
+                pass
+            run.log(loss=run.epoch)
+    return run
+
+
+@pipelines
+def test_children_of_a_pipeline_are_triggered_each_by_its_schedule(pipeline):
+    each_epoch, third = Steps(), Steps().when(Every(steps=3))
+    run = losses_of([pipeline([each_epoch, pipeline([third])])])
+    assert (each_epoch.steps, third.steps) == ([2, 4], [3])
+    assert run.hooks.state_dict()["Steps#2"]["state"] == {"steps": [3]}
+
+
+@pipelines
+def test_a_schedule_of_a_pipeline_is_its_childrens(pipeline):
+    steps = Steps()
+    losses_of([pipeline([steps]).when(Every(steps=3))])
+    assert steps.steps == [3]
+    with pytest.raises(hookpoint.errors.NoTrigger):
+        losses_of([pipeline([Records()]).when(Every(steps=3))])
+
+
+@pipelines
+def test_monitors_in_a_pipeline_get_records(pipeline):
+    records = Records()
+    losses_of([pipeline([records])])
+    assert records.losses == [1.0, 2.0]
+
+
+def test_triggers_go_through_the_run_that_was_written():
+    class Closed(CallbackPipeline):
+        def run(self, hookpoint=None, logs=None):
+            if hookpoint != "on_trigger" or logs["run"].epoch == 2:
+                super().run(hookpoint, logs)
+
+    class Old(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def _trigger(self):
+            self.seen.append("trigger")
+
+        def _trigger_epoch(self):
+            self.seen.append("epoch")
+
+    steps, old = Steps(), Old()
+    losses_of([Closed([steps, old])], epochs=3)
+    assert steps.steps == [4]
+    assert old.seen == ["epoch"] * 3
+
+
+def test_a_main_callback_and_wrappers_work_in_a_pipeline_of_ones_own():
+    class Main(hookpoint.MainCallback): ...
+
+    seen = []
+    second = hookpoint.PeriodicCallback(
+        hookpoint.LambdaCallback(on_epoch_end=lambda run: seen.append(run.epoch)), every_k_epochs=2
+    )
+    main, steps = Main(), Steps()
+    late = hookpoint.EnableCallbackIf(steps, lambda run: run.epoch > 2)
+    run = losses_of([CallbackPipeline([main, second, late])], epochs=4)
+    assert run.hooks.main is main
+    assert seen == [2, 4]
+    assert steps.steps == [6, 8]
 
 
 # Outer routines: hookpoints around seeds and folds

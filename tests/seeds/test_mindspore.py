@@ -217,6 +217,14 @@ def test_bare_names_count_only_with_run_context():
         def end(self, run_context, unit):
             raise AssertionError("no handler: it takes more than run_context")
 
+    with pytest.raises(errors.NotACallback) as caught:
+        train([Interval()])
+    assert str(caught.value) == (
+        "Interval: a run calls none of its methods.\n"
+        "  rename    begin(self) -> on_run_begin(self, run)\n"
+        "            end(self, run_context, unit) -> on_run_end(self, run)"
+    )
+    Interval.step_end = lambda self, run_context: None
     train([Interval()])
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from hookpoint import Callback, Runner, load_weights
+from hookpoint import Callback, Runner, load_weights, save_checkpoint
 from hookpoint.callbacks import CheckpointConfig, LossMonitor, ModelCheckpoint, SummaryCollector, TimeMonitor
 from hookpoint.core.errors import NonFiniteLoss
 
@@ -165,6 +166,37 @@ def test_save_the_network_with_the_best_accuracy(runner, digits, tmp_path):
     for acc, weights in saved.items():
         plain.model.load_state_dict(weights)
         assert accuracy(plain.model(digits[1][0]), digits[1][1]).item() == pytest.approx(acc, abs=1e-12)
+
+
+def test_the_callback_of_the_guide_runs_as_written(runner, digits, tmp_path, monkeypatch, capsys):
+    class SaveCallback(Callback):
+        def __init__(self, eval_model, ds_eval):
+            super().__init__()
+            self.model = eval_model
+            self.ds_eval = ds_eval
+            self.acc = 0
+
+        def step_end(self, run_context):
+            cb_params = run_context.original_args()
+            result = self.model.eval(self.ds_eval)
+            if result["accuracy"] > self.acc:
+                self.acc = result["accuracy"]
+                file_name = str(self.acc) + ".ckpt"
+                save_checkpoint(save_obj=cb_params.train_network, ckpt_file_name=file_name)
+                print("Save the maximum accuracy checkpoint,the accuracy is", self.acc)
+
+    monkeypatch.chdir(tmp_path)
+    ds_eval = DataLoader(TensorDataset(*digits[1]), batch_size=100)
+    network = runner([], monitors=[])
+    eval_model = Runner(network.model, None, nn.CrossEntropyLoss(), metrics={"accuracy": accuracy}, monitors=[])
+    save = SaveCallback(eval_model, ds_eval)
+    model = Runner(network.model, network.optimizer, nn.CrossEntropyLoss(), callbacks=[save], monitors=[])
+    model.fit(digits[0], epochs=1, batch_size=100)
+    saved = sorted(tmp_path.glob("*.ckpt"), key=lambda path: float(path.stem))
+    assert capsys.readouterr().out.count("Save the maximum accuracy") == len(saved) > 1
+    plain = runner([], monitors=[])
+    plain.model.load_state_dict(load_weights(saved[-1]))
+    assert plain.eval(ds_eval)["accuracy"] == save.acc == float(saved[-1].stem)
 
 
 def test_save_the_best_accuracy_through_the_run(runner, digits, tmp_path):

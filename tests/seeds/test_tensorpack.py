@@ -120,6 +120,14 @@ def test_underscore_names_count_only_without_parameters():
         def _before_run(self, ctx):
             raise AssertionError("no handler: it takes a context")
 
+    with pytest.raises(errors.NotACallback) as caught:
+        train([Helper()])
+    assert str(caught.value) == (
+        "Helper: a run calls none of its methods.\n"
+        "  rename    _trigger(self, value) -> on_trigger(self, run)\n"
+        "            _before_run(self, ctx) -> on_train_iter_begin(self, run)"
+    )
+    Helper._after_train = lambda self: None
     train([Helper()])
 
 

@@ -74,6 +74,14 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.tensors.tensor_printer import TensorPrinter as TensorPrinter
     from hookpoint.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.weights.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
+    from hookpoint.core.callback.callback import Callback as Callback
+    from hookpoint.core.callback.callback_factory import CallbackFactory as CallbackFactory
+    from hookpoint.core.callback.lambda_callback import LambdaCallback as LambdaCallback
+    from hookpoint.core.callback.main_callback import MainCallback as MainCallback
+    from hookpoint.core.callback.periodic import EnableCallbackIf as EnableCallbackIf
+    from hookpoint.core.callback.periodic import PeriodicCallback as PeriodicCallback
+    from hookpoint.core.callback.periodic import PeriodicTrigger as PeriodicTrigger
+    from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
 
 __all__ = sorted(CALLBACKS)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import BadSchedule, text
 from hookpoint.core.text.terminal import printable, say
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class ScalarPrinter(Callback):
 
     Names are sorted; on a terminal too narrow for one line each value gets a line of its own. `enable_step` prints the means
     of each log step too, as they come. `whitelist` and `blacklist` are regular expressions that are searched for in a name:
-    one that a whitelist does not hold, or a blacklist does, is not printed.
+    one that a whitelist does not hold, or a blacklist does, is not printed. With `every_n_epochs=10` only epochs 10, 20 and so
+    on are printed, and the last one.
 
     Listens to on_records and on_run_end. Keeps nothing in the checkpoint. Runs on the chief, and never ends a run. A step
     pays nothing.
@@ -42,11 +44,16 @@ class ScalarPrinter(Callback):
         enable_epoch: bool = True,
         whitelist: Iterable[str] | None = None,
         blacklist: Iterable[str] | None = None,
+        *,
+        every_n_epochs: int = 1,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
         self.enable_step = enable_step
         self.enable_epoch = enable_epoch
+        if not isinstance(every_n_epochs, int) or isinstance(every_n_epochs, bool) or every_n_epochs < 1:
+            raise BadSchedule(text(f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every_n_epochs!r}."))
+        self.every_n_epochs = every_n_epochs
         self._whitelist = None if whitelist is None else _patterns(whitelist)
         self._blacklist = _patterns(blacklist or ())
         self._gathered: dict[str, float] = {}
@@ -64,7 +71,9 @@ class ScalarPrinter(Callback):
             elif "epoch_end" in record.values and record.kind == "event":
                 of = "" if run.max_epochs is None else f"/{run.max_epochs}"
                 cut = "" if record.values["epoch_end"]["complete"] else " (cut short)"
-                self._print_gathered(f"epoch {record.epoch}{of}{cut}")
+                if record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs:
+                    self._print_gathered(f"epoch {record.epoch}{of}{cut}")
+                self._gathered = {}
 
     def on_run_end(self) -> None:
         self._print_gathered("after the last epoch")

@@ -7,7 +7,6 @@ from typing import Any
 
 from hookpoint import callbacks as cb
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.pipeline import CallbackPipeline
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
@@ -36,7 +35,8 @@ def default_monitors() -> tuple[type, ...]:
 
 def _opened(callbacks: Iterable[Any]) -> Iterator[Any]:
     for callback in callbacks:
-        if isinstance(callback, CallbackPipeline):
-            yield from _opened(callback.get_pipeline())
+        inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
+        if callable(inside):
+            yield from _opened(inside())
         else:
             yield callback

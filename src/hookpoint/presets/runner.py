@@ -34,6 +34,10 @@ class Runner(engine.Runner):
     (8, 2)
     """
 
+    def eval(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
+        """Return what `validate` returns, with the names of the metrics as they were given: MindSpore's method."""
+        return {name.removeprefix("val_"): value for name, value in self.validate(data, batch_size=batch_size).items()}
+
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
     ) -> list[Any]:

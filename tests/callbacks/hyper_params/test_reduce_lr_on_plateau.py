@@ -13,6 +13,12 @@ from hookpoint.core.loop.loop import Loop
 LOSS = [4.0, 3.0, 3.0, 3.0, 2.0, 2.0, math.nan, 2.5, 2.5, 2.5]
 
 
+def test_min_delta_may_be_a_share_of_the_best(rates_of_epochs):
+    relative = ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.01, min_delta_mode="rel")
+    assert rates_of_epochs([relative], [0.100, 0.098, 0.0979]) == [1.0, 1.0, 0.5]
+    assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.01)], [0.100, 0.098]) == [1.0, 0.5]
+
+
 def test_it_reduces_when_the_metric_no_longer_gets_better(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], LOSS) == [
         1.0,

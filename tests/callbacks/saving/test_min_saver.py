@@ -104,6 +104,8 @@ def test_a_slip_of_the_pen_is_a_warning_before_anything_runs(disk, caplog):
     class Writes(Callback):
         writes = ("val-error-top1",)
 
+        def on_epoch_end(self): ...
+
     with Loop([MinSaver("val-error-topl"), Writes()], store=disk):
         assert "did you mean 'val-error-top1'?" in caplog.text
 

@@ -8,7 +8,7 @@ import torch
 import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
-from hookpoint.core.errors import BadLoop, MissingMetric
+from hookpoint.core.errors import BadLoop, BadOption, MissingMetric
 from hookpoint.core.loop.loop import Loop
 
 NAN = math.nan
@@ -55,6 +55,28 @@ def test_it_stops_at_the_first_value_that_is_not_better_and_not_before(train_unt
 
 def test_patience(train_until_stopped):
     assert train_until_stopped(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
+
+
+def test_min_delta_may_be_a_share_of_the_best(train_until_stopped):
+    losses = [100.0, 98.0, 96.0, 95.5, 95.3]
+    assert train_until_stopped(EarlyStopping(min_delta=0.01, min_delta_mode="rel"), losses).epoch == 4
+    assert train_until_stopped(EarlyStopping(min_delta=0.01), losses).epoch == 5
+    assert train_until_stopped(EarlyStopping(min_delta=1.0), losses).epoch == 4
+    small = [loss / 1000 for loss in losses]
+    assert train_until_stopped(EarlyStopping(min_delta=0.01, min_delta_mode="rel"), small).epoch == 4
+    assert train_until_stopped(EarlyStopping(min_delta=0.01), small).epoch == 2
+
+
+def test_a_share_of_an_infinite_or_negative_best_is_sound(train_until_stopped):
+    callback = EarlyStopping(min_delta=0.1, min_delta_mode="rel")
+    assert train_until_stopped(callback, [math.inf, 5.0, -1.0, -1.2, -1.25]).epoch == 5
+    assert callback.best.value == -1.2
+
+
+def test_a_mode_of_min_delta_that_nobody_knows_is_refused():
+    with pytest.raises(BadOption) as caught:
+        EarlyStopping(min_delta_mode="relative")
+    assert str(caught.value) == "EarlyStopping.min_delta_mode is 'relative'.\n  choose    'abs', 'rel'"
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])

@@ -40,6 +40,8 @@ def train_by_tens(train, clock):
         (StopAtTime(1, seconds=30), 9),
         (StopAtTime(hours=0.025), 9),
         (StopAtTime(60), 20),
+        (StopAtTime(datetime.timedelta(seconds=45)), 5),
+        (StopAtTime(datetime.timedelta(minutes=1), seconds=30), 9),
         (StopAtTime(0), 0),
     ],
 )

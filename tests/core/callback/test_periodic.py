@@ -158,3 +158,34 @@ def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
     block = guarding("on_weigh", wrapped)
     with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, and no run is going on"):
         block.__enter__()
+
+
+# Monitors
+
+
+class Epochs(Callback):
+    """A monitor that writes down the epochs it has values of."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def on_records(self, records):
+        self.epochs += [record.epoch for record in records if "loss" in record.values]
+
+
+def log_epochs(*monitors):
+    with Loop(monitors) as run:
+        for _ in run.epochs(5):
+            run.log(loss=1.0)
+
+
+def test_a_condition_holds_for_the_records_of_a_monitor_too():
+    late, always = Epochs(), Epochs()
+    log_epochs(EnableCallbackIf(late, lambda run: run.epoch > 3), always)
+    assert (late.epochs, always.epochs) == ([4, 5], [1, 2, 3, 4, 5])
+
+
+def test_a_period_holds_for_the_records_of_a_monitor_too():
+    second = Epochs()
+    log_epochs(PeriodicCallback(second, every_k_epochs=2))
+    assert second.epochs == [2, 4]

@@ -507,7 +507,18 @@ def test_a_function_without_callbacks_cannot_be_guarded():
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize("name", ["tokenize", "on-work", "on_work begin", ""])
+@pytest.mark.parametrize("guarded", [guard("fit"), guard(hookpoint="fit"), guard(hookpoint="on_fit")])
+def test_cinnamons_names_need_no_on(guarded):
+    @guarded
+    def function(callbacks=None):
+        seen.append("fit")
+
+    seen = []
+    function(LambdaCallback(on_fit_begin=lambda: seen.append("begin"), on_fit_end=lambda: seen.append("end")))
+    assert seen == ["begin", "fit", "end"]
+
+
+@pytest.mark.parametrize("name", ["on-work", "on_work begin", ""])
 @pytest.mark.parametrize("use", [guard, lambda name: guarding(name).__enter__(), lambda name: install([], "append", name, [])])
 def test_what_cannot_name_a_point_is_refused(use, name):
     with pytest.raises(BadGuard) as caught:

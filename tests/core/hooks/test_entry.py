@@ -312,6 +312,8 @@ def test_one_plain_object_or_one_that_can_be_iterated_over_needs_no_list_either(
         def __iter__(self):
             raise AssertionError("nobody is to look inside")
 
+        def on_epoch_end(self): ...
+
     assert names(Plain()) == ["Plain"]
     assert names(Notes()) == ["Notes"]
 

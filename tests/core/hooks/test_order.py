@@ -14,7 +14,7 @@ class Step(Callback):
     """A callback with declarations, known by its name."""
 
     def __init__(self, name, **declared):
-        self.name = name
+        super().__init__(name=name)
         for option, names in declared.items():
             setattr(self, option, names)
 

@@ -154,6 +154,8 @@ def test_what_may_be_written_is_no_error(caplog):
     class Sometimes(Callback):
         may_write = ("acc",)
 
+        def on_epoch_end(self): ...
+
     assert last_epoch([Reader(), Sometimes()]) == (9, False)
     assert "Reader reads 'acc'" in caplog.text
 
@@ -192,7 +194,7 @@ def test_other_evaluations_may_run_every_few_epochs_too(prefix):
 
         return each
 
-    reader = type("Evaluation", (Callback,), {"reads": (f"{prefix}acc",)})
+    reader = type("Evaluation", (Callback,), {"reads": (f"{prefix}acc",), "on_epoch_end": lambda self: None})
     assert last_epoch([reader()], each=measure("acc")) == (9, False)
     assert last_epoch([reader()], each=measure("acv")) == (3, True)
 

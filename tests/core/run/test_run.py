@@ -63,7 +63,7 @@ def test_max_epochs_can_be_read_and_changed_under_both_names():
 # This iteration's values
 
 
-@pytest.mark.parametrize("name", ["batch", "batch_idx", "outputs", "loss", "output", "local_step"])
+@pytest.mark.parametrize("name", ["batch", "batch_idx", "outputs", "loss", "output"])
 def test_a_value_of_the_iteration_is_there_during_it_and_reading_it_outside_says_so(name):
     with Loop() as run:
         for read in ("before", "after"):

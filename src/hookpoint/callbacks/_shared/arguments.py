@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadOption, text
 
 
 def whole(owner: str, argument: str, given: Any, *, least: int = 0) -> int:
@@ -22,6 +22,13 @@ def number(owner: str, argument: str, given: Any, *, least: float = -math.inf) -
         bound = "" if least == -math.inf else f", {least:g} or more"
         raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=f"a number{bound}"))
     return given
+
+
+def is_relative(owner: str, min_delta_mode: str) -> bool:
+    """Return whether `min_delta` is a share of the best value, or refuse what says neither."""
+    if min_delta_mode not in ("abs", "rel"):
+        raise BadOption(owner, "min_delta_mode", min_delta_mode, ("abs", "rel"))
+    return min_delta_mode == "rel"
 
 
 def devices_given(owner: str, given: Iterable[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default, schedule_of
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class MetricWatcher(Callback):
             raise ValueError(text(f"{type(self).__name__}: {monitor!r} is no metric.", write='"val_loss"'))
         self.monitor = monitor
         self.reads = (monitor,)
-        self.name = self.name or f"{type(self).__name__}({monitor})"
+        name_by_default(self, f"{type(self).__name__}({monitor})")
         self._values = NewValues(monitor)
 
     @abstractmethod
@@ -49,7 +50,7 @@ class MetricWatcher(Callback):
         self._look(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if not run.epoch_complete and self.schedule is None:
+        if not run.epoch_complete and schedule_of(self) is None:
             self._look(run)
 
     def _look(self, run: Run) -> None:

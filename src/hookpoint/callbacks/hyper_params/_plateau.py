@@ -16,8 +16,8 @@ class Plateau:
     [False, False, False, True]
     """
 
-    def __init__(self, mode: Mode, *, patience: int, min_delta: float = 0.0, cooldown: int = 0) -> None:
-        self.best = Best(mode, min_delta=min_delta)
+    def __init__(self, mode: Mode, *, patience: int, min_delta: float = 0.0, relative: bool = False, cooldown: int = 0) -> None:
+        self.best = Best(mode, min_delta=min_delta, relative=relative)
         self.patience = patience
         self.cooldown = cooldown
         self.reset()

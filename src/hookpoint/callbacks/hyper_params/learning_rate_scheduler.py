@@ -48,8 +48,8 @@ class LearningRateScheduler(HyperParamSetter):
         param: str | HyperParam = "learning_rate",
         **options: Unpack[Options],
     ) -> None:
+        options["name"] = options.get("name") or "LearningRateScheduler"
         super().__init__(param, **options)
-        self.name = options.get("name") or "LearningRateScheduler"
         self.may_write = (self.setting.name,)
         if not callable(schedule):
             raise TypeError(text(f"LearningRateScheduler takes a function, not {schedule!r}.", write="lambda epoch, lr: ..."))

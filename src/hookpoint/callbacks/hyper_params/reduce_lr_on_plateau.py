@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._plateau import Plateau
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class ReduceLROnPlateau(MetricWatcher):
     """Multiply the learning rate by `factor` when a metric has not got better for `patience` values, down to `min_lr`.
 
-    Better is better by more than `min_delta`; `mode` is "min", "max", or "auto", which goes by the metric's name. After a
-    reduction `cooldown` values do not count. The rate, and `min_lr`, are those of the first parameter group; the others, of
-    every optimizer, keep their ratios to it. The rates are those of Keras; unlike there, NaN is never the best, an epoch
-    without a new value does not count, and a missing metric is an error. With `verbose=1` each reduction is printed.
+    Better is better by more than `min_delta`, or with `min_delta_mode="rel"` by more than that share of the best, as torch's
+    `threshold_mode`; `mode` is "min", "max", or "auto", which goes by the metric's name. After a reduction `cooldown` values
+    do not count. The rate, and `min_lr`, are those of the first parameter group; the others, of every optimizer, keep their
+    ratios to it. The rates are those of Keras; unlike there, NaN is never the best, an epoch without a new value does not
+    count, and a missing metric is an error. With `verbose=1` each reduction is printed.
     `param` may be another setting, such as "lr@critic".
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise; at on_epoch_end logs `learning_rate` where
@@ -50,6 +51,7 @@ class ReduceLROnPlateau(MetricWatcher):
         *,
         mode: str = "auto",
         min_delta: float = 1e-4,
+        min_delta_mode: str = "abs",
         cooldown: int = 0,
         min_lr: float = 0.0,
         verbose: int = 0,
@@ -70,6 +72,7 @@ class ReduceLROnPlateau(MetricWatcher):
             mode_of(monitor, mode),
             patience=whole("ReduceLROnPlateau", "patience", patience),
             min_delta=number("ReduceLROnPlateau", "min_delta", min_delta, least=0.0),
+            relative=is_relative("ReduceLROnPlateau", min_delta_mode),
             cooldown=whole("ReduceLROnPlateau", "cooldown", cooldown),
         )
 

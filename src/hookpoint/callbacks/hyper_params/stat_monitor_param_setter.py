@@ -49,8 +49,8 @@ class StatMonitorParamSetter(MetricWatcher):
         **options: Unpack[Options],
     ) -> None:
         self.setting = Setting(param)
+        options["name"] = options.get("name") or f"StatMonitorParamSetter({self.setting.name}, {stat_name})"
         super().__init__(stat_name, **options)
-        self.name = options.get("name") or f"StatMonitorParamSetter({self.setting.name}, {stat_name})"
         if not callable(value_func):
             raise TypeError(
                 text(f"StatMonitorParamSetter takes a function, not {value_func!r}.", write="lambda old: old * 0.1")

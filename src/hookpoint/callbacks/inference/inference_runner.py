@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.data.array_batches import check_data
 from hookpoint.core.errors import CompileError, text
 from hookpoint.core.loop.missing_metrics import is_ours
@@ -80,7 +81,7 @@ class InferenceRunner(Callback):
             raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))
         if not self.infs:
             raise ValueError("InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}")
-        self.name = self.name or f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})"
+        name_by_default(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
         self._shares: Run | None = None
         self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
 

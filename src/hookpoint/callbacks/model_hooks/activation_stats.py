@@ -12,6 +12,7 @@ from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class ActivationStats(Callback):
         if not self.stats or set(self.stats) - set(STATS):
             raise ValueError(text(f"ActivationStats(stats={stats!r}) means nothing.", choose=", ".join(STATS)))
         self.steps = MeasuredSteps("ActivationStats", every)
-        self.name = self.name or f"ActivationStats({self.pattern})"
+        name_by_default(self, f"ActivationStats({self.pattern})")
         self._handles = HookHandles()
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None

@@ -10,6 +10,7 @@ from hookpoint.callbacks._shared.named_modules import has_other_layers, named_mo
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import text
 from hookpoint.core.loop.services import machine_of
 
@@ -78,7 +79,7 @@ class ModuleHooks(Callback):
         self.with_kwargs = with_kwargs
         if with_kwargs and not (forward or forward_pre):
             raise ValueError(text("ModuleHooks(with_kwargs=True) is about a forward.", give="forward or forward_pre"))
-        self.name = self.name or f"ModuleHooks({self.pattern})"
+        name_by_default(self, f"ModuleHooks({self.pattern})")
         self._handles = HookHandles()
         self._is_in_run = self._has_looked = False
 

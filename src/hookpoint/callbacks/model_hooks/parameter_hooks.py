@@ -13,6 +13,7 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.callbacks.model_hooks.module_hooks import functions_given
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ParameterHooks(Callback):
         super().__init__(**options)
         self.functions = functions_given("ParameterHooks", {"grad": grad, "post_accumulate_grad": post_accumulate_grad})
         self.pattern = NamePattern("ParameterHooks", pattern)
-        self.name = self.name or f"ParameterHooks({self.pattern})"
+        name_by_default(self, f"ParameterHooks({self.pattern})")
         self._handles = HookHandles()
 
     def on_setup(self, run: Run) -> None:

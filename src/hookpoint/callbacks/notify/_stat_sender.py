@@ -14,6 +14,7 @@ from hookpoint.callbacks.notify._command_transport import CommandWay
 from hookpoint.callbacks.notify._send_queue import Outbox, Way
 from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import text
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class StatSender(Callback):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{owner}: {error}") from None
         self.reads = self.names
-        self.name = self.name or (f"{owner}({', '.join(self.names)})" if self.names else None)
+        name_by_default(self, f"{owner}({', '.join(self.names)})" if self.names else None)
         self._checkpoint = ""
         self._sent: dict[str, list[Any]] = {}
         self._outbox: Outbox | None = None

@@ -13,6 +13,7 @@ from hookpoint.callbacks.notify._apprise_transport import NewsWay
 from hookpoint.callbacks.notify._messages import News, blame, command, news, tidy
 from hookpoint.callbacks.notify._send_queue import Outbox
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, mode_of
 
@@ -89,7 +90,7 @@ class Notify(Callback):
         except (TypeError, ValueError) as error:
             raise type(error)(f"Notify: {error}") from None
         self.reads = () if best is None else (best,)
-        self.name = self.name or (None if best is None else f"Notify({best})")
+        name_by_default(self, None if best is None else f"Notify({best})")
         self._values = NewValues(best or "")
         self._outbox: Outbox | None = None
         self._reset()

@@ -19,10 +19,18 @@ class Patience:
     [(True, False), (True, False), (False, False), (False, True)]
     """
 
-    def __init__(self, mode: Mode, patience: int = 0, *, min_delta: float = 0.0, baseline: float | None = None) -> None:
-        self.best = Best(mode, min_delta=min_delta)
+    def __init__(
+        self,
+        mode: Mode,
+        patience: int = 0,
+        *,
+        min_delta: float = 0.0,
+        relative: bool = False,
+        baseline: float | None = None,
+    ) -> None:
+        self.best = Best(mode, min_delta=min_delta, relative=relative)
         self.patience = patience
-        self._progress = Best(mode, min_delta=min_delta, threshold=baseline)
+        self._progress = Best(mode, min_delta=min_delta, threshold=baseline, relative=relative)
         self.reset()
 
     def reset(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import whole_state
@@ -32,10 +32,11 @@ logger = logging.getLogger("hookpoint")
 class EarlyStopping(MetricWatcher):
     """Stop the run when a metric has not got better for `patience` values; 0 and 1 stop at the first that is not better.
 
-    Better is better than the best by more than `min_delta`. The first value that is not NaN becomes the best, also an infinite
-    one. With `baseline`, that is the first best: a metric that improves and never beats the baseline stops the run too. `mode`
-    is "min", "max", or "auto", which goes by the metric's name. The first `start_from_epoch` epochs do not count. NaN is never
-    better, an epoch without a new value does not count, and a missing metric is an error. With `verbose=1` the stop is printed.
+    Better is better than the best by more than `min_delta`; with `min_delta_mode="rel"` that is a share of the best, so that
+    0.01 is one percent. The first value that is not NaN becomes the best, also an infinite one. With `baseline`, that is the
+    first best: a metric that improves and never beats the baseline stops the run too. `mode` is "min", "max", or "auto",
+    which goes by the metric's name. The first `start_from_epoch` epochs do not count. NaN is never better, an epoch without a
+    new value does not count, and a missing metric is an error. With `verbose=1` the stop is printed.
 
     With `restore_best_weights` the model has its best weights when the run ends, stopped early or not, unless an exception
     ended it. They are kept in the memory of the host, and in the checkpoint. The last checkpoint has the last weights, with
@@ -64,6 +65,7 @@ class EarlyStopping(MetricWatcher):
         patience: int = 0,
         *,
         mode: str = "auto",
+        min_delta_mode: str = "abs",
         baseline: float | None = None,
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
@@ -79,6 +81,7 @@ class EarlyStopping(MetricWatcher):
             mode_of(monitor, mode),
             whole("EarlyStopping", "patience", patience),
             min_delta=number("EarlyStopping", "min_delta", min_delta, least=0.0),
+            relative=is_relative("EarlyStopping", min_delta_mode),
             baseline=None if baseline is None else number("EarlyStopping", "baseline", baseline),
         )
         self._snapshots = Snapshots()

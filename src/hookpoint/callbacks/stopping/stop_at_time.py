@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import number
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class StopAtTime(Callback):
     """Stop the run when it has trained for `run_time` minutes, plus `seconds`, plus `hours`; or at the time `until`.
 
+    `run_time` may be a timedelta.
+
     Training time counts across a resume; a run that has had its time stops at once when it is resumed. `until` is a datetime,
     or a text such as "2030-01-31 08:00", of the local time zone if it names none. The step that is under way is finished, and
     with a saver in the list the run is saved.
@@ -33,7 +35,7 @@ class StopAtTime(Callback):
 
     def __init__(
         self,
-        run_time: float | None = None,
+        run_time: float | timedelta | None = None,
         *,
         seconds: float | None = None,
         hours: float | None = None,
@@ -41,6 +43,8 @@ class StopAtTime(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
+        if isinstance(run_time, timedelta):
+            run_time = run_time / timedelta(minutes=1)
         given = [
             number("StopAtTime", name, value, least=0.0) * factor
             for name, value, factor in (("run_time", run_time, 60.0), ("seconds", seconds, 1.0), ("hours", hours, 3600.0))

@@ -9,6 +9,7 @@ from hookpoint.callbacks._shared.sharded_tensors import whole
 from hookpoint.callbacks.weights._weight_average import WeightAverage
 from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 
@@ -28,7 +29,7 @@ class AveragedWeights(Callback):
 
     def __init__(self, model: Any, *, buffers: bool, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.name = self.name or type(self).__name__
+        name_by_default(self, type(self).__name__)
         self.average = WeightAverage(buffers=buffers)
         self.updates = 0
         self._given = model

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookpoint.core.callback.handlers import call_by_hand, declared_only
+from hookpoint.core.callback.kept import FromKept, kept_of, name_it, run_of, state_of, what_is_kept
 from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import OutsideRun, text
-from hookpoint.core.points import POINTS
+from hookpoint.core.points import BY_NAME, POINTS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,11 +33,12 @@ class FromRun:
         self._attribute = attribute
 
     def __get__(self, callback: Callback | None, owner: type) -> Any:
-        if callback is None:
-            return self
-        if callback._run is None:
+        if callback is None:  # @dataclass asks so whether a field of this name has a default
+            raise AttributeError(self._attribute)
+        run = what_is_kept(callback).run
+        if run is None:
             raise OutsideRun(f"{owner.__name__}.{self._attribute} is there during a run only")
-        return getattr(callback._run, self._attribute)
+        return getattr(run, self._attribute)
 
 
 class Callback:
@@ -59,7 +62,6 @@ class Callback:
     ...         print(run.epoch, dict(logs))
     """
 
-    name: str | None = None
     on_error: OnError = "raise"
     ranks: Ranks = "all"
     after: tuple[str, ...] = ()
@@ -74,10 +76,12 @@ class Callback:
     may_skip: bool = False
     per_rank_state: bool = False
 
-    component: Any = None
-    save_path: Any = None
-    schedule: When | None = None
-    _run: Any = None
+    # What hookpoint keeps with a callback. A class may use these names for its own attributes.
+    name: Any = FromKept("name")
+    component: Any = FromKept("component")
+    save_path: Any = FromKept("save_path")
+    schedule: Any = FromKept("schedule")
+    _run: Any = FromKept("run")
 
     def __init__(
         self, *, name: str | None = None, on_error: OnError | None = None, ranks: Ranks | None = None, **unknown: Any
@@ -86,16 +90,15 @@ class Callback:
             own = type(self).__name__
             raise TypeError(text(f"{own} takes no {', no '.join(f'{one}=' for one in unknown)}.", see=f"help({own})"))
         if name is not None:
-            self.name = name
-        if on_error is not None:
-            self.on_error = on_error
-        if ranks is not None:
-            self.ranks = ranks
+            name_it(self, name)
+        for option, value in (("on_error", on_error), ("ranks", ranks)):
+            if value is not None:
+                object.__setattr__(self, option, value)  # also in a frozen dataclass
 
     def setup(self, component: Any, save_path: Any) -> None:
         """Attach the callback to what it works on: a loop calls it with the model and the workdir, before on_setup."""
-        self.component = component
-        self.save_path = save_path
+        kept = kept_of(self)
+        kept.component, kept.save_path = component, save_path
 
     def when(self, schedule: When) -> Self:
         """Trigger by this schedule instead of at the end of each epoch; return the callback, so that it can stand in a list.
@@ -103,8 +106,20 @@ class Callback:
         >>> LambdaCallback(on_trigger=lambda run: print(run.step)).when(Every(steps=500)).schedule
         Every(steps=500)
         """
-        self.schedule = schedule
+        kept_of(self).schedule = schedule
         return self
+
+    def set_chief_only(self, chief_only: bool = True) -> Self:
+        """Run on the chief only, or on all ranks, in tensorpack's words; return the callback."""
+        object.__setattr__(self, "chief_only", chief_only)
+        return self
+
+    def trigger(self) -> None:
+        """Call this callback's on_trigger now, in a run, whatever its schedule says."""
+        run = what_is_kept(self).run
+        if run is None:
+            raise OutsideRun(f"{type(self).__name__}.trigger() is there during a run only")
+        (run_of(self) or partial(call_by_hand, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call this callback's handler for a point by hand; without one, do nothing.
@@ -124,7 +139,7 @@ class Callback:
         """Take back what `state_dict` returned."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_hookpoint") and name != "_run"}
+        return state_of(self)
 
     # What methods in the way of Keras and tensorpack, which are given little, know of the run.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import kept_of
 
 Action = Callable[["CallbackFactory"], object]
 
@@ -53,8 +54,9 @@ class CallbackFactory(Callback):
     def _act(self, point: str, run: Any) -> None:
         action = self._actions[point]
         if action is not None:
-            self._run = run
+            kept = kept_of(self)
+            kept.run = run
             try:
                 action(self)
             finally:
-                self._run = None
+                kept.run = None

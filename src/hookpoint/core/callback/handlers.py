@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookpoint.core.callback.kept import Kept, kept_of
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
-CACHE = "_hookpoint_handlers"
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the callback whose trigger goes through a pipeline's `run`
 TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(one.name for one in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
@@ -108,13 +110,19 @@ def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | 
     """Call an object's handlers for a point outside of any compiled hooks; `logs` holds what the point offers."""
     if not isinstance(hookpoint, str):
         raise TypeError('run(hookpoint=...) takes the name of a point, as in run(hookpoint="on_epoch_end")')
-    state: dict[str, Any] = getattr(subject, "__dict__", {})
-    handlers = state.get(CACHE)
-    if handlers is None:
-        handlers = state[CACHE] = find_handlers(subject)
+    kept = kept_of(subject) if hasattr(subject, "__dict__") else Kept()
+    if kept.handlers is None:
+        kept.handlers = find_handlers(subject)
     payload = logs if logs is not None else {}
-    for handler in answering(handlers, hookpoint):
-        handler.call(payload)
+    due = DUE.get()
+    if hookpoint == "on_trigger" and due is not None and due is not subject:
+        return  # it has a schedule of its own
+    token = DUE.set(None)
+    try:
+        for handler in answering(kept.handlers, hookpoint):
+            handler.call(payload)
+    finally:
+        DUE.reset(token)
 
 
 def _scan(subject: Any) -> Iterator[Handler]:

@@ -26,13 +26,10 @@ class PeriodicTrigger(CallbackPipeline):
     ) -> None:
         super().__init__([callback])
         self.before_train = before_train
-        self.schedule = _schedule(every_k_steps, every_k_epochs)
-        if self.schedule is None:
-            if not before_train:
-                raise BadSchedule(
-                    text("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train")
-                )
-            self.schedule = At(epochs=[])
+        schedule = _schedule(every_k_steps, every_k_epochs)
+        if schedule is None and not before_train:
+            raise BadSchedule(text("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train"))
+        self.when(schedule if schedule is not None else At(epochs=[]))
 
 
 class EnableCallbackIf(CallbackPipeline):

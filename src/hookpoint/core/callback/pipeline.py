@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.handlers import call_by_hand
+from hookpoint.core.callback.kept import run_of
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
+
+
+NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
 
 
 class CallbackPipeline(Callback):
@@ -34,13 +38,17 @@ class CallbackPipeline(Callback):
 
     def setup(self, component: Any, save_path: Any) -> None:
         super().setup(component, save_path)
-        for callback in self._callbacks:
+        for callback in self.get_pipeline():
             if hasattr(callback, "setup"):
                 callback.setup(component, save_path)
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
-        for callback in self._callbacks:
-            if isinstance(callback, Callback):
-                callback.run(hookpoint, logs)
+        run = logs.get("run") if logs is not None and self.gate is not None and hookpoint not in NEVER_GATED else None
+        if self.gate is not None and run is not None and not self.gate.arm().ready(run, None):
+            return
+        for callback in self.get_pipeline():
+            own_run = run_of(callback) if isinstance(callback, Callback) else None
+            if own_run is not None:
+                own_run(hookpoint, logs)
             else:
                 call_by_hand(callback, hookpoint, logs)

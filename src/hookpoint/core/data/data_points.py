@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.kept import kept_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.errors import BadLoop, BadSchedule, BadValue, HookpointWarning, NotACallback, text
 from hookpoint.core.hooks.dispatch import Call
@@ -88,7 +89,7 @@ class DataPoints:
         """Let go of the run that a fork has copied: what it says in a worker is not so, or no longer."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
-                entry.subject._run = None
+                kept_of(entry.subject).run = None
 
 
 class _Call:

@@ -24,14 +24,15 @@ PARAMETER = "callbacks"
 @overload
 def guard(point: Callable[P, R]) -> Callable[P, R]: ...
 @overload
-def guard(point: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def guard(point: Any = None) -> Any:
+def guard(point: str | None = None, *, hookpoint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
     """Fire `<point>_begin` before a call of the function, and `<point>_end` or `<point>_error` after it.
 
     The function has a parameter `callbacks`: one callback, several, a pipeline, `Hooks` or None, by keyword or position. A
     handler takes what it names of the function's own parameters, `args`, `kwargs`, and `result` or `error`. An end handler
     that returns `Replace(value)` changes the result. Without callbacks, a call costs one test more. The point is named after
-    the function where no name is given. A generator fires when it starts and when it ends or is abandoned.
+    the function where no name is given; `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and
+    on_fit_end. A generator fires when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
     ... def tokenize(text, *, callbacks=None):
@@ -42,6 +43,9 @@ def guard(point: Any = None) -> Any:
     """
     if callable(point):
         return guard()(point)
+    point = hookpoint if point is None else point
+    if isinstance(point, str) and point.isidentifier() and not point.startswith("on_"):
+        point = f"on_{point}"
     if point is not None:
         _check(point)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.handlers import Handler
+from hookpoint.core.callback.pipeline import NEVER_GATED
 from hookpoint.core.errors import MissingMetric
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call
@@ -15,8 +16,6 @@ from hookpoint.core.schedule.armed import Armed
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
 
-NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_save", "on_load", "on_records")
-
 
 def schedule_key(handler: Handler) -> str:
     return f"{handler.spelling}@{handler.point}"
@@ -25,7 +24,7 @@ def schedule_key(handler: Handler) -> str:
 def calls_of(entries: list[Entry]) -> list[Call]:
     calls: list[Call] = []
     for entry in entries:
-        for handler in entry.handlers:
+        for handler in entry.called:
             calls += _trigger_calls(entry, handler) if handler.point == "on_trigger" else _plain_calls(entry, handler)
     for call in calls:
         call.cost = Cost(call.entry.name, call.point)
@@ -77,8 +76,7 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
 
 def gates_of(entry: Entry, point: str) -> tuple[Armed, ...]:
     """Return the conditions of the wrappers around a callback that have to hold at this point."""
-    gates = [getattr(pipeline, "gate", None) for pipeline in entry.path]
-    return () if point in NEVER_GATED else tuple(gate.arm() for gate in gates if gate is not None)
+    return () if point in NEVER_GATED else entry.gates()
 
 
 def check_reads(calls: list[Call]) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hookpoint.core.callback.kept import identity_of
 from hookpoint.core.errors import OrderError
 from hookpoint.core.hooks.entry import MAIN, MONITOR, PLAIN, Entry
 
@@ -67,7 +68,7 @@ class Order:
         for group in groups.values():
             if len(group[0].path) > depth:
                 pipeline = group[0].path[depth]
-                units.append(Unit(self._arranged(group, depth + 1), pipeline.name or type(pipeline).__name__))
+                units.append(Unit(self._arranged(group, depth + 1), identity_of(pipeline) or type(pipeline).__name__))
             else:
                 units.append(Unit(group))
         return units

@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.handlers import Handler, Parameter, find_handlers
+from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
+from hookpoint.core.callback.kept import identity_of, run_of, schedule_of
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
+from hookpoint.core.hooks._idle_class import refuse_idle_class
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed import Armed
 
@@ -30,15 +32,20 @@ POLICIES = ("raise", "warn", "disable")
 RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
+# Points that a class which overrides `run` does not get through it: a schedule, a thread or a worker calls them, or the step.
+BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A callback of the list, outside of any pipeline or inside of the pipelines in `path`."""
+    """A callback of the list, outside of any pipeline or inside of the pipelines in `path`.
+
+    Inside of a pipeline that overrides `run`, most points reach it through that; `called` leaves their handlers out.
+    """
 
     subject: Any
     name: str
-    path: tuple[CallbackPipeline, ...]
+    path: tuple[Callback, ...]
     handlers: list[Handler]
     kind: int
     on_error: str
@@ -51,6 +58,18 @@ class Entry:
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class does not take back, or not save again
+
+    @property
+    def called(self) -> list[Handler]:
+        """The handlers that hooks call, and not the `run` of a pipeline around it."""
+        if not any(map(_overrides_run, self.path)):
+            return self.handlers
+        return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
+
+    def gates(self) -> tuple[Armed, ...]:
+        """Return the conditions of the wrappers around it."""
+        found = [getattr(pipeline, "gate", None) for pipeline in self.path]
+        return tuple(gate.arm() for gate in found if gate is not None)
 
     @property
     def meets(self) -> bool:
@@ -182,28 +201,31 @@ def _unique(name: str, taken: set[str]) -> str:
     return name if name not in taken else next(one for one in numbered if one not in taken)
 
 
-def _leaves(callbacks: Iterable[Any], path: tuple[CallbackPipeline, ...]) -> Iterator[tuple[Any, tuple[CallbackPipeline, ...]]]:
+def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tuple[Any, tuple[Callback, ...]]]:
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         callbacks = [callbacks]
     for callback in callbacks:
-        if isinstance(callback, CallbackPipeline) and type(callback).run is CallbackPipeline.run:
+        if isinstance(callback, CallbackPipeline) and not _overrides_run(callback):
             for handler in find_handlers(callback):
                 raise NotACallback.a_pipeline(type(callback).__name__, handler.spelling)
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield callback, path
+            if _is_custom_pipeline(callback):
+                yield from _leaves(callback.get_pipeline(), (*path, callback))
 
 
-def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
+def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
     if inspect.isclass(subject):
         raise NotACallback.a_class(subject)
     if inspect.isfunction(subject) and not marks(subject):
         raise NotACallback.a_function(subject.__name__)
     handlers = _handlers(subject)
-    if not handlers and not isinstance(subject, Callback):
-        raise NotACallback.a_thing(subject)
-    own_name = getattr(subject, "__name__" if inspect.isfunction(subject) else "name", None)
-    name = own_name if isinstance(own_name, str) and own_name else type(subject).__name__
+    if not handlers:
+        if not isinstance(subject, Callback):
+            raise NotACallback.a_thing(subject)
+        refuse_idle_class(subject, Callback)
+    name = _own_name(subject) or type(subject).__name__
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
     if not is_main:
@@ -211,16 +233,18 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
             raise MainPointTaken.outsider(handlers[0].owner, point)
     options = _said_by_marks(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
-    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_monitor else "all")
+    is_of_chief = getattr(subject, "chief_only", is_monitor)  # tensorpack's word
+    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_of_chief is True else "all")
     for claim in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, claim, False):
             raise CompileError(text(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"'))
     on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
+    outer = next(filter(_overrides_run, path), None)
     return Entry(
         subject,
         name,
         path,
-        handlers,
+        handlers if outer is None else [_triggered_by(outer, subject, handler) for handler in handlers],
         kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
         on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
         ranks=ranks,
@@ -228,20 +252,28 @@ def _entry(subject: Any, path: tuple[CallbackPipeline, ...]) -> Entry:
     )
 
 
-def _schedule(subject: Any, name: str, path: tuple[CallbackPipeline, ...], triggers: bool) -> When | None:
-    own: When | None = getattr(subject, "schedule", None) if isinstance(subject, Callback) else None
-    if own is not None and not triggers:
+def _own_name(subject: Any) -> str | None:
+    if isinstance(subject, Callback):
+        return identity_of(subject)
+    name = getattr(subject, "__name__" if inspect.isfunction(subject) else "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: bool) -> When | None:
+    own: When | None = schedule_of(subject) if isinstance(subject, Callback) else None
+    if own is not None and not triggers and not _is_custom_pipeline(subject):
         raise NoTrigger(name, own)
-    inherited = (pipeline.schedule for pipeline in reversed(path) if pipeline.schedule is not None)
-    return own if own is not None else next(inherited, None)
+    inherited = map(schedule_of, reversed(path))
+    return own if own is not None else next((one for one in inherited if one is not None), None)
 
 
 def _refuse_idle_schedules(entries: list[Entry]) -> None:
     for pipeline in {id(one): one for entry in entries for one in entry.path}.values():
         inside = [entry for entry in entries if pipeline in entry.path]
         triggers = any(handler.point == "on_trigger" for entry in inside for handler in entry.handlers)
-        if pipeline.schedule is not None and not triggers:
-            raise NoTrigger(inside[0].name, pipeline.schedule)
+        schedule = schedule_of(pipeline)
+        if schedule is not None and not triggers:
+            raise NoTrigger(inside[0].name, schedule)
 
 
 def _said_by_marks(function: Any) -> Mark:
@@ -267,14 +299,45 @@ def _says(options: Any, option: str) -> bool:
 
 
 def _handlers(subject: Any) -> list[Handler]:
-    if not isinstance(subject, Callback) or type(subject).run in (Callback.run, CallbackPipeline.run):
+    if not _overrides_run(subject):
         return find_handlers(subject)
     owner = type(subject).__name__  # it overrides run: every point goes through that
     taken = (Parameter("run", "run", required=True, keyword_only=False),)
-    others = ("on_trigger", "on_records")
-    points = [point.name for point in POINTS if not (point.main_only or point.in_data or point.name in others)]
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]
     return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
 
 
+def _overrides_run(subject: Any) -> bool:
+    own = type(subject).run if isinstance(subject, Callback) and run_of(subject) is not None else Callback.run
+    return own not in (Callback.run, CallbackPipeline.run)
+
+
+def _is_custom_pipeline(subject: Any) -> bool:
+    return _overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
+
+
+def _triggered_by(pipeline: Any, subject: Any, handler: Handler) -> Handler:
+    """Return the handler as a pipeline that overrides `run` calls it: when it is due, `run` is called, and it alone answers."""
+    if handler.point != "on_trigger":
+        return handler
+    taken = (Parameter("run", "run", required=True, keyword_only=False),)
+    return replace(handler, function=partial(_trigger_through_run, pipeline, subject), parameters=taken)
+
+
+def _trigger_through_run(pipeline: Any, subject: Any, run: RunView) -> None:
+    token = DUE.set(subject)
+    try:
+        _through_run(pipeline, "on_trigger", run)
+    finally:
+        DUE.reset(token)
+
+
 def _through_run(callback: Callback, point: str, run: RunView) -> None:
-    callback.run(hookpoint=point, logs=run.offered(BY_NAME[point].offers))
+    call_run(callback, point, run.offered(BY_NAME[point].offers))
+
+
+def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
+    """Call the `run` of a class that overrides it, as cinnamon does."""
+    own_run = run_of(callback)
+    assert own_run is not None
+    own_run(hookpoint=point, logs=payload)

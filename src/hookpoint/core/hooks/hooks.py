@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, answering
+from hookpoint.core.callback.kept import kept_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun, text
@@ -18,7 +19,7 @@ from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
-from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_anything
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_anything
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
@@ -110,7 +111,7 @@ class Hooks:
         """Tell callbacks what run they are in: methods of tensorpack's and Keras's kind ask `self.trainer` and `self.model`."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
-                entry.subject._run = run
+                kept_of(entry.subject).run = run
         for watcher in self._watchers if run is None else ():
             watcher.leave()
 
@@ -140,8 +141,8 @@ class Hooks:
     def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[Armed, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._moves_said).entries
         for entry in entries:
-            overrides_run = [handler for handler in entry.handlers if handler.spelling == "run"]
-            for handler in overrides_run[:1] or answering(entry.handlers, point):
+            overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
+            for handler in overrides_run[:1] or answering(entry.called, point):
                 yield entry, handler, gates_of(entry, point)
 
     # What the user may ask
@@ -220,15 +221,11 @@ def _nothing(run: Any) -> None:
 
 
 def _answers(entry: Entry, point: str) -> bool:
-    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.handlers)
-
-
-def _run_by_hand(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    callback.run(hookpoint=point, logs=payload)
+    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.called)
 
 
 def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
-    call = partial(_run_by_hand, entry.subject, point) if handler.spelling == "run" else handler.call
+    call = partial(call_run, entry.subject, point) if handler.spelling == "run" else handler.call
     try:
         return entry.contained(call, point)(payload)
     except BaseException as error:

@@ -32,6 +32,8 @@ HIGHER_IS_BETTER = {
 class Best:
     """Keep the best value so far, with its step or moment. Better is strictly better: by more than `min_delta`, if given.
 
+    `relative` makes `min_delta` a share of the value to beat: 0.01 is one percent of it.
+
     The first value that is not NaN becomes the best, also an infinite one; with a `threshold`, the first that is better than
     it. NaN is never better, and 0.0 is a value like any other.
 
@@ -42,13 +44,16 @@ class Best:
     (0.0, 3)
     """
 
-    def __init__(self, mode: Mode = "min", *, min_delta: float = 0.0, threshold: float | None = None) -> None:
+    def __init__(
+        self, mode: Mode = "min", *, min_delta: float = 0.0, threshold: float | None = None, relative: bool = False
+    ) -> None:
         if mode not in ("min", "max"):
             raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'"))
         if not min_delta >= 0:
             raise ValueError(text(f"min_delta={min_delta!r} is no distance.", give="a number, 0 or more"))
         self.mode = mode
         self.min_delta = min_delta
+        self.relative = relative
         self.threshold = threshold
         self.reset()
 
@@ -63,7 +68,9 @@ class Best:
         to_beat = self.threshold if self.value is None else self.value
         if to_beat is None:
             return not math.isnan(value)
-        return value < to_beat - self.min_delta if self.mode == "min" else value > to_beat + self.min_delta
+        share_of = abs(to_beat) if self.relative and math.isfinite(to_beat) else 1.0
+        margin = self.min_delta * share_of
+        return value < to_beat - margin if self.mode == "min" else value > to_beat + margin
 
     def take(self, value: float, at: Moment | int) -> bool:
         """Take in a value of a moment, or of a step; say whether it is the best one now."""

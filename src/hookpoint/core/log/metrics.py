@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 from hookpoint.core.errors import BadValue, MissingMetric, text
 from hookpoint.core.log.sums import plus, quotient, times
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
 ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers need no device
@@ -179,7 +180,7 @@ class Metrics(Mapping[str, float]):
         try:
             value = self._values[name]
         except KeyError:
-            raise MissingMetric(name, self._values) from None
+            raise MissingMetric(name, self._values, **_meant(name, self._values)) from None
         if type(value) is not float:
             value = self._values[name] = float(value)
         return value
@@ -262,7 +263,7 @@ class Logs(Mapping[str, float]):
 
     def __getitem__(self, name: str) -> float:
         if name not in self._names:
-            raise MissingMetric(name, self._names)
+            raise MissingMetric(name, self._names, **_meant(name, self._names))
         return self._metrics[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -276,3 +277,8 @@ class Logs(Mapping[str, float]):
 
     def __repr__(self) -> str:
         return f"Logs({', '.join(self._names)})"
+
+
+def _meant(name: str, known: Iterable[str]) -> dict[str, str]:
+    meant = near_miss(name, known)
+    return {} if meant is None else {"read": f"'{meant}', if that was meant"}

@@ -30,11 +30,12 @@ class Monitors:
         self._metrics = metrics
         self._clocks = clocks
         self._run = run
-        self._deliveries = [
-            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False))
+        self._gates = {
+            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry.gates()
             for entry in hooks.entries
             if entry.kind == MONITOR
-        ]
+        }
+        self._deliveries = list(self._gates)
         self._resolver = Delivery("values", _resolve)
 
     def get_latest(self, name: str) -> float:
@@ -49,15 +50,24 @@ class Monitors:
         """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
         self._run.put_scalar(name, value)
 
+    def put_image(self, name: str, image: Any) -> None:
+        """Send an image, height x width x channels or a batch of such, to the monitors."""
+        self._run.put_image(name, image)
+
+    def put_event(self, name: str, **fields: Any) -> None:
+        """Send word of something that happened to the monitors."""
+        self._run.put_event(name, **fields)
+
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
-        """Send a record to every monitor."""
+        """Send a record to every monitor; a wrapper such as EnableCallbackIf says now whether the one in it gets this."""
         if self.is_muted:
             return
         clocks = self._clocks
         record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
-        for delivery in self._deliveries:
+        receivers = [one for one in self._deliveries if all(gate.ready(self._run, None) for gate in self._gates[one])]
+        for delivery in receivers:
             delivery.put(record)
-        if not self._deliveries and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
+        if not receivers and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
             self._resolver.put(record)
 
     def raise_errors(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from hookpoint.core.errors import NotShared
+from hookpoint.core.data.samples import length_of
+from hookpoint.core.errors import BadValue, NotShared, OutsideIteration, text
 from hookpoint.core.run._mindspore_args import OriginalArgs
 from hookpoint.core.run._values import Values
 
@@ -14,6 +16,74 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hookpoint.core.log.metrics import Logs
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# Names of other systems that are no attribute here, and what to write.
+ELSEWHERE = {
+    "eval_results": "run.metrics, with val_ in front of each name; or run.original_args().eval_results",
+    "list_callback": "run.original_args().list_callback",
+    "save_checkpoint": 'run.save("tag")',
+    "should_stop": "run.stop, which is false until a stop is requested",
+    "stop_training": 'run.stop("why")',
+}
+
+
+class StopRequest:
+    """`run.stop`: call it to stop the run. It is false until a stop is requested, as Orca's attribute is."""
+
+    def __init__(self, function: Callable[..., None], run: Any) -> None:
+        self._function, self._run = function, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._function(self._run, *args, **kwargs)
+
+    def __bool__(self) -> bool:
+        return self._run.stop_reason is not None
+
+    def __repr__(self) -> str:
+        return f"<run.stop: {self._run.stop_reason or 'not requested'}>"
+
+
+class EpochsMethod:
+    """`run.epochs`: call it to iterate over epochs. Orca has a number under this name, and so it says where ours is."""
+
+    def __init__(self, function: Callable[..., Any], run: Any) -> None:
+        self._function, self._run = function, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(self._run, *args, **kwargs)
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise BadValue(text("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch, the one now running"))
+
+    __hash__ = None  # type: ignore[assignment]
+    __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _refuse
+
+
+class Shown:
+    """Decorate a method of the run that is seen as one of the objects above; the class has the plain function."""
+
+    def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
+        self._as_object, self._function = as_object, function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __get__(self, run: Any, owner: type) -> Any:
+        return self._function if run is None else self._as_object(self._function, run)
+
+
+if TYPE_CHECKING:  # their types stay those of the methods
+
+    def as_stop_request(method: Method) -> Method: ...
+    def as_epochs_method(method: Method) -> Method: ...
+else:
+    as_stop_request = functools.partial(Shown, StopRequest)
+    as_epochs_method = functools.partial(Shown, EpochsMethod)
 
 
 class PeerNames(Values):
@@ -25,6 +95,12 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):  # its own error says more: there is no iteration now
+            return object.__getattribute__(self, name)
+        where = f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+        raise AttributeError(f"the run has no attribute '{name}'{where}", name=name, obj=self)
+
     # MindSpore
 
     def request_stop(self) -> None:
@@ -35,6 +111,10 @@ class PeerNames(Values):
     def original_args(self) -> OriginalArgs:
         """Return the run as MindSpore's callbacks know it: one dict, with attributes, that lasts the run."""
         return self._args
+
+    def get_stop_requested(self) -> bool:
+        """Return whether a stop was requested."""
+        return self.stop_reason is not None
 
     # tensorpack
 
@@ -52,7 +132,26 @@ class PeerNames(Values):
 
     @property
     def local_step(self) -> int:
-        return self.batch_idx
+        """The index of this batch, or at an epoch's points that of its last training batch."""
+        length = length_of(self.train_loader)
+        try:
+            return int(self.batch_idx)
+        except OutsideIteration:
+            if self.progress is not None:
+                return int(self.progress.done) - 1
+            if not length:
+                raise
+            return int(self.iteration - 1) % length
+
+    @property
+    def max_epoch(self) -> int | None:
+        number: int | None = self.max_epochs
+        return number
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """How many batches the loader of the last training pass has; None where it does not say or no pass has begun."""
+        return length_of(self.train_loader)
 
     # Orca
 

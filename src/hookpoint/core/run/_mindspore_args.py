@@ -22,11 +22,23 @@ def _read_only(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
+def _eval_results(run: Any) -> dict[str, Any]:
+    """Return the validation metrics as MindSpore names them: without val_, and the loss as eval_loss."""
+    found = {name.removeprefix("val_"): run.metrics[name] for name in run.metrics if name.startswith("val_")}
+    return {f"eval_{name}" if name == "loss" else name: value for name, value in found.items()}
+
+
+def _list_callback(run: Any) -> list[Any]:
+    return [entry.subject for entry in run.hooks.entries]
+
+
 LIVE: dict[str, Callable[[Any], Any]] = {
     "batch_num": lambda run: length_of(run.train_loader),
     "cur_epoch_num": lambda run: run.epoch,
     "cur_step_num": lambda run: run.current_iteration,
     "epoch_num": lambda run: run.max_epochs,
+    "eval_results": _eval_results,
+    "list_callback": _list_callback,
     "loss_fn": lambda run: run.criterion,
     "metrics": lambda run: run.metrics,
     "mode": lambda run: "eval" if run.mode == "val" else "train",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.points import BY_NAME
-from hookpoint.core.run._aliases import PeerNames
+from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
 from hookpoint.core.run.iteration import Iteration
 
@@ -40,6 +40,7 @@ class Run(PeerNames):
 
     # The loop: what a user's own `for` runs over
 
+    @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
         """Iterate over epoch numbers, from the one after the last until `number` are done; None means until stopped."""
         return self._loop.epochs(number)
@@ -73,6 +74,7 @@ class Run(PeerNames):
     # Verdicts, honoured at the next boundary. Whoever says `same_on_all_ranks` (or `alike`, its older name) knows that every
     # process asks for the same at this point, and is not kept waiting until all of them have heard of it.
 
+    @as_stop_request
     def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
         """Stop the run at the next boundary: no further iteration starts; the end points still fire.
 

@@ -1,0 +1,66 @@
+"""Refuse a class that a run would never call, and say what each of its methods should be."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from hookpoint.core.errors import CURE_WIDTH, NotACallback, text
+from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
+from hookpoint.core.text.spelling import near_miss
+
+# What a run calls or reads besides handlers.
+CALLED = ("setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
+
+# What methods of other systems are here, where their name is no spelling of a point.
+MEANT = {
+    "__call__": "on_trigger(self, run)",
+    "__enter__": "on_run_begin(self, run)",
+    "__exit__": "on_run_end(self, run)",
+    "process": "on_records(self, records)",
+    "process_event": "on_records(self, records)",
+    "process_image": "on_records(self, records)",
+    "process_scalar": "on_records(self, records)",
+    "process_summary": "on_records(self, records)",
+    "set_model": "setup(self, component, save_path)",
+    "set_params": "on_setup(self, run)",
+    "set_trainer": "on_setup(self, run)",
+    "trigger": "on_trigger(self, run)",
+}
+
+
+def refuse_idle_class(subject: Any, callback: type) -> None:
+    """Raise if a subclass of `callback` without handlers has nothing else that a run calls, its own or inherited."""
+    own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
+    is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
+    if is_ours or any(name in vars(one) for one in (subject, *own) for name in CALLED):
+        return
+    name = type(subject).__name__
+    renames = list(_renames(own))
+    if renames:
+        cures = {"rename": f"\n{' ' * (CURE_WIDTH + 3)}".join(renames)}
+    else:
+        cures = {"write": "a method such as on_epoch_end(self, run)"}
+    raise NotACallback(text(f"{name}: a run calls none of its methods.", **cures))
+
+
+def _renames(classes: list[type]) -> Iterator[str]:
+    methods = {name: method for cls in reversed(classes) for name, method in vars(cls).items() if inspect.isfunction(method)}
+    for name, method in methods.items():
+        ours = MEANT.get(name) or _point_of(name)
+        if ours is not None:
+            yield f"{name}{inspect.signature(method)} -> {ours}"
+
+
+def _point_of(name: str) -> str | None:
+    bare = name.strip("_")
+    for candidate in (name, f"_{bare}", f"on_{bare}"):
+        if candidate in BY_NAME:
+            return f"{candidate}(self, run)"
+        if candidate in SPELLINGS:
+            return f"{SPELLINGS[candidate][0][0].name}(self, run)"
+        if candidate in FOREIGN:
+            return f"{FOREIGN[candidate]}(self, run)"
+    meant = near_miss(f"on_{bare}", BY_NAME)
+    return None if meant is None else f"{meant}(self, run)"

@@ -1,0 +1,43 @@
+"""save_checkpoint: MindSpore's function, which writes the weights of a model to one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.checkpoint.plain_names import plain_state
+from hookpoint.core.errors import NotSaveable, text
+from hookpoint.storage.disk import disk
+
+
+def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> None:
+    """Write the weights of a model, or a state dict, to one file, in the format of safetensors; `load_weights` reads it.
+
+    The file is there whole or not at all. It has weights only: what a run resumes from is written by `run.save("tag")`.
+
+    >>> import torch
+    >>> save_checkpoint(torch.nn.Linear(2, 1), "0.75.ckpt")
+    >>> sorted(load_weights("0.75.ckpt"))
+    ['bias', 'weight']
+    """
+    from hookpoint.storage.checkpoint.weights_file import is_writable, write_weights
+
+    weights = save_obj if isinstance(save_obj, Mapping) else getattr(save_obj, "state_dict", dict)()
+    weights = dict(plain_state(weights))
+    if not weights or not is_writable(weights):
+        got = type(save_obj).__name__
+        raise NotSaveable(
+            text(f"save_checkpoint: save_obj must be a model or a mapping of names to tensors, got {got}.", give="run.model")
+        )
+    path = Path(ckpt_file_name)
+    new = path.with_name(disk.hidden("writing", path.name))
+    try:
+        with new.open("xb") as stream:
+            write_weights(weights, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
