@@ -188,9 +188,12 @@ class TorchStepper:
     def compute(self, run: Run) -> None:
         """Compute outputs and loss in the precision that is set."""
         now, mode = run._now, run.mode
-        now.outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
+        outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
+        now.outputs, loss = (outputs, None) if isinstance(outputs, torch.Tensor) else self._forward.split(outputs)
         if mode != "pred":
-            now.loss = self._forward.loss(now.outputs, now.targets, is_needed=mode == "train")
+            if loss is None:
+                loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train")
+            now.loss = loss
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
         """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""

@@ -18,6 +18,7 @@ from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.hooks.dispatch import Dispatch
+from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.run.run import Run
@@ -110,8 +111,8 @@ class Runner:
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
-        self._metrics = dict(metrics or {})
-        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
+        self._metrics = by_name(metrics)
+        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(self._metrics)] if self._metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._loop_options = {
             "workdir": workdir,

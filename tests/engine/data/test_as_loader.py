@@ -30,6 +30,29 @@ class Pair(NamedTuple):
     y: Any
 
 
+class ModelOutput(OrderedDict):
+    """As Hugging Face has them: what is set as an item is an attribute too, and `update` is refused."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            self[name] = part
+
+    def __setitem__(self, name, part):
+        super().__setitem__(name, part)
+        super().__setattr__(name, part)
+
+    def update(self, *given, **more):
+        raise Exception("You cannot use ``update`` on a ModelOutput instance.")
+
+    def __reduce__(self):
+        return _model_output, (dict(self),)
+
+
+def _model_output(parts):
+    return ModelOutput(**parts)
+
+
 # Loaders
 
 
@@ -107,8 +130,9 @@ def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
         (defaultdict(list, x=torch.ones(2)), lambda moved: [moved["x"]]),
         (Pair(torch.ones(2), {"z": torch.ones(2)}), lambda moved: [moved.x, moved.y["z"]]),
         (Batch(torch.ones(2), [torch.ones(2)]), lambda moved: [moved.x, moved.y[0]]),
+        (ModelOutput(loss=torch.ones(1), logits=torch.ones(2)), lambda moved: [moved.loss, moved["logits"], moved.logits]),
     ],
-    ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass"],
+    ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass", "model output"],
 )
 def test_every_tensor_moves_and_its_container_stays_what_it_is(batch, tensors):
     moved = move(batch, META)
@@ -149,6 +173,8 @@ def test_a_copy_for_the_host_can_be_waited_for():
         ((torch.ones(2), [torch.ones(2, dtype=torch.bfloat16), "a"]), "(float32[2], (bfloat16[2], str))"),
         ({"x": torch.ones(2), "y": None}, "{x: float32[2], y: NoneType}"),
         (Batch(torch.ones(2)), "{x: float32[2], y: NoneType, both: NoneType}"),
+        (ModelOutput(logits=torch.ones(2)), "{logits: float32[2]}"),
+        ({}, "{}"),
         (object(), "object"),
     ],
 )

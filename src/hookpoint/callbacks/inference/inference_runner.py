@@ -12,6 +12,7 @@ from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.data.array_batches import check_data
 from hookpoint.core.errors import CompileError, text
+from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
 
@@ -72,9 +73,10 @@ class InferenceRunner(Callback):
         for inferencer in several:
             _check(inferencer)
         self.data, self.batch_size = data, batch_size
-        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in (metrics or {}).items())]
+        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        self.writes_anything = not all(is_ours(type(one)) for one in self.infs)  # results may have more than its names
+        # Results may have more than its names.
+        self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
         twice = [name for name in self.writes if self.writes.count(name) > 1]
         if twice:
             raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookpoint.core.data.array_batches import check_data
+from hookpoint.core.parts import is_dataclass, named_parts
 
 
 def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[Any]:
@@ -38,13 +39,14 @@ def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
         return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
-        moved.update({key: again(value) for key, value in batch.items()})
+        for key, value in batch.items():  # not `update`: a ModelOutput of Hugging Face refuses it
+            moved[key] = again(value)
         return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(again, batch))
     if isinstance(batch, tuple | list):
         return type(batch)(map(again, batch))
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    if is_dataclass(batch):
         fields = {field.name: again(getattr(batch, field.name)) for field in dataclasses.fields(batch) if field.init}
         return dataclasses.replace(batch, **fields)
     return batch
@@ -54,10 +56,9 @@ def described(batch: Any) -> str:
     """Say what a batch is made of: the shapes of its tensors."""
     if isinstance(batch, torch.Tensor):
         return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        batch = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in batch.items()) + "}"
     if isinstance(batch, tuple | list):
         return "(" + ", ".join(map(described, batch)) + ")"
+    parts = named_parts(batch)
+    if parts or type(batch) is dict:
+        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in parts.items()) + "}"
     return type(batch).__name__
