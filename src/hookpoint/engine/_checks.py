@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,21 +10,80 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.schedule.when import When
 
+CALLS = {
+    "model": "{0}(...)",
+    "optimizer": "{0}(model.parameters(), lr=0.1)",
+    "lr_scheduler": "{0}(optimizer, ...)",
+}
+SEVERAL = {
+    "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
+    "give": "the object itself, if there is one only",
+}
+
 
 def overrides(main: Any, *methods: str) -> bool:
     """Say whether a MainCallback has its own version of any of these methods."""
     return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
-def refuse_several(optimizer: Any) -> None:
-    """Refuse a mapping of optimizers where nobody says when each of them steps."""
-    if isinstance(optimizer, Mapping):
+def check_instances(**given: Any) -> None:
+    """Refuse a class, or a list, where a model, optimizer, criterion or scheduler belongs."""
+    for name, one in given.items():
+        several = one.values() if isinstance(one, Mapping) else [one]
+        wrong = next((each for each in several if isinstance(each, type)), None)
+        if wrong is not None:
+            write = CALLS.get(name, "{0}()").format(wrong.__name__)
+            raise BadLoop(text(f"{name} must be an instance, got the class {wrong.__name__}.", write=f"{name}={write}"))
+        if isinstance(one, list | tuple) and name != "model":
+            raise BadLoop(text(f"{name} must be one object or a dict of them, got a {type(one).__name__}.", **SEVERAL))
+    if given["criterion"] is not None and not callable(given["criterion"]):
+        cures = {"give": "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"}
+        raise BadLoop(text(f"criterion must be callable, got {given['criterion']!r}.", **cures))
+    if (
+        given["optimizer"] is not None
+        and not isinstance(given["optimizer"], Mapping)
+        and not hasattr(given["optimizer"], "step")
+    ):
+        raise BadLoop(
+            text(
+                f"optimizer must have a step method, got {given['optimizer']!r}.",
+                give=CALLS["optimizer"].format("torch.optim.SGD"),
+            )
+        )
+
+
+def check_steps(optimizer: Any) -> None:
+    """Refuse an optimizer that the default step cannot use: a mapping of several, or one that computes the loss itself."""
+    if not isinstance(optimizer, Mapping):
+        if _needs_closure(optimizer):
+            raise BadLoop(
+                text(
+                    f"{type(optimizer).__name__} computes the loss several times in a step; the default step does so once.",
+                    write="main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)",
+                )
+            )
+        if not hasattr(optimizer, "param_groups"):
+            raise BadLoop(
+                text(
+                    f"{type(optimizer).__name__} has no param_groups, whose gradients the default step clears.",
+                    write="main=a MainCallback whose on_iter_backward makes the step",
+                )
+            )
+    else:
         raise BadLoop(
             text(
                 "several optimizers are given; when each of them steps only their owner knows.",
                 write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
             )
         )
+
+
+def _needs_closure(optimizer: Any) -> bool:
+    try:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+    except ValueError:  # a builtin does not tell what it takes
+        return False
+    return closure is not None and closure.default is closure.empty
 
 
 def check_schedule(name: str, given: Any) -> None:

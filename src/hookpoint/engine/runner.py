@@ -24,7 +24,7 @@ from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.engine._checks import check_counts, check_schedule, overrides, refuse_several
+from hookpoint.engine._checks import check_counts, check_instances, check_schedule, check_steps, overrides
 from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import sharing
 from hookpoint.engine._evaluated_weights import load_evaluated_weights
@@ -90,6 +90,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         if on_nonfinite not in ("raise", "warn"):
             raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
+        check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self._sharing.check_precision(precision)
@@ -189,7 +190,7 @@ class Runner:
             nonlocal train
             train = self._sharing.begin_fit(run, train, self._seed)
             if not overrides(run.hooks.main, "on_iter_backward"):
-                refuse_several(self.optimizer)
+                check_steps(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(run._clocks)
 

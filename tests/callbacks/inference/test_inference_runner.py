@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookpoint import Callback, CallbackPipeline, Every, LambdaCallback, Loop, MainCallback, Runner, StopRun
-from hookpoint.callbacks import ClassificationError, EarlyStopping, InferenceRunner, MinSaver, ScalarStats
-from hookpoint.core.errors import BadLoop, CompileError, MissingMetric, MissingOutput, UnknownMetric
+from hookpoint.callbacks import ClassificationError, EarlyStopping, Inferencer, InferenceRunner, MinSaver, ScalarStats
+from hookpoint.core.errors import BadLoop, BadValue, CompileError, MissingMetric, MissingOutput, UnknownMetric
 
 BARE = {"extra_callbacks": [], "monitors": []}
 CLASSES = 6
@@ -822,8 +822,32 @@ def test_names_that_are_one_string_are_no_names():
     class Sloppy(Largest):
         names = "largest"
 
-    with pytest.raises(TypeError, match="is no inferencer: it has no names"):
+    with pytest.raises(BadValue) as caught:
         InferenceRunner([VAL], Sloppy())
+    assert str(caught.value) == (
+        "Sloppy.names must be a tuple with the names of its results, got 'largest'.\n"
+        '  write     names = ("val_sloppy",) in class Sloppy'
+    )
+
+
+def test_a_subclass_of_inferencer_says_its_names_in_its_class_or_in_init():
+    class Count(Inferencer):
+        def __init__(self, names=None):
+            if names is not None:
+                self.names = names
+
+        def reset(self):
+            self.seen = 0
+
+        def update(self, run):
+            self.seen += len(run.targets)
+
+        def results(self, logged):
+            return {self.names[0]: self.seen}
+
+    assert fit(InferenceRunner([VAL], Count(("seen",)))).metrics["seen"] == len(VAL[0])
+    with pytest.raises(BadValue, match=r"^Count.names must be a tuple with the names of its results, got None\."):
+        InferenceRunner([VAL], Count())
 
 
 # Signals, stops and resume

@@ -11,7 +11,7 @@ from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.data.array_batches import check_data
-from hookpoint.core.errors import CompileError, text
+from hookpoint.core.errors import BadValue, CompileError, text
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
@@ -133,10 +133,20 @@ def _takes_run(forward: Callable[[Any], Any]) -> bool:
 
 def _check(inferencer: Any) -> None:
     missing = [part for part in PARTS if not callable(getattr(inferencer, part, None))]
-    missing += [] if isinstance(getattr(inferencer, "names", None), tuple | list) else ["names"]
+    names = getattr(inferencer, "names", None)
+    are_names = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     if isinstance(inferencer, type):
         raise TypeError(text(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()"))
     if "results" in missing and callable(getattr(inferencer, "compute", None)):
         raise TypeError(text(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}"))
     if missing:
+        missing += [] if are_names else ["names"]
         raise TypeError(text(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer"))
+    if not are_names:
+        owner = type(inferencer).__name__
+        raise BadValue(
+            text(
+                f"{owner}.names must be a tuple with the names of its results, got {names!r}.",
+                write=f'names = ("val_{owner.lower()}",) in class {owner}',
+            )
+        )

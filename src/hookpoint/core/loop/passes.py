@@ -372,7 +372,7 @@ class Pass:
                 raise TooManyRetries(
                     text(
                         f"batch {now.batch_idx} was to be retried {self._retries} times; {self._loop.max_retries} are allowed.",
-                        allow=f"Loop(..., max_retries={self._retries})",
+                        allow=f"max_retries={self._retries} in the Runner or Loop",
                     )
                 )
             self._again = now.batch
