@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from hookpoint.core.data.array_batches import BatchSize
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.hooks.hooks import Hooks
@@ -144,7 +145,7 @@ class TorchStepper:
             finally:
                 set_now(run, NO_ITERATION)
 
-    def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
+    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         loader: Iterable[Any] = self._sharing.part(as_loader(data, batch_size, shuffle=False))
         return loader
 

@@ -16,6 +16,7 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
+from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadLoop, OutsideRun, text
 from hookpoint.core.hooks.dispatch import Dispatch
 from hookpoint.core.log.metric_objects import by_name
@@ -36,7 +37,7 @@ from hookpoint.engine._strict_sync import StrictSync
 from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, learning_rate
 from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import kept_in, unwrapped
-from hookpoint.engine.data.as_loader import as_loader, move
+from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import apart, deterministic_algorithms, seed_all
 from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training
@@ -168,18 +169,17 @@ class Runner:
         epochs: int,
         max_steps: int | None = None,
         validate_every: When | None = None,
-        batch_size: int | None = None,
+        batch_size: BatchSize = AUTO,
     ) -> Run:
         """Train for so many epochs, or until `max_steps` optimizer steps; validate on `val` when its schedule says so.
 
-        Data is a DataLoader, an iterable of batches, or a tuple of tensors or arrays with `batch_size`. Returns the run.
+        Data is a DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a data set of
+        samples; `batch_size=None` says that the items of a data set are batches. Returns the run.
         """
         if self.optimizer is None:
             raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
         check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
-        val_alone = isinstance(val, tuple) and not isinstance(train, tuple)
-        train = as_loader(train, None if val_alone else batch_size, shuffle=True)
-        val = None if val is None else as_loader(val, batch_size if isinstance(val, tuple) else None, shuffle=False)
+        train, val = loaders_of_fit(train, val, batch_size)
         check_schedule("validate_every", validate_every)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
         inside = [self._validation(val, schedule)] if _asks_in_epochs(validate_every, val) else []
@@ -225,7 +225,7 @@ class Runner:
                     run.stop(f"max_steps={max_steps} is reached", alike=True)
         return run
 
-    def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
+    def validate(self, data: Any, *, batch_size: BatchSize = AUTO) -> dict[str, float]:
         """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing.
 
         The first job of a Runner that has not trained loads the weights that `resume` means, and prints which: those of the
@@ -237,12 +237,12 @@ class Runner:
         with self._running() as run:
             return _floats(evaluate(run, loader))
 
-    def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
+    def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
         host = torch.device("cpu")
         return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
 
-    def predict_iter(self, data: Any, *, batch_size: int | None = None) -> Iterator[Any]:
+    def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
         """Yield the outputs for each batch as it is computed, on the device; during a fit, disturb nothing."""
         loader = as_loader(data, batch_size, shuffle=False)
         return self._predictions(loader) if self._run is None else apart(self._predictions(loader))

@@ -802,7 +802,12 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
         ((), {"metrics": {"acc": Accuracy}}, TypeError, "  give      Accuracy()"),
         ((), {"metrics": [Accuracy()]}, BadLoop, "metrics must map names to metrics, got list."),
         (top(1, "a"), {"forward": 3}, TypeError, "takes a function of the batch or of the run; got 3"),
-        (top(1, "a"), {"batch_size": 3}, BadLoop, "batch_size is for a tuple of tensors or arrays; a loader has its own."),
+        (
+            top(1, "a"),
+            {"batch_size": 3},
+            BadLoop,
+            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, message):

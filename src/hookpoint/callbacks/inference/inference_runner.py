@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.data.array_batches import check_data
+from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data
 from hookpoint.core.errors import BadValue, CompileError, text
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
@@ -28,11 +28,12 @@ PARTS = ("reset", "update", "results")
 class InferenceRunner(Callback):
     """Run the model over another data set, and log what the inferencers measure there, under their names.
 
-    `data` gives batches, or is a tuple of arrays with `batch_size`. `infs` is an inferencer or several: `ClassificationError`,
-    `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names to functions of outputs
-    and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a batch, in a loop of one's own
-    the model and criterion of the Loop do; instead, `forward` is a function of the batch that returns the outputs, or of the
-    run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may be in a list.
+    `data` gives batches, or is a tuple of arrays or a data set with `batch_size`. `infs` is an inferencer or several:
+    `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names
+    to functions of outputs and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a
+    batch, in a loop of one's own the model and criterion of the Loop do; instead, `forward` is a function of the batch that
+    returns the outputs, or of the run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may
+    be in a list.
 
     Triggered at the end of each complete epoch; `.when(...)` moves it, also to steps. It is a validation pass with its points,
     in eval mode and without gradients; modes and random numbers are put back, and what others log in it stays out of the
@@ -58,7 +59,7 @@ class InferenceRunner(Callback):
         *,
         metrics: Mapping[str, Any] | None = None,
         forward: Callable[[Any], Any] | None = None,
-        batch_size: int | None = None,
+        batch_size: BatchSize = AUTO,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadLoop, StopRun, text
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ LOADER_CHECK = "that the loader is not empty, and is no generator that has ended
 class EvaluateOptions(TypedDict, total=False):
     """What an evaluation may be told.
 
-    `batch_size` is for a tuple of arrays. `forward` takes the run and sets its outputs, instead of the forward of the run.
+    `batch_size` is for a tuple of arrays or a data set. `forward` takes the run and sets its outputs, in place of its own.
     `update` gets the run for each batch that counts. `results` gets the means of what was logged, by name; what it returns is
     logged as final values, under just these names.
     """
 
-    batch_size: int | None
+    batch_size: BatchSize
     forward: Dispatch | None
     update: Callable[[Run], object]
     results: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -41,7 +42,7 @@ def evaluate(run: Run, data: Any, *, aside: bool = False, **options: Unpack[Eval
     cut off: they would be those of other data.
     """
     stepper, loop, update = run._stepper, run._loop, options.get("update")
-    loader = stepper.batches(data, options.get("batch_size"))
+    loader = stepper.batches(data, options.get("batch_size", AUTO))
     batches = loop.batches(loader, "val", aside=aside)
     apart = randomness_kept(loop.randomness, loader) if aside else nullcontext()
     counted = 0
