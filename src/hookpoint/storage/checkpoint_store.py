@@ -63,7 +63,7 @@ class CheckpointStore:
     """
 
     def __init__(self, workdir: str | os.PathLike[str], *, allow_world_change: bool = False) -> None:
-        self.workdir = Path(workdir)
+        self.workdir = open_workdir.local_folder(workdir)
         self._allow_world_change = allow_world_change
         self._lock = WorkdirLock(self.workdir)
         self._is_open = False

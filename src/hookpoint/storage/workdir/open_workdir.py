@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
@@ -23,6 +24,20 @@ from hookpoint.storage.workdir.identity import compare, table
 logger = logging.getLogger("hookpoint")
 
 WORLD_SIZE = "world_size"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has one slash where a URL has two
+
+
+def local_folder(workdir: str | os.PathLike[str]) -> Path:
+    """Return the folder that a workdir names; refuse a URL, of which a folder would be made here."""
+    if URL.match(os.fspath(workdir)):
+        raise BadLoop(
+            text(
+                f"workdir={str(workdir)!r} is a URL; a workdir is a folder of this machine.",
+                give='workdir="runs/mine", and copy it to where it belongs when the run has ended',
+                mount="the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on",
+            )
+        )
+    return Path(workdir)
 
 
 def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any], allow_world_change: bool = False) -> Checkpoint | None:
