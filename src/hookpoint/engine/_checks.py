@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.run.run import Run
+from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.schedule.when import When
+
+logger = logging.getLogger("hookpoint")
 
 CALLS = {
     "model": "{0}(...)",
@@ -91,6 +96,13 @@ def check_schedule(name: str, given: Any) -> None:
     if given is not None and not isinstance(given, When):
         number = given if isinstance(given, int) and given > 0 else 2
         raise BadLoop(text(f"{name}={given!r} is no schedule.", write=f"{name}=Every(epochs={number}), or Every(steps=...)"))
+
+
+def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
+    """End a fit that has had its steps: it is finished. One that has had them before it begins says so."""
+    if before and run.step and run.is_chief:
+        logger.warning("max_steps=%s is reached already, and nothing is trained; a higher max_steps extends the run", max_steps)
+    run.stop(Reached(f"max_steps={max_steps} is reached"), alike=True)
 
 
 def check_counts(**counts: Any) -> None:

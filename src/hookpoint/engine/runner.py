@@ -25,7 +25,7 @@ from hookpoint.core.run.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.engine._checks import check_counts, check_instances, check_schedule, check_steps, overrides
+from hookpoint.engine._checks import check_counts, check_instances, check_schedule, check_steps, overrides, stop_at
 from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import sharing
 from hookpoint.engine._evaluated_weights import load_evaluated_weights
@@ -212,7 +212,7 @@ class Runner:
             deterministic_algorithms(self._deterministic),
         ):
             if max_steps is not None and run.step >= max_steps:
-                run.stop(f"max_steps={max_steps} is reached", alike=True)
+                stop_at(run, max_steps, before=True)
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
@@ -222,7 +222,7 @@ class Runner:
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
-                    run.stop(f"max_steps={max_steps} is reached", alike=True)
+                    stop_at(run, max_steps)
         return run
 
     def validate(self, data: Any, *, batch_size: BatchSize = AUTO) -> dict[str, float]:
@@ -276,7 +276,7 @@ class Runner:
                 if self._stepper.is_last(run):
                     run.stop_epoch(alike=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
-                    run.stop(f"max_steps={max_steps} is reached", alike=True)
+                    stop_at(run, max_steps)
         if not batches._pass._batches_seen and not run._verdicts.asked:
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():

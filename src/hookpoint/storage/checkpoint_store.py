@@ -86,7 +86,8 @@ class CheckpointStore:
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
-                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change)
+                tensors = getattr(identity.get("model"), "tensors", None)
+                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change, tensors)
             except BaseException:
                 self._lock.release()
                 raise

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 
@@ -66,7 +67,7 @@ class Account:
         if isinstance(failure, Exception):
             return "failed", f"{type(failure).__name__}: {failure}"
         if run._verdicts.stop:
-            return "stopped", run._verdicts.reason
+            return "finished" if isinstance(run._verdicts.reason, Reached) else "stopped", run._verdicts.reason
         if failure is not None:
             return "stopped", type(failure).__name__
         if run.max_epochs is not None and run._clocks.epochs_done < run.max_epochs:
