@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+import hookpoint
+from hookpoint import callbacks as cb
 from hookpoint.run_folder.find_run import find_runs
 
 
@@ -32,6 +34,21 @@ def test_json(command, train_run):
     assert one["best"] == {"metric": "val_loss", "value": 1.5, "step": 8, "mode": "min", "source": "run"}
     assert one["last"] == {"loss": 1.25, "val_loss": 1.5}
     assert folder.is_dir()
+
+
+def test_a_run_without_epochs_has_values(command, tmp_path):
+    for name, monitors in (("logged", [cb.JSONWriter()]), ("kept", [])):
+        with hookpoint.Loop(workdir=tmp_path / "runs" / name, extra_callbacks=[], monitors=monitors) as run:
+            for batch in run.batches([1.0, 3.0]):
+                run.log(reward=batch)
+    with hookpoint.Loop(workdir=tmp_path / "runs" / "loss", extra_callbacks=[], monitors=[]) as run:
+        run.log(loss=0.5)
+    rows = [line.split() for line in command("runs", "--sort", "name").stdout.splitlines()[1:]]
+    assert [row[:6] for row in rows] == [
+        ["kept", "finished", "1", "2", "reward", "2"],
+        ["logged", "finished", "1", "2", "reward", "2"],
+        ["loss", "finished", "0", "0", "loss", "0.5"],
+    ]
 
 
 def test_a_status_that_no_run_can_have_is_refused(command, train_run):

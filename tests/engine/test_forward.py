@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -90,7 +91,46 @@ def test_named_parts_go_where_the_forward_names_them_and_the_rest_is_the_target(
 
 
 def test_without_a_criterion_labels_go_to_a_model_that_takes_any_name():
-    assert Forward(TakesAll(), None).outputs({"x": 1, "labels": 2}, predicts=False) == (({"x": 1, "labels": 2},), None)
+    assert Forward(TakesAll(), None).outputs({"x": 1, "labels": 2}, predicts=False) == (({"x": 1, "labels": 2},), 2)
+
+
+@pytest.mark.parametrize("more", [{}, {"idx": 7}, {"idx": 7, "text": "a"}])
+def test_labels_that_the_forward_takes_are_the_targets_whatever_is_left_over(more):
+    class TakesLabels(nn.Module):
+        def forward(self, x, labels=None):
+            return x, labels
+
+    assert Forward(TakesLabels(), None).outputs({"x": 1, "labels": 2, **more}, predicts=False) == ((1, 2), 2)
+
+
+class Graphs:
+    """A batch as PyTorch Geometric has them."""
+
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+    def to(self, device): ...
+
+    def keys(self):
+        return list(vars(self))
+
+    def to_dict(self):
+        return dict(vars(self))
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+def test_a_forward_with_one_argument_gets_the_whole_batch_of_graphs_one_with_more_gets_them_by_name(predicts):
+    class Named(nn.Module):
+        def forward(self, x, edge_index, batch):
+            return x, edge_index, batch
+
+    class Whole(nn.Module):
+        def forward(self, batch):
+            return batch
+
+    graphs = Graphs(x=1, edge_index=2, batch=3, y=4, ptr=5)
+    assert Forward(Whole(), criterion).outputs(graphs, predicts=predicts) == (graphs, 4)
+    assert Forward(Named(), criterion).outputs(graphs, predicts=predicts) == ((1, 2, 3), 4)
 
 
 def test_a_batch_without_any_name_of_the_model_is_refused():
@@ -153,6 +193,28 @@ def test_a_model_may_return_its_loss(outputs, loss, is_needed):
     assert Forward(Takes(), None).loss(outputs, None, is_needed=is_needed).item() == loss
 
 
+class Named(NamedTuple):
+    logits: Any
+    hidden: Any = None
+
+
+@pytest.mark.parametrize("kind", [dict, Named, lambda **parts: Batch(9, **parts)])
+def test_a_criterion_of_torch_gets_the_logits_and_one_of_the_users_all_outputs(kind):
+    name = "label" if kind not in (dict, Named) else "logits"  # the dataclass above has no logits
+    outputs, targets = kind(**{name: torch.zeros(4, 2)}), torch.zeros(4, dtype=torch.long)
+    assert Forward(Takes(), criterion).loss(outputs, targets) == (outputs, targets)
+    if name == "logits":
+        for of_torch in (nn.CrossEntropyLoss(), nn.functional.cross_entropy):
+            assert Forward(Takes(), of_torch).loss(outputs, targets).item() == pytest.approx(0.6931, abs=1e-4)
+        return
+    with pytest.raises(BadLoop) as caught:
+        Forward(Takes(), nn.CrossEntropyLoss()).loss(outputs, targets)
+    assert str(caught.value) == (
+        "CrossEntropyLoss takes a tensor; the model returned Batch with x, label.\n"
+        "  write     lambda outputs, targets: CrossEntropyLoss(outputs['x'], targets) in place of CrossEntropyLoss"
+    )
+
+
 @pytest.mark.parametrize(
     "outputs",
     [torch.ones(4, 2), {"logits": torch.ones(4, 2)}, {"loss": None}, {}, [{"boxes": 1}], SimpleNamespace(loss=None), 3],
@@ -168,3 +230,54 @@ def test_what_is_no_loss_is_refused_in_training_and_left_out_elsewhere(outputs):
         "  give      Runner(model, optimizer, criterion)\n"
         "  write     or a MainCallback whose on_iter_forward sets run.loss"
     )
+
+
+# Pairs, through a Runner
+
+
+class Pairs(nn.Module):
+    """Return scores and loss as nanoGPT does, or in another order."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.inner, self.order = nn.Linear(3, 2), order
+
+    def forward(self, x, y=None):
+        scores = self.inner(x)
+        loss = None if y is None else nn.functional.mse_loss(scores, y)
+        return self.order(scores, loss)
+
+
+def test_a_model_may_return_scores_and_loss(runner, batches, distance):
+    pairs = runner(model=Pairs(lambda scores, loss: (scores, loss)), criterion=None, metrics={"far": distance})
+    plain = runner(model=copy.deepcopy(pairs.model.inner), metrics={"far": distance})
+    assert {**pairs.fit(batches, batches, epochs=2).metrics} == {**plain.fit(batches, batches, epochs=2).metrics}
+    inputs = [batch[:1] for batch in batches]
+    assert torch.equal(torch.cat(pairs.predict(inputs)), torch.cat(plain.predict(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("order", "shapes"),
+    [
+        (lambda scores, loss: (loss, scores), "(float32[], float32[4, 2])"),
+        (lambda scores, loss: (scores, loss, scores), "(float32[4, 2], float32[], float32[4, 2])"),
+        (lambda scores, loss: (scores, scores), "(float32[4, 2], float32[4, 2])"),
+        (lambda scores, loss: (scores, None), "(float32[4, 2], NoneType)"),
+    ],
+    ids=["loss first", "three", "no loss", "None"],
+)
+def test_any_other_tuple_is_refused(runner, batches, order, shapes):
+    one = runner(model=Pairs(order), criterion=None)
+    with pytest.raises(BadLoop) as caught:
+        one.fit(batches, epochs=1)
+    assert str(caught.value) == (
+        f"there is no criterion, and the model returned {shapes}, whose loss is not known.\n"
+        "  return    (logits, loss), or a dict with 'loss', from the forward\n"
+        "  write     or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])"
+    )
+
+
+def test_a_loss_in_the_wrong_place_is_refused_in_validation_too(runner, batches):
+    with pytest.raises(BadLoop, match="whose loss is not known"):
+        runner(model=Pairs(lambda scores, loss: (loss, scores)), criterion=None).validate(batches)
+    assert runner(model=Pairs(lambda scores, loss: (scores, scores)), criterion=None).validate(batches) == {}

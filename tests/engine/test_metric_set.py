@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
+import hookpoint
 from hookpoint import Callback, MainCallback, on
-from hookpoint.core.errors import BadLoop
+from hookpoint import callbacks as cb
+from hookpoint.core.errors import BadLoop, HookpointError, UnknownMetric
 
 
 class Count:
@@ -95,6 +100,146 @@ def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_se
     assert own.validate(batches) == default.validate(batches)
 
 
+class Tagger(nn.Module):
+    """Take labels and return loss and logits by name, as the models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, inputs, mask=None, labels=None):
+        logits = self.inner(inputs)
+        return SimpleNamespace(loss=None if labels is None else nn.functional.mse_loss(logits, labels), logits=logits)
+
+
+class Named(Tagger):
+    def forward(self, inputs, mask=None, labels=None):
+        return vars(super().forward(inputs, mask, labels))
+
+
+def test_a_metric_gets_the_labels_that_the_forward_takes(runner, batches, distance):
+    named = [{"inputs": x, "labels": y, "idx": torch.arange(4)} for x, y in batches]
+    far = lambda outputs, targets: distance(outputs.logits, targets)  # noqa: E731
+    labelled = runner(model=Tagger(), criterion=None, metrics={"far": far})
+    plain = runner(model=copy.deepcopy(labelled.model.inner), metrics={"far": distance})
+    assert {**labelled.fit(named, named, epochs=2).metrics} == {**plain.fit(batches, batches, epochs=2).metrics}
+
+
+def test_a_main_function_need_not_set_the_targets_of_a_named_batch(runner, batches, distance):
+    def main(run):
+        run.outputs = run.model(run.batch["inputs"])
+        return nn.functional.mse_loss(run.outputs, run.batch["labels"])
+
+    named = [{"inputs": x, "labels": y} for x, y in batches]
+    own, plain = runner(main=main, criterion=None, metrics={"far": distance}), runner(metrics={"far": distance})
+    assert own.validate(named) == plain.validate(batches)
+
+
+class Collection(nn.ModuleDict):
+    """As a MetricCollection of torchmetrics is: metrics by name, which are updated and computed together."""
+
+    def __init__(self, **metrics):
+        super().__init__()
+        self.metrics = metrics
+
+    def keys(self):
+        return self.metrics.keys()
+
+    def values(self):
+        return self.metrics.values()
+
+    def reset(self):
+        for metric in self.values():
+            metric.reset()
+
+    def update(self, outputs, targets):
+        for metric in self.values():
+            metric.update(outputs, targets)
+
+    def compute(self):
+        return {name: metric.compute() for name, metric in self.metrics.items()}
+
+
+def test_a_collection_is_logged_under_a_name_for_each_metric(runner, batches):
+    parts, _ = uneven(batches)
+    reads = cb.EarlyStopping("val_all_first", mode="max", patience=9)
+    run = runner(reads, metrics={"all": Collection(first=Count(), second=Count())}).fit(batches, parts, epochs=2)
+    assert {name: value for name, value in run.metrics.items() if "all" in name} == {
+        "all_first": 20,
+        "all_second": 20,
+        "val_all_first": 14,
+        "val_all_second": 14,
+    }
+
+
+def test_a_collection_alone_has_its_own_names(runner, batches):
+    run = runner(metrics=Collection(first=Count())).fit(batches, epochs=1)
+    assert run.metrics["first"] == 20
+
+
+def test_a_name_that_a_collection_does_not_have_is_refused(runner, batches):
+    class Batches:  # without an assert: pytest's code for it names anything
+        def reset(self):
+            self.seen = 0
+
+        def update(self, outputs, targets):
+            self.seen += 1
+
+        def compute(self):
+            return self.seen
+
+    one = runner(cb.EarlyStopping("all_frist", mode="max"), metrics={"all": Collection(first=Batches())})
+    with pytest.raises(UnknownMetric, match="Did you mean 'all_first'"):
+        one.fit(batches, epochs=1)
+
+
+def test_a_metric_may_compute_a_dict_of_any_names(runner, batches):
+    class PerClass(Count):
+        def compute(self) -> dict[str, float]:
+            return {"cat": self.seen, "dog": 0}
+
+    one = runner(cb.EarlyStopping("n_cat", mode="max", patience=9), metrics={"n": PerClass()})
+    run = one.fit(batches, epochs=2)
+    assert (run.metrics["n_cat"], run.metrics["n_dog"]) == (20, 0)
+
+
+def test_a_collection_resumes_in_the_middle_of_an_epoch(tmp_path, net, batches, cuts, saves, cut_off):
+    def fit(*callbacks, workdir):
+        model, optimizer = net()
+        options = {"metrics": {"all": Collection(first=Count(), second=Count())}, "callbacks": [saves(3), *callbacks]}
+        one = hookpoint.Runner(
+            model, optimizer, nn.functional.mse_loss, workdir=workdir, extra_callbacks=[], monitors=[], **options
+        )
+        return one.fit(batches, epochs=1)
+
+    with pytest.raises(cut_off):
+        fit(cuts(3), workdir=tmp_path)
+    assert fit(workdir=tmp_path).metrics["all_second"] == 20
+
+
+def test_a_metric_of_torch_gets_the_logits(runner, batches, distance):
+    named = [{"inputs": x, "labels": y} for x, y in batches]
+    of_torchmetrics = type("Of", (Count,), {"__module__": "torchmetrics.classification"})()
+    one = runner(model=Named(), criterion=None, metrics={"far": nn.functional.l1_loss, "count": of_torchmetrics})
+    plain = runner(model=copy.deepcopy(one.model.inner), metrics={"far": distance, "count": Count()})
+    assert one.validate(named) == plain.validate(batches)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([len], 'metrics must map names to metrics, got list.\n  write     metrics={"len": len}'),
+        (len, 'metrics must map names to metrics, got builtin_function_or_method.\n  write     metrics={"len": len}'),
+        (Count(), 'metrics must map names to metrics, got Count.\n  write     metrics={"Count": Count}'),
+        ({"count": Count}, "Count is a class where an instance belongs.\n  write     Count()"),
+    ],
+)
+def test_metrics_in_another_form_are_refused_at_once(runner, given, message):
+    with pytest.raises(HookpointError) as caught:
+        runner(metrics=given)
+    assert str(caught.value) == message
+
+
 def test_what_is_no_metric_is_refused_at_once(runner):
     with pytest.raises(BadLoop) as caught:
         runner(metrics={"acc": 3})
@@ -121,3 +266,22 @@ def test_a_metric_that_fails_says_where(runner, batches):
     with pytest.raises(ZeroDivisionError) as caught:
         runner(metrics={"broken": broken}).validate(batches)
     assert "in callback MetricSet at on_val_iter_end (step 0, rank 0)" in caught.value.__notes__
+
+
+def test_a_model_of_transformers_with_metrics_of_torchmetrics(runner):
+    transformers, torchmetrics = pytest.importorskip("transformers"), pytest.importorskip("torchmetrics")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    tokens = torch.randint(0, 50, (16, 8))
+    batches = [{"input_ids": part, "labels": (part[:, 0] > 25).long()} for part in tokens.split(8)]
+    kinds = {name: getattr(torchmetrics, name)("multiclass", num_classes=2) for name in ("Accuracy", "F1Score")}
+    metrics = {
+        "all": torchmetrics.MetricCollection(kinds),
+        "own": lambda outputs, targets: (outputs.logits.argmax(-1) == targets).float().mean(),
+    }
+    model = transformers.BertForSequenceClassification(config)
+    one = runner(model=model, criterion=None, metrics=metrics)
+    run = one.fit(batches, batches, epochs=2)
+    assert run.metrics["val_all_Accuracy"] == pytest.approx(run.metrics["val_own"])
+    assert one.predict(batches)[0].logits.shape == (8, 2)

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hookpoint import Every, callbacks
+from hookpoint import Every, callbacks, on
 from hookpoint.core.errors import CannotResume, NotFinite, NothingToSaveTo
 from hookpoint.engine.data.seeded_samples import SeededSamples
 from hookpoint.engine.runner import Runner
+from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
@@ -203,6 +204,69 @@ def test_another_model_is_refused_with_a_table(tmp_path):
     runner = Runner(model, torch.optim.Adam(model.parameters()), nn.MSELoss(), workdir=tmp_path)
     with pytest.raises(CannotResume, match=r"(?s)does not fit this run\.\n.*model.*refused"):
         runner.fit([(torch.zeros(2, 4), torch.zeros(2, 2))], epochs=2)
+
+
+def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
+    def fit(*layers):
+        model = nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        runner = Runner(model, optimizer, nn.MSELoss(), callbacks=[callbacks.ModelSaver()], workdir=tmp_path)
+        runner.fit([(torch.zeros(2, 4), torch.zeros(2, 1))], epochs=1)
+
+    fit(nn.Linear(4, 1), nn.BatchNorm1d(1))
+    with pytest.raises(CannotResume) as caught:
+        fit(nn.Linear(4, 3), nn.Linear(3, 1))
+    assert str(caught.value).splitlines()[1:] == [
+        "what   saved      now        verdict",
+        "model  see below  see below  refused: its weights have other names, shapes or types",
+        "  0.weight: (1, 4) torch.float32 when it was saved, (3, 4) torch.float32 now",
+        "  0.bias: (1,) torch.float32 when it was saved, (3,) torch.float32 now",
+        "  1.weight: (1,) torch.float32 when it was saved, (1, 3) torch.float32 now",
+        "  1.running_mean: (1,) torch.float32 when it was saved, not there now",
+        "  1.running_var: (1,) torch.float32 when it was saved, not there now",
+        "  1.num_batches_tracked: () torch.int64 when it was saved, not there now",
+        "  run       the script as it was when that was saved",
+        '  start     anew with resume="never"',
+    ]
+    with pytest.raises(CannotResume, match="  and 7 more\n  run "):
+        fit(*(nn.Linear(4, 4, bias=False) for _ in range(8)), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "steps"),
+    [
+        ({"epochs": 10, "max_steps": 4}, {"epochs": 10, "max_steps": 8}, 8),
+        ({"epochs": 10, "max_steps": 6}, {"epochs": 10, "max_steps": 8}, 8),
+        ({"epochs": 10, "max_steps": 4}, {"epochs": 3}, 9),
+        ({"epochs": 2, "max_steps": 6}, {"epochs": 3}, 9),
+        ({"epochs": 2, "max_steps": 50}, {"epochs": 3, "max_steps": 50}, 9),
+        ({"epochs": 10, "max_steps": 4}, {"epochs": 20, "max_steps": 4}, 4),
+    ],
+)
+def test_a_run_that_has_had_its_steps_is_finished_and_a_higher_limit_extends_it(tmp_path, caplog, first, second, steps):
+    def fit(**limits):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        runner = Runner(model, optimizer, nn.MSELoss(), callbacks=[callbacks.ModelSaver()], workdir=tmp_path)
+        run = runner.fit([(torch.ones(2, 4), torch.ones(2, 1))] * 3, **limits)
+        return run.step, RunFolder(tmp_path).status
+
+    assert fit(**first) == (min(first["max_steps"], 3 * first["epochs"]), "finished")
+    assert fit(**second) == (steps, "finished")
+    told = "max_steps=4 is reached already, and nothing is trained; a higher max_steps extends the run"
+    assert (told in caplog.messages) is (steps == 4)
+
+
+def test_a_run_that_is_stopped_before_its_steps_is_stopped(tmp_path):
+    @on("on_train_iter_end")
+    def stop(run):
+        run.stop("enough")
+
+    model = nn.Linear(4, 1)
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[stop], workdir=tmp_path)
+    runner.fit([(torch.ones(2, 4), torch.ones(2, 1))] * 3, epochs=2, max_steps=3)
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).reason) == ("stopped", "enough")
 
 
 def test_weights_that_are_not_finite_do_not_become_a_checkpoint(tmp_path, caplog):

@@ -1260,3 +1260,82 @@ def test_a_number_is_no_schedule_of_validation(runner, batches):
     assert str(caught.value) == (
         "validate_every=2 is no schedule.\n  write     validate_every=Every(epochs=2), or Every(steps=...)"
     )
+
+
+# What a Runner is made of
+
+
+class TwoSteps:
+    """An optimizer without parameter groups."""
+
+    def step(self): ...
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"criterion": nn.MSELoss}, "criterion must be an instance, got the class MSELoss.\n  write     criterion=MSELoss()"),
+        (
+            {"criterion": "mse"},
+            (
+                "criterion must be callable, got 'mse'.\n"
+                "  give      a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"
+            ),
+        ),
+        ({"model": nn.Linear}, "model must be an instance, got the class Linear.\n  write     model=Linear(...)"),
+        (
+            {"optimizer": torch.optim.SGD},
+            "optimizer must be an instance, got the class SGD.\n  write     optimizer=SGD(model.parameters(), lr=0.1)",
+        ),
+        (
+            {"optimizer": [torch.optim.SGD([torch.zeros(1)], lr=0.1)]},
+            (
+                "optimizer must be one object or a dict of them, got a list.\n"
+                '  write     a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them\n'
+                "  give      the object itself, if there is one only"
+            ),
+        ),
+        (
+            {"optimizer": 0.1},
+            "optimizer must have a step method, got 0.1.\n  give      torch.optim.SGD(model.parameters(), lr=0.1)",
+        ),
+        (
+            {"lr_scheduler": torch.optim.lr_scheduler.StepLR},
+            "lr_scheduler must be an instance, got the class StepLR.\n  write     lr_scheduler=StepLR(optimizer, ...)",
+        ),
+    ],
+)
+def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, message):
+    model, optimizer = net()
+    with pytest.raises(BadLoop) as caught:
+        Runner(**{"model": model, "optimizer": optimizer, "criterion": mse, **given})
+    assert str(caught.value) == message
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_callback(net, batches):
+    class Closure(MainCallback):
+        def on_iter_forward(self, run):
+            run.loss = mse(run.model(run.batch[0]), run.batch[1])
+
+        def on_iter_backward(self, run):
+            def closure():
+                run.optimizer.zero_grad()
+                loss = mse(run.model(run.batch[0]), run.batch[1])
+                loss.backward()
+                return loss
+
+            run.optimizer.step(closure)
+
+    model, _ = net()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    before = weights(model)
+    with pytest.raises(BadLoop) as caught:
+        Runner(model, optimizer, mse).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "LBFGS computes the loss several times in a step; the default step does so once.\n"
+        "  write     main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)"
+    )
+    assert same(weights(model), before)
+    assert Runner(model, optimizer, main=Closure()).fit(batches, epochs=2).step == 10
+    with pytest.raises(BadLoop, match=r"^TwoSteps has no param_groups"):
+        Runner(model, TwoSteps(), mse).fit(batches, epochs=1)

@@ -69,8 +69,8 @@ def runs(
     """List the runs in DIR: runs/ if there is such a folder, else this one.
 
     A run is "killed" if its files say that it runs and no process does, and "unknown" if nothing says how it ended. The best
-    value is that of a saver, or else a guess by the metric's name. The last value is of the same metric. On a narrow terminal
-    columns are left out; --json and pipes always have all.
+    value is that of a saver, or else a guess by the metric's name. The last value is of the same metric; where no best value is
+    known, it stands with its name. On a narrow terminal columns are left out; --json and pipes always have all.
 
     \b
     Examples:
@@ -104,14 +104,14 @@ def _sorted(found: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list
 def _row(run: RunFolder, name: str) -> tuple[str, ...]:
     best, epochs = run.best, run.epochs
     of = f"/{epochs}" if epochs is not None else ""
-    last = run.values.get(best.metric) if best is not None else None
+    last = run.last_value
     return (
         shown(run.path.resolve().name if name == "." else name),
         run.status,
         "" if run.epoch is None else f"{run.epoch}{of}",
         "" if run.step is None else str(run.step),
         "" if best is None else f"{shown(best.metric)} {number(best.value)}",
-        "" if last is None else number(last),
+        "" if last is None else number(last[1]) if best is not None else f"{shown(last[0])} {number(last[1])}",
         moment(run.started, "%Y-%m-%d %H:%M"),
         duration(run.seconds),
     )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.log.metric_objects import scores_in, takes_tensors
+from hookpoint.core.parts import TARGET_NAMES, is_dataclass, is_graph, named_parts, target_in
+from hookpoint.engine.data.as_loader import described
 
 SEQUENCES = (tuple, list)
-TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 
 
 class Forward:
@@ -21,12 +22,14 @@ class Forward:
 
     A tensor is the one input. Of a tuple or list the last is the target where there is a criterion, or where the model takes
     fewer; the others are inputs. Of a mapping or dataclass the model gets what its forward names; what is left over is the
-    target.
+    target, or what is named as targets are, where the forward takes that too. A batch of graphs is given as a whole to a
+    forward with one argument.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
         self._criterion = criterion
+        self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
         parameters = _parameters(function)
         positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
@@ -35,6 +38,7 @@ class Forward:
         # What a batch has above this many parts is its target.
         self._inputs = max(1, most if criterion is None else 1)
         self._inputs_to_predict = max(1, most if criterion is None else required)
+        self._takes_one = required <= 1
         self._names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
@@ -46,9 +50,12 @@ class Forward:
             has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
             return self._model(*inputs), targets
-        if isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type)):
-            named, targets = self._named(batch)
-            return self._model(**named), targets
+        if isinstance(batch, Mapping) or is_dataclass(batch) or is_graph(batch):
+            parts = named_parts(batch)
+            if not is_graph(batch):
+                named, targets = self._named(parts)
+                return self._model(**named), targets
+            return self._model(batch) if self._takes_one else self._model(**self._named(parts)[0]), target_in(parts)
         return self._model(batch), None
 
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
@@ -61,15 +68,25 @@ class Forward:
                 raise BadLoop(
                     text("the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion")
                 )
+            if self._takes_tensors and not isinstance(outputs, torch.Tensor):
+                outputs = scores_in(outputs, self._criterion)
             return self._criterion(outputs, targets)
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
             return outputs
         if isinstance(outputs, Mapping):
-            loss = outputs["loss"] if "loss" in outputs else _sum(outputs.values())
+            loss = outputs["loss"] if "loss" in outputs else _sum(outputs)
             if loss is not None:
                 return loss
         elif getattr(outputs, "loss", None) is not None:
             return outputs.loss
+        elif type(outputs) is tuple and (is_needed or any(map(_is_loss, outputs))):
+            raise BadLoop(
+                text(
+                    f"there is no criterion, and the model returned {described(outputs)}, whose loss is not known.",
+                    **{"return": "(logits, loss), or a dict with 'loss', from the forward"},
+                    write="or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])",
+                )
+            )
         if not is_needed:
             return None
         raise BadLoop(
@@ -80,10 +97,15 @@ class Forward:
             )
         )
 
-    def _named(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        items = (
-            dict(batch) if isinstance(batch, Mapping) else {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-        )
+    def split(self, outputs: Any) -> tuple[Any, Any]:
+        """Return outputs and loss of a model that returns them as a pair, as nanoGPT does; no loss for anything else."""
+        if self._criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
+            scores, loss = outputs
+            if loss is None or (_is_loss(loss) and not _is_loss(scores)):
+                return scores, loss
+        return outputs, None
+
+    def _named(self, items: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         if self._takes_any_name:
             left = [name for name in items if self._criterion is not None and name in TARGET_NAMES]
         else:
@@ -96,6 +118,9 @@ class Forward:
                     write="a MainCallback whose on_iter_forward calls the model as it wants to be called",
                 )
             )
+        taken = target_in(named)
+        if taken is not None and target_in({name: items[name] for name in left}) is None:
+            return named, taken
         return named, items[left[0]] if len(left) == 1 else {name: items[name] for name in left} or None
 
 
@@ -107,10 +132,14 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(signature.parameters.values())
 
 
-def _sum(losses: Iterable[Any]) -> Any:
+def _sum(losses: Mapping[str, Any]) -> Any:
     """Return the sum of a dict of losses, or None where the values are no losses."""
-    values = list(losses)
+    values = list(losses.values())
     return sum(values) if values and all(isinstance(value, torch.Tensor) and value.numel() == 1 for value in values) else None
+
+
+def _is_loss(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:

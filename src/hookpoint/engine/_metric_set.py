@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop, NotACallback, text
+from hookpoint.core.log import metric_objects
 from hookpoint.core.loop.services import machine_of
+from hookpoint.core.parts import named_parts, target_in
 from hookpoint.core.run.run import Run, now_of
 
 
@@ -19,8 +21,10 @@ class MetricSet(Callback):
 
     A function `(outputs, targets) -> number or tensor` is averaged over the pass, by samples. An object with `update`,
     `compute` and `reset` gets every batch and is logged once at the end of the pass; training and validation have one each.
-    Where a forward of one's own sets no `run.targets`, the last part of the batch stands for them. In several processes an
-    object of torchmetrics adds up over all of them itself; what other objects compute is averaged by samples.
+    What computes a dict, as a MetricCollection of torchmetrics does, is logged under a name for each value.
+    Where the forward sets no `run.targets`, the last part of the batch stands for them, or the one that is named as targets
+    are. In several processes an object of torchmetrics adds up over all of them itself; what other objects compute is averaged
+    by samples.
     """
 
     is_internal = True
@@ -30,8 +34,11 @@ class MetricSet(Callback):
         self._functions = {}
         self._objects: dict[str, dict[str, Any]] = {"train": {}, "val": {}}
         self._samples = {"train": 0, "val": 0}
+        self._takes_tensors = {name for name, metric in metrics.items() if metric_objects.takes_tensors(metric)}
         for name, metric in metrics.items():
-            if all(hasattr(metric, part) for part in ("update", "compute", "reset")):
+            if isinstance(metric, type):
+                raise NotACallback.a_class(metric)
+            if metric_objects.has_state(metric):
                 self._objects["train"][name] = metric
                 self._objects["val"][name] = copy.deepcopy(metric)
             elif callable(metric):
@@ -64,7 +71,7 @@ class MetricSet(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, kept in state.items():
             if name in self._objects["train"]:
-                vars(self._objects["train"][name]).update(copy.deepcopy(kept))
+                _restore(self._objects["train"][name], kept)
 
     def _reset(self, mode: str, run: Run) -> None:
         self._samples[mode] = 0
@@ -74,37 +81,62 @@ class MetricSet(Callback):
                 metric.to(run.device)
 
     def _update(self, mode: str, run: Run) -> None:
-        if run.outputs is None:
+        outputs, targets = run.outputs, run.targets
+        if outputs is None:
             raise BadLoop(text("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it"))
-        targets = run.targets
-        if targets is None and isinstance(run.batch, tuple | list) and len(run.batch) > 1:
-            targets = run.batch[-1]
+        if targets is None:
+            targets = _targets(run.batch)
+        scores = None
         with torch.no_grad():
-            for name, function in self._functions.items():
-                run.log(name, function(run.outputs, targets))
-            for metric in self._objects[mode].values():
-                metric.update(run.outputs, targets)
+            for name, metric in (*self._functions.items(), *self._objects[mode].items()):
+                given = outputs
+                if name in self._takes_tensors and not isinstance(outputs, torch.Tensor):
+                    given = scores = metric_objects.scores_in(outputs, metric) if scores is None else scores
+                if name in self._functions:
+                    run.log(name, metric(given, targets))
+                else:
+                    metric.update(given, targets)
         self._samples[mode] += now_of(run).samples
 
     def _compute(self, mode: str, run: Run) -> None:
         is_shared = machine_of(run).scopes.passes[-1].is_shared
         for name, metric in self._objects[mode].items():
-            run.log(name, self._over_all(metric, mode, run) if is_shared else metric.compute())
+            averages = is_shared and not metric_objects.adds_up_over_all(metric)
+            for one, value in self._over_all(name, metric, mode, run) if averages else metric_objects.computed(name, metric):
+                run.log(one, value)
 
-    def _over_all(self, metric: Any, mode: str, run: Run) -> Any:
-        """Return what a metric is over the data of all processes."""
-        if hasattr(metric, "sync_context"):
-            return metric.compute()
+    def _over_all(self, name: str, metric: Any, mode: str, run: Run) -> Iterable[tuple[str, Any]]:
+        """Return what a metric is over the data of all processes: the mean by samples, where it cannot tell itself."""
         samples = self._samples[mode]
-        total = run.reduce(float(metric.compute()) * samples if samples else 0.0)
-        return total / run.reduce(samples)
+        values = dict(metric_objects.computed(name, metric)) if samples else {}
+        total = run.reduce(samples)
+        for one in metric_objects.names_of(name, metric):
+            yield one, run.reduce(float(values[one]) * samples if samples else 0.0) / total
+
+
+def _targets(batch: Any) -> Any:
+    """Return the part of a batch that stands for targets that the forward did not set; None where there is none."""
+    if isinstance(batch, tuple | list):
+        return batch[-1] if len(batch) > 1 else None
+    return target_in(named_parts(batch))
 
 
 def _inside(metric: Any) -> dict[str, Any] | None:
-    """Return what a metric adds up, or None where it cannot be kept, and an epoch that is gone on with has a partial value."""
+    """Return what a metric adds up, or None where it cannot be kept, and an epoch that is resumed has a partial value."""
+    if metric_objects.is_collection(metric):
+        each = {name: _inside(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
+        return each if None not in each.values() else None
     names = getattr(metric, "_defaults", None)  # torchmetrics names what it adds up, beside much else that it holds
     inside = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
     return copy.deepcopy(inside) if _is_plain(inside) else None
+
+
+def _restore(metric: Any, kept: Mapping[str, Any]) -> None:
+    if metric_objects.is_collection(metric):
+        for name, one in zip(metric.keys(), metric.values(), strict=True):
+            _restore(one, kept.get(name, {}))
+    else:
+        vars(metric).update(copy.deepcopy(dict(kept)))
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from hookpoint.core.data.array_batches import BatchSize
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
@@ -152,7 +153,7 @@ class TorchStepper:
             finally:
                 set_now(run, NO_ITERATION)
 
-    def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
+    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         loader: Iterable[Any] = self._sharing.part(as_loader(data, batch_size, shuffle=False))
         return loader
 
@@ -204,9 +205,12 @@ class TorchStepper:
     def compute(self, run: Run) -> None:
         """Compute outputs and loss in the precision that is set."""
         now, mode = now_of(run), run.mode
-        now.outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
+        outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
+        now.outputs, loss = (outputs, None) if isinstance(outputs, torch.Tensor) else self._forward.split(outputs)
         if mode != "pred":
-            now.loss = self._forward.loss(now.outputs, now.targets, is_needed=mode == "train")
+            if loss is None:
+                loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train")
+            now.loss = loss
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
         """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""

@@ -17,7 +17,9 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
+from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadLoop, OutsideRun, text
+from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop.loop import Loop
@@ -27,7 +29,7 @@ from hookpoint.core.run.run import Run, now_of, set_stepper
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.engine._checks import check_counts, check_schedule, overrides, refuse_several
+from hookpoint.engine._checks import check_counts, check_instances, check_schedule, check_steps, overrides, stop_at
 from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import sharing
 from hookpoint.engine._evaluated_weights import load_evaluated_weights
@@ -39,7 +41,7 @@ from hookpoint.engine._strict_sync import StrictSync
 from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, learning_rate
 from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import kept_in, unwrapped
-from hookpoint.engine.data.as_loader import as_loader, move
+from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import apart, deterministic_algorithms, seed_all
 from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training
@@ -93,6 +95,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         if on_nonfinite not in ("raise", "warn"):
             raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
+        check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self._sharing.check_precision(precision)
@@ -114,8 +117,8 @@ class Runner:
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
-        self._metrics = dict(metrics or {})
-        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(metrics)] if metrics else [])]
+        self._metrics = by_name(metrics)
+        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(self._metrics)] if self._metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._options = LoopOptions(
             model=model,
@@ -178,18 +181,17 @@ class Runner:
         epochs: int,
         max_steps: int | None = None,
         validate_every: When | None = None,
-        batch_size: int | None = None,
+        batch_size: BatchSize = AUTO,
     ) -> Run:
         """Train for so many epochs, or until `max_steps` optimizer steps; validate on `val` when its schedule says so.
 
-        Data is a DataLoader, an iterable of batches, or a tuple of tensors or arrays with `batch_size`. Returns the run.
+        Data is a DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a data set of
+        samples; `batch_size=None` says that the items of a data set are batches. Returns the run.
         """
         if self.optimizer is None:
             raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
         check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
-        val_alone = isinstance(val, tuple) and not isinstance(train, tuple)
-        train = as_loader(train, None if val_alone else batch_size, shuffle=True)
-        val = None if val is None else as_loader(val, batch_size if isinstance(val, tuple) else None, shuffle=False)
+        train, val = loaders_of_fit(train, val, batch_size)
         check_schedule("validate_every", validate_every)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
         inside = [self._validation(val, schedule)] if _asks_in_epochs(validate_every, val) else []
@@ -200,7 +202,7 @@ class Runner:
             nonlocal train
             train = self._sharing.begin_fit(run, train, self._seed)
             if not overrides(run.hooks.main, "on_iter_backward"):
-                refuse_several(self.optimizer)
+                check_steps(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(machine_of(run).clocks)
 
@@ -223,7 +225,7 @@ class Runner:
         ):
             machine = machine_of(run)
             if max_steps is not None and run.step >= max_steps:
-                run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
+                stop_at(run, max_steps, before=True)
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
@@ -233,10 +235,10 @@ class Runner:
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
-                    run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
+                    stop_at(run, max_steps)
         return run
 
-    def validate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
+    def validate(self, data: Any, *, batch_size: BatchSize = AUTO) -> dict[str, float]:
         """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing.
 
         The first job of a Runner that has not trained loads the weights that `resume` means, and prints which: those of the
@@ -248,12 +250,12 @@ class Runner:
         with self._running() as run:
             return _floats(evaluate(machine_of(run), loader))
 
-    def predict(self, data: Any, *, batch_size: int | None = None) -> list[Any]:
+    def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
         host = torch.device("cpu")
         return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
 
-    def predict_iter(self, data: Any, *, batch_size: int | None = None) -> Iterator[Any]:
+    def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
         """Yield the outputs for each batch as it is computed, on the device; during a fit, disturb nothing."""
         loader = as_loader(data, batch_size, shuffle=False)
         return self._predictions(loader) if self._run is None else apart(self._predictions(loader))
@@ -288,7 +290,7 @@ class Runner:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
-                    run.stop(f"max_steps={max_steps} is reached", same_on_all_ranks=True)
+                    stop_at(run, max_steps)
         if not (batches.one.batches_seen or machine.verdicts.asked):
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():

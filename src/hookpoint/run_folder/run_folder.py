@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.run_folder._tail_reader import Last, last_of, rows_backwards
-from hookpoint.run_folder.best_value import BestValue, guessed
+from hookpoint.run_folder.best_value import BestValue, guessed, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.scalars_file import number_of
@@ -115,6 +115,14 @@ class RunFolder:
         kept = self.facts.get("metrics")
         pairs = kept.items() if isinstance(kept, dict) else ()
         return {name: value for name, given in pairs if (value := number_of(given)) is not None}
+
+    @property
+    def last_value(self) -> tuple[str, float] | None:
+        """The metric that says most of the run, and its newest value: that of the best value, or else one by its name."""
+        values, best = self.values, self.best
+        watched = metric_to_watch(values)
+        metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
+        return (metric, values[metric]) if metric in values else None
 
     @cached_property
     def best(self) -> BestValue | None:

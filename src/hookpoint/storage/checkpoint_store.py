@@ -63,7 +63,7 @@ class CheckpointStore:
     """
 
     def __init__(self, workdir: str | os.PathLike[str], *, allow_world_change: bool = False) -> None:
-        self.workdir = Path(workdir)
+        self.workdir = open_workdir.local_folder(workdir)
         self._allow_world_change = allow_world_change
         self._lock = WorkdirLock(self.workdir)
         self._is_open = False
@@ -86,7 +86,8 @@ class CheckpointStore:
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
-                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change)
+                tensors = getattr(identity.get("model"), "tensors", None)
+                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change, tensors)
             except BaseException:
                 self._lock.release()
                 raise

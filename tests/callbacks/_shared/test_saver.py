@@ -9,7 +9,7 @@ import hookpoint
 from hookpoint import Callback, Every, callbacks
 from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.callbacks._shared.saver import Saver
-from hookpoint.core.errors import CompileError, NothingToSaveTo
+from hookpoint.core.errors import BadLoop, CompileError, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
 
 SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
@@ -123,6 +123,22 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
         f"{argument}: checkpoints are in the checkpoints/ folder of the run's workdir."
         f"\n  leave     {name} out, and give the Runner or Loop workdir='runs/x'"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "workdir"),
+    [
+        ("runs/x/{epoch:02d}-{val_loss:.2f}.keras", "runs/x"),
+        ("runs/{epoch}/model.pt", "runs"),
+        ("runs/x/model.pt", "runs/x"),
+        ("{epoch}.pt", "runs/mine"),
+        ("model.pt", "runs/mine"),
+        ("runs/v1.5", "runs/v1.5"),
+    ],
+)
+def test_the_workdir_of_the_advice_is_a_folder(given, workdir):
+    with pytest.raises(BadLoop, match=re.escape(f"workdir='{workdir}'") + "$"):
+        ModelCheckpoint(filepath=given)
 
 
 @pytest.mark.parametrize(

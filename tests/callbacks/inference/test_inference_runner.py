@@ -7,6 +7,8 @@ import pickle
 import random
 import re
 import signal
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookpoint import Callback, CallbackPipeline, Every, LambdaCallback, Loop, MainCallback, Runner, StopRun
-from hookpoint.callbacks import ClassificationError, EarlyStopping, InferenceRunner, MinSaver, ScalarStats
-from hookpoint.core.errors import BadLoop, CompileError, MissingMetric, MissingOutput, UnknownMetric
+from hookpoint.callbacks import ClassificationError, EarlyStopping, Inferencer, InferenceRunner, MinSaver, ScalarStats
+from hookpoint.core.errors import BadLoop, BadValue, CompileError, MissingMetric, MissingOutput, UnknownMetric
 from hookpoint.core.loop.services import machine_of
 
 BARE = {"extra_callbacks": [], "monitors": []}
@@ -169,6 +171,17 @@ def test_an_inferencer_of_ones_own():
     assert inferencer.seen == [("val", 0, 10), ("val", 1, 10), ("val", 2, 3)]
 
 
+@dataclass
+class SimpleOutput:
+    logits: Any
+    hidden: Any = None
+
+
+class NamedOutput(NamedTuple):
+    logits: Any
+    hidden: Any = None
+
+
 class Accuracy(nn.Module):
     """As torchmetrics has them: a module that adds up in buffers."""
 
@@ -197,6 +210,64 @@ def test_metrics_with_a_name(train):
     assert run.metrics["val-acc"] == pytest.approx(1 - error_of(model, *VAL))
     assert run.metrics["off"] == run.metrics["error"]
     assert given.updates == []  # it was copied
+
+
+class Collection(nn.ModuleDict):
+    """As a MetricCollection of torchmetrics is: metrics by name, which are updated and computed together."""
+
+    def __init__(self, metrics):
+        super().__init__()
+        super().update(metrics)
+
+    def reset(self):
+        for metric in self.values():
+            metric.reset()
+
+    def update(self, outputs, targets):
+        for metric in self.values():
+            metric.update(outputs, targets)
+
+    def compute(self):
+        return {name: metric.compute() for name, metric in self.items()}
+
+
+@jobs
+def test_a_collection_of_metrics_has_a_name_for_each(train):
+    alone = train(InferenceRunner(VAL_BATCHES, metrics={"acc": Accuracy()})).metrics["acc"]
+    runner = InferenceRunner(VAL_BATCHES, metrics={"val": Collection({"one": Accuracy(), "two": Accuracy()})})
+    assert runner.writes == ("val_one", "val_two")
+    run = train(runner)
+    assert (run.metrics["val_one"], run.metrics["val_two"]) == (alone, alone)
+
+
+def test_a_metric_may_compute_a_dict():
+    class PerClass(Accuracy):
+        def compute(self) -> dict[str, Any]:
+            return {"all": super().compute(), "none": 0.0}
+
+    readers = EarlyStopping("acc_all", mode="max", patience=9)
+    run = fit(InferenceRunner([VAL], metrics={"acc": PerClass()}), readers)
+    assert run.metrics["acc_all"] > run.metrics["acc_none"] == 0.0
+
+
+@pytest.mark.parametrize("kind", [dict, SimpleOutput, NamedOutput])
+def test_outputs_with_names_are_measured_by_their_logits(kind):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, inputs):
+            return kind(logits=self.inner(inputs), hidden=None)
+
+    model = Named()
+    metric = Accuracy()
+    assert fit(InferenceRunner([VAL], top(1, "error")), model=model).metrics["error"] == error_of(model.inner, *VAL)
+    of_torchmetrics = type("Of", (Accuracy,), {"__module__": "torchmetrics.classification"})()
+    run = fit(InferenceRunner([VAL], top(1, "error"), metrics={"acc": of_torchmetrics}), model=model)
+    assert run.metrics["acc"] == pytest.approx(1 - run.metrics["error"])
+    with pytest.raises(AttributeError):  # a metric of the user's own gets what the model returned
+        fit(InferenceRunner([VAL], metrics={"acc": metric}), model=model)
 
 
 def test_a_metric_of_the_runner_may_be_the_same_object():
@@ -728,9 +799,16 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
         ([ClassificationError], {}, TypeError, "ClassificationError is a class where an instance belongs."),
         ("val-error", {}, TypeError, "'v' is no inferencer: it has no reset, update, results, names."),
         (5, {}, TypeError, "5 is no inferencer"),
-        ((), {"metrics": {"acc": 3}}, TypeError, "metrics['acc'] is 3; give a function (outputs, targets) -> number"),
+        ((), {"metrics": {"acc": 3}}, TypeError, "metrics['acc'] is 3.\n  give      a function (outputs, targets) -> number"),
+        ((), {"metrics": {"acc": Accuracy}}, TypeError, "  give      Accuracy()"),
+        ((), {"metrics": [Accuracy()]}, BadLoop, "metrics must map names to metrics, got list."),
         (top(1, "a"), {"forward": 3}, TypeError, "takes a function of the batch or of the run; got 3"),
-        (top(1, "a"), {"batch_size": 3}, BadLoop, "batch_size is for a tuple of tensors or arrays; a loader has its own."),
+        (
+            top(1, "a"),
+            {"batch_size": 3},
+            BadLoop,
+            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, message):
@@ -750,8 +828,32 @@ def test_names_that_are_one_string_are_no_names():
     class Sloppy(Largest):
         names = "largest"
 
-    with pytest.raises(TypeError, match="is no inferencer: it has no names"):
+    with pytest.raises(BadValue) as caught:
         InferenceRunner([VAL], Sloppy())
+    assert str(caught.value) == (
+        "Sloppy.names must be a tuple with the names of its results, got 'largest'.\n"
+        '  write     names = ("val_sloppy",) in class Sloppy'
+    )
+
+
+def test_a_subclass_of_inferencer_says_its_names_in_its_class_or_in_init():
+    class Count(Inferencer):
+        def __init__(self, names=None):
+            if names is not None:
+                self.names = names
+
+        def reset(self):
+            self.seen = 0
+
+        def update(self, run):
+            self.seen += len(run.targets)
+
+        def results(self, logged):
+            return {self.names[0]: self.seen}
+
+    assert fit(InferenceRunner([VAL], Count(("seen",)))).metrics["seen"] == len(VAL[0])
+    with pytest.raises(BadValue, match=r"^Count.names must be a tuple with the names of its results, got None\."):
+        InferenceRunner([VAL], Count())
 
 
 # Signals, stops and resume

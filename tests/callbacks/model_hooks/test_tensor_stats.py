@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -54,3 +56,18 @@ def test_a_shared_output_is_not_changed():
     tensor = torch.tensor([0.0, 2.0], requires_grad=True)
     assert not stats(tensor)["mean"].requires_grad
     assert tensor.tolist() == [0.0, 2.0]
+
+
+def test_the_first_tensor_of_a_dataclass_or_named_tuple():
+    @dataclass
+    class Output:
+        loss: Any
+        logits: Any
+
+    class Pair(NamedTuple):
+        first: Any
+        second: Any
+
+    tensor = torch.ones(2)
+    assert first_tensor(Output(None, (None, tensor))) is tensor
+    assert first_tensor(Pair(None, tensor)) is tensor

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from hookpoint import Callback
-from hookpoint.callbacks import MaxSteps, ModelSaver, Notify
+from hookpoint.callbacks import MaxSteps, ModelSaver, Notify, StopAtThreshold
 from hookpoint.callbacks.notify import notify
 
 
@@ -126,10 +126,15 @@ def test_a_failure_before_the_first_checkpoint_starts_anew(train_on_disk, server
 
 
 def test_a_stop_says_who_and_why(train_on_disk, server):
-    train_on_disk([Notify(server.url), MaxSteps(4)], ROWS)
+    train_on_disk([Notify(server.url), StopAtThreshold("score", 0.25, "max")], ROWS)
     assert titles(server) == ["run: started", "run: stopped"]
-    assert server.got[1]["message"].startswith("MaxSteps: 4 steps are done\n")
+    assert server.got[1]["message"].startswith("StopAtThreshold(score): ")
     assert server.got[1]["type"] == "warning"
+
+
+def test_a_run_that_has_had_its_steps_is_finished(train_on_disk, server):
+    train_on_disk([Notify(server.url), MaxSteps(4)], ROWS)
+    assert titles(server) == ["run: started", "run: finished"]
 
 
 def test_a_reason_is_tidied_too(train_on_disk, server):

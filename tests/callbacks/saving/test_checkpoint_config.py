@@ -56,19 +56,19 @@ def test_the_order_of_arguments_is_mindspores():
         ),
         (
             {"save_checkpoint_steps": -1},
-            "CheckpointConfig(save_checkpoint_steps=-1) means nothing.\n  give      an integer, 1 or more",
+            "CheckpointConfig: save_checkpoint_steps must be an integer ≥ 1, got -1.",
         ),
         (
             {"save_checkpoint_seconds": -1},
-            "CheckpointConfig(save_checkpoint_seconds=-1) means nothing.\n  give      a number above 0",
+            "CheckpointConfig: save_checkpoint_seconds must be a number > 0, got -1.",
         ),
         (
             {"keep_checkpoint_max": 1.5},
-            "CheckpointConfig(keep_checkpoint_max=1.5) means nothing.\n  give      an integer, 1 or more",
+            "CheckpointConfig: keep_checkpoint_max must be an integer ≥ 1, got 1.5.",
         ),
         (
             {"keep_checkpoint_per_n_minutes": "10"},
-            "CheckpointConfig(keep_checkpoint_per_n_minutes='10') means nothing.\n  give      a number above 0",
+            "CheckpointConfig: keep_checkpoint_per_n_minutes must be a number > 0, got '10'.",
         ),
         (
             {"integrated_save": False},

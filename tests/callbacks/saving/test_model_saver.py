@@ -8,6 +8,8 @@ from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.checkpoint.store import Kept
 
+NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none for good"
+
 
 def kept(saver, *minutes):
     there = [Kept(f"step-{step}", step, 60.0 * elapsed) for step, elapsed in enumerate(minutes, 1)]
@@ -62,20 +64,20 @@ def test_a_tag_of_its_own_is_in_its_name():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"max_to_keep": 0}, "ModelSaver(max_to_keep=0) means nothing.\n  give      an integer, 1 or more"),
-        ({"max_to_keep": 2.5}, "ModelSaver(max_to_keep=2.5) means nothing.\n  give      an integer, 1 or more"),
-        ({"max_to_keep": True}, "ModelSaver(max_to_keep=True) means nothing.\n  give      an integer, 1 or more"),
+        ({"max_to_keep": 0}, "ModelSaver: max_to_keep must be an integer ≥ 1, got 0."),
+        ({"max_to_keep": 2.5}, "ModelSaver: max_to_keep must be an integer ≥ 1, got 2.5."),
+        ({"max_to_keep": True}, "ModelSaver: max_to_keep must be an integer ≥ 1, got True."),
         (
             {"keep_checkpoint_every_n_hours": 0},
-            "ModelSaver(keep_checkpoint_every_n_hours=0) means nothing.\n  give      a number above 0",
+            "ModelSaver: keep_checkpoint_every_n_hours must be a number > 0, got 0.\n" + NONE_FOR_GOOD,
         ),
         (
             {"max_to_keep": None, "keep_checkpoint_every_n_hours": -1},
-            "ModelSaver(keep_checkpoint_every_n_hours=-1) means nothing.\n  give      a number above 0",
+            "ModelSaver: keep_checkpoint_every_n_hours must be a number > 0, got -1.\n" + NONE_FOR_GOOD,
         ),
         (
             {"keep_checkpoint_every_n_hours": float("inf")},
-            "ModelSaver(keep_checkpoint_every_n_hours=inf) means nothing.\n  give      a number above 0",
+            "ModelSaver: keep_checkpoint_every_n_hours must be a number > 0, got inf.\n" + NONE_FOR_GOOD,
         ),
     ],
 )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -164,3 +166,18 @@ def test_mistakes_are_refused():
         train_checked(CheckNumerics(), object())
     with pytest.raises(BadLoop, match="sees no optimizer step"):
         train_checked(CheckNumerics(gradients=True), net())
+
+
+def test_outputs_may_be_anything_that_holds_tensors():
+    @dataclass
+    class Output:
+        logits: Any
+        cache: Any = None
+
+    def body(run):
+        bad = math.nan if run.iteration == 3 else 1.0
+        run.outputs = Output(torch.full((2,), bad), cache=object())
+
+    check = CheckNumerics(parameters=False, tensors={"outputs": lambda run: run.outputs})
+    _, error = train_checked(check, net(), body=body)
+    assert "NaN or infinity in outputs" in str(error)

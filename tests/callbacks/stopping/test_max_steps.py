@@ -6,6 +6,7 @@ import torch
 from hookpoint import Callback, Runner
 from hookpoint.callbacks import MaxSteps, ModelSaver
 from hookpoint.core.loop.loop import Loop
+from hookpoint.run_folder.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(("n", "steps", "epoch"), [(0, 0, 0), (1, 1, 1), (3, 3, 1), (4, 4, 2), (15, 15, 5), (99, 15, 5)])
@@ -76,3 +77,8 @@ def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated
 def test_mistakes_are_refused(n):
     with pytest.raises(ValueError, match="means nothing"):
         MaxSteps(n)
+
+
+def test_the_run_is_finished(train_public, tmp_path):
+    train_public([MaxSteps(4)], epochs=5, workdir=tmp_path)
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).reason) == ("finished", "MaxSteps: 4 steps are done")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hookpoint import Callback, Runner
-from hookpoint.callbacks import TerminateOnNaN
-from hookpoint.core.errors import MissingMetric, NonFiniteLoss
+from hookpoint.callbacks import LossMonitor, TerminateOnNaN
+from hookpoint.core.errors import BadValue, MissingMetric, NonFiniteLoss
 
 
 class Ends(Callback):
@@ -58,3 +58,17 @@ def test_in_a_runner():
     options = {"callbacks": [TerminateOnNaN()], "monitors": [], "extra_callbacks": []}
     run = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), **options).fit(batches, epochs=3)
     assert run.step == 3
+
+
+@pytest.mark.parametrize("callback", [TerminateOnNaN, LossMonitor])
+@pytest.mark.parametrize("loss", [("mse", 0.5), {"kind": "mse", "value": 0.5}, "mse"])
+def test_what_is_no_number_among_the_losses_is_refused_at_its_step(train, callback, loss):
+    def step(run, batch):
+        run.loss = loss
+
+    with pytest.raises(BadValue) as caught:
+        train([callback()], step=step)
+    assert str(caught.value) == (
+        "run.loss holds 'mse', which is no number.\n  set       run.loss to a number, a tensor, or several of them"
+    )
+    assert "(step 1, rank 0)" in caught.value.__notes__[0]

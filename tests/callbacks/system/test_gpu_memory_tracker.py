@@ -104,12 +104,15 @@ def test_a_gpu_that_is_not_there_is_refused(train_to_peaks, allocator):
         train_to_peaks([GPUMemoryTracker(devices=[7])], allocator)
 
 
-def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):
+@pytest.mark.parametrize(("given", "said"), [({}, False), ({"devices": [0]}, True), ({"devices": (0,)}, True)])
+def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked_for(
+    train_to_peaks, monkeypatch, caplog, given, said
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for _ in range(2):
-        run = train_to_peaks([GPUMemoryTracker()], Allocator())
+        run = train_to_peaks([GPUMemoryTracker(**given)], Allocator())
     assert dict(run.metrics) == {}
-    assert caplog.messages == ["GPUMemoryTracker finds no GPU, and does nothing"]
+    assert caplog.messages == ["GPUMemoryTracker finds no GPU, and does nothing"] * said
 
 
 def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):

@@ -133,13 +133,16 @@ def test_devices_are_passed_on(train_sampled, gpus):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_where_there_is_no_gpu_it_says_so_once_and_does_nothing(train_sampled, monkeypatch, caplog):
+@pytest.mark.parametrize("devices", [None, [0]])
+def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked_for(
+    train_sampled, monkeypatch, caplog, devices
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
-        run = train_sampled([GPUUtilizationTracker()], samples=[(), ()])
+        run = train_sampled([GPUUtilizationTracker(devices)], samples=[(), ()])
     assert dict(run.metrics) == {}
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("GPUUtilizationTracker finds no GPU")
+    assert len(caplog.messages) == (devices is not None)
+    assert all(line.startswith("GPUUtilizationTracker finds no GPU") for line in caplog.messages)
     assert "hookpoint GPUUtilizationTracker" not in [thread.name for thread in threading.enumerate()]
 
 

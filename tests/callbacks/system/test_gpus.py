@@ -116,8 +116,10 @@ def test_a_gpu_that_is_not_there_is_refused(machine):
 def test_a_process_that_may_use_none_says_so_once(machine, monkeypatch, caplog):
     library = machine(10)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert open_gpus("Mine", None) is None
+    assert caplog.messages == []  # nobody has asked for any
     for _ in range(2):
-        assert open_gpus("Mine", None) is None
+        assert open_gpus("Mine", (0,)) is None
     assert caplog.messages == ["Mine finds no GPU that this process may use, and does nothing"]
     assert library.inits == 0
 
@@ -143,6 +145,8 @@ def test_without_a_driver_it_says_so_once(caplog):
         pass
     else:
         pytest.skip("this machine has a GPU")
+    assert open_gpus("Mine", None) is None
+    assert caplog.messages == []
     for _ in range(2):
-        assert open_gpus("Mine", None) is None
+        assert open_gpus("Mine", (0,)) is None
     assert caplog.messages == ["Mine finds no GPU (NVML Shared Library Not Found), and does nothing"]

@@ -14,6 +14,24 @@ def test_what_gives_batches_is_taken_as_it_is(data):
     assert as_batches(data, None) is data
 
 
+def test_an_array_alone_is_refused_unless_its_rows_are_batches():
+    rows = np.ones((3, 2))
+    assert as_batches(rows, None) is rows
+    for batch_size in ("auto", 2):
+        with pytest.raises(BadLoop) as caught:
+            as_batches(rows, batch_size)
+        assert str(caught.value) == (
+            "data is one ndarray, whose rows would be taken as batches.\n"
+            "  give      the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)\n"
+            "  write     batch_size=None if its rows are batches"
+        )
+
+
+def test_a_data_set_needs_pytorch_to_be_cut_into_batches():
+    with pytest.raises(BadLoop, match="batches of a range are made with PyTorch"):
+        as_batches(range(3), 2)
+
+
 @pytest.mark.parametrize(("rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (0, [])])
 def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
     x, y = np.arange(2 * rows).reshape(rows, 2), np.arange(rows)
@@ -35,7 +53,11 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
         ((np.ones(2),), 0, "batch_size=0.\n  give      an integer, 1 or more"),
         ((np.ones(2),), True, "batch_size=True.\n  give      an integer, 1 or more"),
         ((np.ones(2),), 2.0, "batch_size=2.0.\n  give      an integer, 1 or more"),
-        ([1], 2, "batch_size is for a tuple of tensors or arrays; a loader has its own.\n  drop      batch_size"),
+        (
+            [1],
+            2,
+            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.\n  drop      batch_size",
+        ),
         (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (
             (np.ones(2), [1, 2]),

@@ -8,6 +8,7 @@ import threading
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from hookpoint import LambdaCallback
@@ -332,3 +333,17 @@ def test_moments_are_kept_and_older_states_have_the_step_only():
     second.load_state_dict({**first.state_dict(), "history": {"score": [[2, 0.5], [4, 0.25]]}})
     assert second.newest("score") == (Moment(2, None, 4), 0.25)
     assert second.history("score") == [(2, 0.5), (4, 0.25)]
+
+
+@pytest.mark.parametrize("value", [np.array([0.5]), np.array([[0.5]]), np.array(0.5), np.float32(0.5)])
+@pytest.mark.parametrize("in_pass", [False, True])
+def test_an_array_of_one_element_is_logged(value, in_pass):
+    with Loop() as run:
+        for _ in run.batches([1, 2]) if in_pass else [1]:
+            run.log(x=value)
+    assert run.metrics["x"] == 0.5
+
+
+def test_an_array_of_one_word_is_refused():
+    with Loop() as run, pytest.raises(BadValue, match="only numbers are logged"):
+        run.log(x=np.array(["a"]))

@@ -151,8 +151,8 @@ def test_an_attribute_keeps_its_type():
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("learning_rte", "betas, lr, momentum, weight_decay"),
-        ("learning_rte@0", "betas, lr, momentum, weight_decay"),
+        ("learning_rte", "betas, learning_rate, lr, momentum, weight_decay"),
+        ("learning_rte@0", "betas, learning_rate, lr, momentum, weight_decay"),
         ("lr@2", "lr, lr@0, lr@1"),
         ("learning_rate@x", "lr, lr@0, lr@1"),
         ("betas@0", "betas, betas@1"),

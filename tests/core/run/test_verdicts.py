@@ -316,7 +316,7 @@ def test_retries_are_bounded_per_batch(allowed):
     assert tries == ["b"] * (allowed + 1)
     assert str(caught.value) == (
         f"batch 1 was to be retried {allowed + 1} times; {allowed} are allowed.\n"
-        f"  allow     Loop(..., max_retries={allowed + 1})"
+        f"  allow     max_retries={allowed + 1} in the Runner or Loop"
     )
     assert isinstance(caught.value, RuntimeError)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hookpoint.core.errors import BadLoop
 from hookpoint.engine.data.as_loader import as_loader, described, move
@@ -28,6 +28,29 @@ class Batch:
 class Pair(NamedTuple):
     x: Any
     y: Any
+
+
+class ModelOutput(OrderedDict):
+    """As Hugging Face has them: what is set as an item is an attribute too, and `update` is refused."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            self[name] = part
+
+    def __setitem__(self, name, part):
+        super().__setitem__(name, part)
+        super().__setattr__(name, part)
+
+    def update(self, *given, **more):
+        raise Exception("You cannot use ``update`` on a ModelOutput instance.")
+
+    def __reduce__(self):
+        return _model_output, (dict(self),)
+
+
+def _model_output(parts):
+    return ModelOutput(**parts)
 
 
 # Loaders
@@ -68,6 +91,86 @@ def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
     assert [batch[0].tolist() for batch in as_loader((x,), 3, shuffle=True)] == expected
 
 
+class Squares(Dataset):
+    """A map-style data set, whose items never end by themselves."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index)), torch.tensor(float(index**2))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([torch.ones(2), torch.zeros(2)])
+
+
+class Rows:
+    """As a data set of Hugging Face is: not torch's, with rows by index."""
+
+    __module__ = "datasets.arrow_dataset"
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index >= 4:
+            raise IndexError
+        return {"x": torch.tensor(index)}
+
+
+def test_a_data_set_with_a_batch_size_is_a_tuple_of_its_columns():
+    columns = tuple(torch.stack(column) for column in zip(*(Squares()[index] for index in range(10)), strict=True))
+    for shuffle in (True, False):
+        found = []
+        for data in (Squares(), columns):
+            torch.manual_seed(0)
+            found.append([torch.stack(tuple(batch)).tolist() for batch in as_loader(data, 4, shuffle=shuffle)])
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("data", "name"), [(Squares(), "Squares"), (Rows(), "Rows")])
+def test_a_data_set_without_a_batch_size_is_refused(data, name):
+    with pytest.raises(BadLoop) as caught:
+        as_loader(data, shuffle=False)
+    assert str(caught.value) == (
+        f"{name} is a data set of samples, and needs a batch size.\n"
+        "  give      batch_size=32\n"
+        "  write     batch_size=None if its items are batches"
+    )
+
+
+def test_the_items_of_a_data_set_are_batches_where_that_is_said():
+    assert [x.item() for x, _ in as_loader(Squares(), None, shuffle=True)] == list(range(10))
+    assert [row["x"].item() for row in as_loader(Rows(), None, shuffle=True)] == [0, 1, 2, 3]
+    assert [batch["x"].tolist() for batch in as_loader(Rows(), 3, shuffle=False)] == [[0, 1, 2], [3]]
+
+
+def test_a_stream_gives_batches_unless_a_batch_size_says_otherwise():
+    stream = Stream()
+    assert as_loader(stream, shuffle=True) is stream
+    assert as_loader(stream, None, shuffle=True) is stream
+    assert [batch.shape for batch in as_loader(stream, 2, shuffle=True)] == [(2, 2)]
+
+
+def test_a_fit_over_data_sets_is_one_over_tuples(runner):
+    data = TensorDataset(torch.randn(8, 3), torch.randn(8, 2))
+    losses = []
+    for train, val in ((data, data), (data.tensors, data), (data, data.tensors), (data.tensors, DataLoader(data, 4))):
+        losses.append({**runner(seed=3).fit(train, val, epochs=2, batch_size=4).metrics})
+    assert all(one == losses[0] for one in losses)
+    assert runner(seed=3).validate(data, batch_size=4) == runner(seed=3).validate(data.tensors, batch_size=4)
+    assert len(runner().predict(TensorDataset(torch.ones(8, 3)), batch_size=4)) == 2
+
+
+def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
+    with pytest.raises(BadLoop, match=re.escape("fit((X, Y), epochs=..., batch_size=32)")):
+        runner().fit(torch.ones(8, 3), torch.ones(8, 2), epochs=1, batch_size=4)
+    with pytest.raises(BadLoop, match="data is one Tensor"):
+        runner().predict(torch.ones(8, 3))
+
+
 @pytest.mark.parametrize(
     ("data", "batch_size", "message"),
     [
@@ -83,7 +186,11 @@ def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
             1,
             "a tuple of data holds tensors or arrays, not nothing.\n  give      batches as a list, an iterable or a DataLoader",
         ),
-        ([1], 2, "batch_size is for a tuple of tensors or arrays; a loader has its own.\n  drop      batch_size"),
+        (
+            [1],
+            2,
+            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.\n  drop      batch_size",
+        ),
         (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (None, None, "None gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
     ],
@@ -107,8 +214,9 @@ def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
         (defaultdict(list, x=torch.ones(2)), lambda moved: [moved["x"]]),
         (Pair(torch.ones(2), {"z": torch.ones(2)}), lambda moved: [moved.x, moved.y["z"]]),
         (Batch(torch.ones(2), [torch.ones(2)]), lambda moved: [moved.x, moved.y[0]]),
+        (ModelOutput(loss=torch.ones(1), logits=torch.ones(2)), lambda moved: [moved.loss, moved["logits"], moved.logits]),
     ],
-    ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass"],
+    ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass", "model output"],
 )
 def test_every_tensor_moves_and_its_container_stays_what_it_is(batch, tensors):
     moved = move(batch, META)
@@ -149,6 +257,8 @@ def test_a_copy_for_the_host_can_be_waited_for():
         ((torch.ones(2), [torch.ones(2, dtype=torch.bfloat16), "a"]), "(float32[2], (bfloat16[2], str))"),
         ({"x": torch.ones(2), "y": None}, "{x: float32[2], y: NoneType}"),
         (Batch(torch.ones(2)), "{x: float32[2], y: NoneType, both: NoneType}"),
+        (ModelOutput(logits=torch.ones(2)), "{logits: float32[2]}"),
+        ({}, "{}"),
         (object(), "object"),
     ],
 )

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint.storage.checkpoint.layout import SAFE, Place, damaged_name, is_leftover, next_place, next_previous, safe_name
+from hookpoint.storage.checkpoint.layout import (
+    SAFE,
+    Place,
+    best_name,
+    damaged_name,
+    is_leftover,
+    next_place,
+    next_previous,
+    safe_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +112,39 @@ def test_any_other_becomes_a_safe_one(name):
 @given(st.text())
 def test_every_name_becomes_a_safe_one_and_keeps_it(name):
     assert SAFE.fullmatch(safe_name(name))
+
+
+@pytest.mark.parametrize(
+    ("tag", "folder"),
+    [
+        ("best-val_loss", "best-val_loss"),
+        ("best-val/loss", "best-val--loss"),
+        ("best-test/val/loss", "best-test--val--loss"),
+        ("best-val-loss", "best-val-loss"),
+    ],
+)
+def test_the_folder_of_a_best_tag_is_readable(tag, folder):
+    assert best_name(tag) == folder
+
+
+def test_no_two_tags_have_one_folder():
+    tags = [
+        "a/b",
+        "a--b",
+        "a-b",
+        "a/-b",
+        "a-/b",
+        "a---b",
+        "a//b",
+        "a----b",
+        "a/",
+        "a--",
+        "a b",
+        best_name("a--b"),
+        best_name("a b"),
+    ]
+    assert len({best_name(f"best-{tag}") for tag in tags}) == len(tags)
+    assert all(SAFE.fullmatch(best_name(f"best-{tag}")) for tag in tags)
 
 
 def test_no_two_names_become_one():

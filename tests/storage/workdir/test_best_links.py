@@ -186,3 +186,13 @@ def test_something_else_that_is_called_last_is_left_alone(what, opened, write, t
     opened("must")
     assert not last.is_symlink()
     assert last.is_dir() or last.read_text() == "mine"
+
+
+def test_a_folder_with_an_earlier_release_s_name_is_renamed(tmp_path, opened, write):
+    store = opened()
+    write(store, 1, **{"best-val/loss": None})
+    store.close()
+    folders = tmp_path / "run" / "checkpoints"
+    (folders / "best-val--loss").rename(folders / "best-val-loss-7cd2be30730b")
+    opened().close()
+    assert sorted(path.name for path in folders.glob("best-*")) == ["best-val--loss"]

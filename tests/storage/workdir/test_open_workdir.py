@@ -5,10 +5,14 @@ import logging
 import os
 import shutil
 import stat
+from functools import partial
+from pathlib import Path
 
 import pytest
+import torch
 
-from hookpoint.core.errors import CannotResume, CannotSave
+from hookpoint import Loop, Runner
+from hookpoint.core.errors import BadLoop, CannotResume, CannotSave
 from hookpoint.storage.checkpoint_store import CheckpointStore
 
 
@@ -319,3 +323,25 @@ def test_a_workdir_without_permission_is_refused(tmp_path):
     (tmp_path / "run").mkdir(mode=0o500)
     with pytest.raises(CannotSave, match="Permission denied"):
         CheckpointStore(tmp_path / "run").open("auto", {})
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "gs://bucket", "file:///tmp/run", "hdfs+x://host/run"])
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("make", [Loop, partial(Runner, torch.nn.Linear(1, 1))])
+def test_a_url_is_refused_and_nothing_is_made(tmp_path, monkeypatch, url, kind, make):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadLoop) as caught:
+        make(workdir=kind(url))
+    assert str(caught.value) == (
+        f"workdir={str(kind(url))!r} is a URL; a workdir is a folder of this machine.\n"
+        '  give      workdir="runs/mine", and copy it to where it belongs when the run has ended\n'
+        "  mount     the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on"
+    )
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
+    store = CheckpointStore(tmp_path / "12:30" / "run")
+    store.open("auto", {})
+    store.close()
+    assert (tmp_path / "12:30" / "run").is_dir()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from hookpoint.core.parts import parts_of
 
 MOST_IMAGES = 16
 CHANNELS = (1, 3)
@@ -33,9 +34,5 @@ def images_in(batch: Any) -> Any:
 
 
 def _first_array(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, tuple | list):
-        return next((one for one in map(_first_array, batch) if one is not None), None)
-    is_array = hasattr(batch, "detach") or type(batch).__module__ == "numpy"
-    return batch if is_array and hasattr(batch, "ndim") else None
+    is_array = hasattr(batch, "ndim") and (hasattr(batch, "detach") or type(batch).__module__ == "numpy")
+    return batch if is_array else next((one for one in map(_first_array, parts_of(batch)) if one is not None), None)

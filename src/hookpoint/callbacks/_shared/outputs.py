@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, BadValue, MissingOutput, text
+from hookpoint.core.parts import named_parts, target_in
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
 
 # What is measured: the name of an output, or a function of outputs and targets.
 Source = str | Callable[[Any, Any], Any]
-
-TARGET_NAMES = ("target", "targets", "label", "labels", "y")
-
-
-def named(outputs: Any) -> Mapping[str, Any]:
-    """Return the outputs by name; none where they have no names."""
-    if isinstance(outputs, Mapping):
-        return outputs
-    if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
-        by_name: Mapping[str, Any] = outputs._asdict()
-        return by_name
-    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
-        return {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
-    return {}
 
 
 def outputs_of(reader: str, run: Run) -> Any:
@@ -43,10 +29,9 @@ def targets_of(run: Run) -> Any:
     batch, targets = run.batch, run.targets
     if targets is not None:
         return targets
-    if isinstance(batch, Mapping):
-        found = [name for name in TARGET_NAMES if name in batch]
-        return batch[found[0]] if len(found) == 1 else None
-    return batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    if isinstance(batch, tuple | list):
+        return batch[-1] if len(batch) > 1 else None
+    return target_in(named_parts(batch))
 
 
 def read(reader: str, run: Run, source: Source) -> Any:
@@ -54,7 +39,7 @@ def read(reader: str, run: Run, source: Source) -> Any:
     outputs = outputs_of(reader, run)
     if not isinstance(source, str):
         return source(outputs, targets_of(run))
-    found = named(outputs)
+    found = named_parts(outputs)
     if source not in found:
         raise MissingOutput(reader, source, type(outputs).__name__, found)
     return found[source]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.errors import CompileError, text
+from hookpoint.core.errors import BadLoop, CompileError, text
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.schedule.moment import Moment
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.run.run import Run
+
+FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 
 
 class Saver(Callback):
@@ -118,12 +122,20 @@ def is_in_training(run: Run) -> bool:
 def refuse_place(owner: str, argument: str, given: object) -> None:
     """Refuse to be told a folder: all checkpoints of a run are in one place, where a resume finds them."""
     if given is not None:
-        raise ValueError(
+        raise BadLoop(
             text(
                 f"{owner}({argument}={given!r}): checkpoints are in the checkpoints/ folder of the run's workdir.",
-                leave=f"{argument} out, and give the Runner or Loop workdir={str(given)!r}",
+                leave=f"{argument} out, and give the Runner or Loop workdir={_folder(given)!r}",
             )
         )
+
+
+def _folder(given: object) -> str:
+    """Return the folder that was meant: of a file, or of a template for the names of files, the one that it is in."""
+    parts = PurePath(str(given)).parts
+    plain = PurePath(*takewhile(lambda part: "{" not in part, parts))
+    folder = plain.parent if plain.suffix in FILES else plain
+    return "runs/mine" if folder == PurePath() else str(folder)
 
 
 def named(owner: str, argument: str, given: Any) -> str:
@@ -133,10 +145,10 @@ def named(owner: str, argument: str, given: Any) -> str:
     return given
 
 
-def positive(owner: str, argument: str, given: Any, *, kind: type = int) -> Any:
+def positive(owner: str, argument: str, given: Any, *, kind: type = int, **cures: str) -> Any:
     """Return a number above 0, or refuse it."""
     is_number = isinstance(given, int if kind is int else int | float) and not isinstance(given, bool)
     if not is_number or not 0 < given < float("inf"):
-        what = "an integer, 1 or more" if kind is int else "a number above 0"
-        raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=what))
+        what = "an integer ≥ 1" if kind is int else "a number > 0"
+        raise BadLoop(text(f"{owner}: {argument} must be {what}, got {given!r}.", **cures))
     return given

@@ -11,8 +11,9 @@ from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.data.array_batches import check_data
-from hookpoint.core.errors import CompileError, text
+from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data
+from hookpoint.core.errors import BadValue, CompileError, text
+from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
 
@@ -28,11 +29,12 @@ PARTS = ("reset", "update", "results")
 class InferenceRunner(Callback):
     """Run the model over another data set, and log what the inferencers measure there, under their names.
 
-    `data` gives batches, or is a tuple of arrays with `batch_size`. `infs` is an inferencer or several: `ClassificationError`,
-    `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names to functions of outputs
-    and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a batch, in a loop of one's own
-    the model and criterion of the Loop do; instead, `forward` is a function of the batch that returns the outputs, or of the
-    run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may be in a list.
+    `data` gives batches, or is a tuple of arrays or a data set with `batch_size`. `infs` is an inferencer or several:
+    `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names
+    to functions of outputs and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a
+    batch, in a loop of one's own the model and criterion of the Loop do; instead, `forward` is a function of the batch that
+    returns the outputs, or of the run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may
+    be in a list.
 
     Triggered at the end of each complete epoch; `.when(...)` moves it, also to steps. It is a validation pass with its points,
     in eval mode and without gradients; modes and random numbers are put back, and what others log in it stays out of the
@@ -58,7 +60,7 @@ class InferenceRunner(Callback):
         *,
         metrics: Mapping[str, Any] | None = None,
         forward: Callable[[Any], Any] | None = None,
-        batch_size: int | None = None,
+        batch_size: BatchSize = AUTO,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
@@ -73,9 +75,10 @@ class InferenceRunner(Callback):
         for inferencer in several:
             _check(inferencer)
         self.data, self.batch_size = data, batch_size
-        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in (metrics or {}).items())]
+        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        self.writes_anything = not all(is_ours(type(one)) for one in self.infs)  # results may have more than its names
+        # Results may have more than its names.
+        self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
         twice = [name for name in self.writes if self.writes.count(name) > 1]
         if twice:
             raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))
@@ -132,10 +135,20 @@ def _takes_run(forward: Callable[[Any], Any]) -> bool:
 
 def _check(inferencer: Any) -> None:
     missing = [part for part in PARTS if not callable(getattr(inferencer, part, None))]
-    missing += [] if isinstance(getattr(inferencer, "names", None), tuple | list) else ["names"]
+    names = getattr(inferencer, "names", None)
+    are_names = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     if isinstance(inferencer, type):
         raise TypeError(text(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()"))
     if "results" in missing and callable(getattr(inferencer, "compute", None)):
         raise TypeError(text(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}"))
     if missing:
+        missing += [] if are_names else ["names"]
         raise TypeError(text(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer"))
+    if not are_names:
+        owner = type(inferencer).__name__
+        raise BadValue(
+            text(
+                f"{owner}.names must be a tuple with the names of its results, got {names!r}.",
+                write=f'names = ("val_{owner.lower()}",) in class {owner}',
+            )
+        )

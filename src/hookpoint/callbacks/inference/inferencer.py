@@ -30,9 +30,11 @@ class Inferencer(Protocol):
     ...         return {"largest": self.value}
     """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of what `results` returns."""
+    if TYPE_CHECKING:  # there is none at run time: a subclass may set its own in __init__
+
+        @property
+        def names(self) -> tuple[str, ...]:
+            """The names of what `results` returns."""
 
     def reset(self) -> None:
         """Begin anew: a pass over the data set begins."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.callbacks._shared.numerics import largest
+from hookpoint.core.parts import parts_of
 
 STATS = ("mean", "std", "zeros", "max")
 
@@ -71,12 +71,11 @@ class TensorStats:
 
 
 def first_tensor(output: Any) -> Any:
-    """Return the first tensor in what a module returned: itself, or in a tuple, list or mapping; None where there is none.
+    """Return the first tensor in what a module returned: itself, or at any depth in its parts; None where there is none.
 
     >>> first_tensor(3) is None
     True
     """
     if hasattr(output, "detach"):
         return output
-    several = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    return next((found for one in several if (found := first_tensor(one)) is not None), None)
+    return next((found for one in parts_of(output) if (found := first_tensor(one)) is not None), None)

@@ -16,6 +16,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import text
 from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.run.verdicts import Reached
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -139,7 +140,7 @@ class Notify(Callback):
 
     def on_run_end(self, run: Run) -> None:
         if not self._has_failed:
-            if run.stop_reason is not None:
+            if run.stop_reason is not None and not isinstance(run.stop_reason, Reached):
                 lines = [tidy(run.stop_reason), *self._best_line(), *self._again()]
                 self._tell("stop", news(run, "stopped", *lines, tone="warning", names=self.names), instead="end")
             else:

@@ -11,7 +11,7 @@ from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
@@ -162,7 +162,7 @@ class ModelCheckpoint(Saver):
 
 def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
     if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
-        raise ValueError(
+        raise BadLoop(
             text(
                 f"ModelCheckpoint(prefix={prefix!r}) is no plain word; it is a tag, and no path or template.",
                 write='prefix="resnet", and give the Runner or Loop workdir="runs/resnet"',

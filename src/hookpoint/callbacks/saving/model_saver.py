@@ -59,6 +59,7 @@ def _keep(number: int | None, hours: float | None) -> Keep | None:
     if number is not None:
         rules.append(KeepNewest(positive("ModelSaver", "max_to_keep", number)))
     if hours is not None:
-        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float)
+        write = "keep_checkpoint_every_n_hours=None to keep none for good"
+        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float, write=write)
         rules.append(KeepEvery(minutes, waits=True))
     return None if number is None else KeepAny(*rules)

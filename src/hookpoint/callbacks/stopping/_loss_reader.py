@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.async_scalars import LateFloats
-from hookpoint.core.errors import MissingMetric
+from hookpoint.core.errors import BadValue, MissingMetric, text
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -89,6 +89,10 @@ def _parts(loss: Any) -> Iterator[Any]:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, str | bytes) or not (hasattr(value, "__float__") or hasattr(value, "shape")):
+        raise BadValue(
+            text(f"run.loss holds {value!r}, which is no number.", set="run.loss to a number, a tensor, or several of them")
+        )
     value = value.detach() if hasattr(value, "detach") else value
     if math.prod(getattr(value, "shape", ())) == 1 or not hasattr(value, "mean"):
         return value

@@ -11,6 +11,7 @@ from hookpoint.callbacks._shared.numerics import bad_ones, largest
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadLoop, NotFinite, text
+from hookpoint.core.parts import parts_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -127,10 +128,9 @@ def _gradients(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def _several(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for one in value:
-            yield from _several(one)
-    elif value is not None:
+    """Yield the arrays and numbers in a value, at any depth; outputs may hold other things too, such as a cache."""
+    if hasattr(value, "shape") or isinstance(value, int | float):
         yield value
+    else:
+        for one in parts_of(value):
+            yield from _several(one)

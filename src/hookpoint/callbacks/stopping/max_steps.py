@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.run.verdicts import Reached
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -18,7 +19,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class MaxSteps(Callback):
-    """Stop the run when `n` optimizer steps are done, counted across resumes.
+    """End the run when `n` optimizer steps are done, counted across resumes: it is finished then, and not stopped early.
 
     Where the last of them is the last batch of an epoch, the epoch is finished, with its validation; where it is in the middle
     of one, a run with a saver goes on from there when `n` is higher. A run that has had its steps stops at once.
@@ -53,7 +54,7 @@ class MaxSteps(Callback):
 
     def _stop_if_over(self, run: Run) -> None:
         if run.step >= self.n:
-            run.stop(f"{self.name or 'MaxSteps'}: {run.step} steps are done", same_on_all_ranks=True)
+            run.stop(Reached(f"{self.name or 'MaxSteps'}: {run.step} steps are done"), same_on_all_ranks=True)
 
 
 def _is_last_batch(run: Run) -> bool:

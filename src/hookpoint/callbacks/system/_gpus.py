@@ -30,20 +30,22 @@ class Gpus:
 
 
 def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
-    """Return these GPUs, or all that this process may use; where there is none, say so once and return None."""
+    """Return these GPUs, or all that this process may use; None where there is none, said once if some were asked for."""
     nvml = optional(owner, "pynvml", extra="system", name="nvidia-ml-py")
     if nvml is None:
         return None
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:  # no driver is how a machine without a GPU looks
-        say_once(f"{owner} finds no GPU ({error}), and does nothing")
+        if devices is not None:
+            say_once(f"{owner} finds no GPU ({error}), and does nothing")
         return None
     try:
         known = _addresses(nvml)
         wanted = range(len(known)) if devices is None else devices
         if not known:
-            say_once(f"{owner} finds no GPU that this process may use, and does nothing")
+            if devices is not None:
+                say_once(f"{owner} finds no GPU that this process may use, and does nothing")
         elif max(wanted) >= len(known):
             number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
             raise BadLoop(

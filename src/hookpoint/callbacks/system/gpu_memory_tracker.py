@@ -23,9 +23,10 @@ class GPUMemoryTracker(Callback):
     """Log the most memory that tensors took at once on each of these GPUs, in each epoch.
 
     The values are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names; a MB is a million bytes. `devices` are numbered as
-    PyTorch numbers them. It is the peak of PyTorch's allocator from the begin of the epoch to its end, validation included,
-    for this process alone. The allocator's own counter, `torch.cuda.max_memory_allocated`, is set back at the begin of each
-    epoch. Without torch or without a GPU it says so once and does nothing.
+    PyTorch numbers them; None is the first one. It is the peak of PyTorch's allocator from the begin of the epoch to its end,
+    validation included, for this process alone. The allocator's own counter, `torch.cuda.max_memory_allocated`, is set back
+    at the begin of each epoch. Without torch or without a GPU it does nothing, and says so once if torch or GPUs that
+    `devices` names are missing.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end. Keeps the peaks of the running epoch in the checkpoint: one that is
     resumed in its middle has the higher one of its parts. Runs on the chief. A step pays nothing, and nothing waits for a GPU.
@@ -36,16 +37,17 @@ class GPUMemoryTracker(Callback):
 
     ranks = "chief"
 
-    def __init__(self, devices: Iterable[int] = (0,), **options: Unpack[Options]) -> None:
+    def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.devices = devices_given("GPUMemoryTracker", devices)
+        self.devices = devices_given("GPUMemoryTracker", (0,) if devices is None else devices)
+        self._are_asked_for = devices is not None
         self.may_write = tuple(f"PeakMemory(MB)/gpu:{device}" for device in self.devices)
         self._cuda: Any = None
         self._peaks = Peaks()
         self._in_epoch = False
 
     def on_setup(self) -> None:
-        self._cuda = _cuda(self.name or "GPUMemoryTracker", self.devices)
+        self._cuda = _cuda(self.name or "GPUMemoryTracker", self.devices, are_asked_for=self._are_asked_for)
 
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:
@@ -90,12 +92,13 @@ class Peaks:
         self.of[device] = max(in_use_bytes, self.of.get(device, 0))
 
 
-def _cuda(owner: str, devices: tuple[int, ...]) -> Any:
+def _cuda(owner: str, devices: tuple[int, ...], *, are_asked_for: bool) -> Any:
     torch = optional(owner, "torch", extra="torch")
     if torch is None:
         return None
     if not torch.cuda.is_available():
-        say_once(f"{owner} finds no GPU, and does nothing")
+        if are_asked_for:
+            say_once(f"{owner} finds no GPU, and does nothing")
         return None
     count = torch.cuda.device_count()
     if max(devices) >= count:

@@ -24,7 +24,8 @@ class GPUUtilizationTracker(Callback):
     CUDA_VISIBLE_DEVICES, and not as on the machine; None means all of them. It is NVIDIA's figure for the whole device,
     whoever uses it: the share of time in which anything ran, however little. Sampled every second of the training passes, not
     in validation; a pass of less than a second has no sample, and an epoch of such passes no value. Without nvidia-ml-py, of
-    the extra `system`, or without a GPU it says so once and does nothing; when the driver fails, the run goes on without it.
+    the extra `system`, or without a GPU it does nothing, and says so once if the package or GPUs that `devices` names are
+    missing; when the driver fails, the run continues without it.
 
     Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end. Keeps the samples' sums of the running
     epoch in the checkpoint, so that one that is resumed in its middle has the average of the whole. Runs on the chief. A step

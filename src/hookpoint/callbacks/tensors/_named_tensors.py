@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks._shared.outputs import named
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.parts import named_parts
 from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
@@ -240,8 +240,8 @@ def _keys(value: Any) -> dict[str, Any]:
     """Return what is inside of a value, by key, name of field, or number."""
     if isinstance(value, tuple | list):
         by_number: dict[str, Any] = {str(number): one for number, one in enumerate(value)}
-        return {**by_number, **named(value)}
-    return {str(key): one for key, one in named(value).items()}
+        return {**by_number, **named_parts(value)}
+    return {str(key): one for key, one in named_parts(value).items()}
 
 
 def _copy(value: Any) -> Any:

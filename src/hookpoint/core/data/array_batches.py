@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from hookpoint.core.errors import BadLoop, text
 
+# "auto" is what the data says: a loader has its own, and a tuple of arrays or a data set of samples has to be told.
+# None says that the items of a data set are batches.
+BatchSize = int | Literal["auto"] | None
+AUTO: Literal["auto"] = "auto"
 
-def check_data(data: Any, batch_size: int | None) -> None:
-    """Refuse what gives no batches: anything but an iterable of them, or a tuple of equally long arrays with a batch size."""
+
+def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
+    """Refuse what gives no batches: anything but an iterable of them, or arrays or a data set of samples with a batch size."""
+    if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise BadLoop(text(f"batch_size={batch_size!r}.", give="an integer, 1 or more"))
     if not isinstance(data, tuple):
-        if batch_size is not None:
-            raise BadLoop(text("batch_size is for a tuple of tensors or arrays; a loader has its own.", drop="batch_size"))
+        if batch_size is None:
+            pass
+        elif _is_array(data):
+            raise BadLoop(
+                text(
+                    f"data is one {type(data).__name__}, whose rows would be taken as batches.",
+                    give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
+                    write="batch_size=None if its rows are batches",
+                )
+            )
+        elif batch_size != AUTO and not takes_batch_size(data):
+            raise BadLoop(
+                text("batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.", drop="batch_size")
+            )
+        elif batch_size == AUTO and _gives_samples(data):
+            raise BadLoop(
+                text(
+                    f"{type(data).__name__} is a data set of samples, and needs a batch size.",
+                    give="batch_size=32",
+                    write="batch_size=None if its items are batches",
+                )
+            )
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
             raise BadLoop(
                 text(f"{data!r} gives no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors")
@@ -26,23 +54,53 @@ def check_data(data: Any, batch_size: int | None) -> None:
                 give="batches as a list, an iterable or a DataLoader",
             )
         )
-    if batch_size is None:
+    if batch_size in (None, AUTO):
         raise BadLoop(text("a tuple of tensors or arrays needs a batch size.", give="batch_size=32"))
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise BadLoop(text(f"batch_size={batch_size!r}.", give="an integer, 1 or more"))
     lengths = {len(part) for part in data}
     if len(lengths) != 1:
         raise BadLoop(text("the tensors of a data set must be equally long.", got=", ".join(map(str, sorted(lengths)))))
 
 
-def as_batches(data: Any, batch_size: int | None) -> Iterable[Any]:
+def takes_batch_size(data: Any) -> bool:
+    """Say whether batches are made of the data: of a tuple of arrays, or of samples by index."""
+    if isinstance(data, tuple):
+        return True
+    is_iterable_dataset = _is_torchs("IterableDataset", data)
+    is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return is_iterable_dataset or (is_indexed and not isinstance(data, list | Mapping | str | bytes) and not _is_array(data))
+
+
+def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
     """Return something to iterate over: the data itself if it gives batches, slices of it if it is a tuple of arrays."""
     check_data(data, batch_size)
     if isinstance(data, tuple):
-        assert batch_size is not None
+        assert isinstance(batch_size, int)
         return Slices(data, batch_size)
+    if isinstance(batch_size, int):
+        raise BadLoop(
+            text(
+                f"batches of a {type(data).__name__} are made with PyTorch, which this loop has no model of.",
+                give="a DataLoader, or an iterable of batches",
+            )
+        )
     batches: Iterable[Any] = data
     return batches
+
+
+def _gives_samples(data: Any) -> bool:
+    """Say whether the items of the data are samples: it is a map-style data set of torch or of Hugging Face."""
+    is_hugging_face = any(base.__module__.partition(".")[0] == "datasets" for base in type(data).__mro__)
+    is_map_style = _is_torchs("Dataset", data) and not _is_torchs("IterableDataset", data)
+    return is_map_style or (is_hugging_face and hasattr(data, "__getitem__"))
+
+
+def _is_torchs(name: str, data: Any) -> bool:
+    module = sys.modules.get("torch.utils.data")
+    return module is not None and isinstance(data, getattr(module, name))
+
+
+def _is_array(data: Any) -> bool:
+    return hasattr(data, "shape") and hasattr(data, "__array__")
 
 
 class Slices:

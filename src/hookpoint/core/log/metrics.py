@@ -50,7 +50,12 @@ def held(name: str, value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.item() if getattr(value, "is_cpu", False) else value.detach()
     if hasattr(value, "__float__"):
-        return float(value) if type(value).__module__.split(".")[0] in ON_HOST else value
+        if type(value).__module__.split(".")[0] not in ON_HOST:
+            return value
+        try:
+            return float(value.item() if hasattr(value, "item") else value)  # NumPy makes no float of an array with dimensions
+        except (TypeError, ValueError):
+            pass  # an array of something else
     raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element"))
 
 

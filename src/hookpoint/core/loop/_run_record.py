@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 
@@ -71,7 +72,7 @@ class RunRecord:
         if isinstance(failure, Exception):
             return "failed", f"{type(failure).__name__}: {failure}"
         if run.stop_reason is not None:
-            return "stopped", run.stop_reason
+            return "finished" if isinstance(run.stop_reason, Reached) else "stopped", run.stop_reason
         if failure is not None:
             return "stopped", type(failure).__name__
         if run.max_epochs is not None and done < run.max_epochs:

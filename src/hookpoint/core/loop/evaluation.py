@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.data.array_batches import AUTO
 from hookpoint.core.errors import BadLoop, StopRun, text
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.run.run import now_of, stepper_of
@@ -29,7 +30,7 @@ def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: 
     """
     run, update = machine.running(), options.get("update")
     stepper = stepper_of(run)
-    loader = stepper.batches(data, options.get("batch_size"))
+    loader = stepper.batches(data, options.get("batch_size", AUTO))
     batches = batches_over(machine, loader, "val", is_aside=is_aside)
     apart = randomness_kept(machine.parts.randomness, loader) if is_aside else nullcontext()
     counted = 0

@@ -122,7 +122,7 @@ class Pass:
                 raise TooManyRetries(
                     text(
                         f"batch {now.batch_idx} was to be retried {self.retries} times; {max_retries} are allowed.",
-                        allow=f"Loop(..., max_retries={self.retries})",
+                        allow=f"max_retries={self.retries} in the Runner or Loop",
                     )
                 )
             self.again = now.batch

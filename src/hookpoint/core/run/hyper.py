@@ -189,7 +189,8 @@ class Hyper(MutableMapping[str, Any]):
         """Return the settings there are; where a part of one was asked for, its parts."""
         key, of = parted(name)
         if not of or not self.addresses(key):
-            return list(self)
+            names = list(self)
+            return [*names, *(alias for alias, known in ALIASES.items() if known in names and alias not in names)]
         named = self._optimizer if isinstance(self._optimizer, Mapping) else ()
         return [key, *self.parts(key), *(f"{key}@{one}" for one in named if self.addresses(f"{key}@{one}"))]
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.checkpoint.store import Keep
+    from hookpoint.core.data.array_batches import BatchSize
     from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run_view import Dispatch
 
@@ -45,12 +46,12 @@ class Batches(Protocol):
 class EvaluateOptions(TypedDict, total=False):
     """What an evaluation may be told.
 
-    `batch_size` is for a tuple of arrays. `forward` takes the run and sets its outputs, instead of the forward of the run.
+    `batch_size` is for a tuple of arrays or a data set. `forward` takes the run and sets its outputs, in place of its own.
     `update` gets the run for each batch that counts. `results` gets the means of what was logged, by name; what it returns is
     logged as final values, under just these names.
     """
 
-    batch_size: int | None
+    batch_size: BatchSize
     forward: Dispatch | None
     update: Callable[[Any], object]
     results: Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookpoint.core.data.array_batches import as_batches
+from hookpoint.core.data.array_batches import BatchSize, as_batches
 from hookpoint.core.errors import BadLoop, text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Stepper(Protocol):
     def finish(self, run: Any) -> None:
         """Do what is left when the training data of an epoch has ended."""
 
-    def batches(self, data: Any, batch_size: int | None) -> Iterable[Any]:
+    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         """Return something to iterate over, whatever the data is."""
 
     def evaluating(self, run: Any) -> AbstractContextManager[None]:
@@ -52,7 +52,7 @@ class PlainStepper:
         self,
         *,
         evaluating: Callable[[Any], AbstractContextManager[None]] = nullcontext,
-        batches: Callable[[Any, int | None], Iterable[Any]] = as_batches,
+        batches: Callable[[Any, BatchSize], Iterable[Any]] = as_batches,
     ) -> None:
         self._evaluating = evaluating
         self.batches = batches

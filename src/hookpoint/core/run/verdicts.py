@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+class Reached(str):
+    """Why a run stops that has come to the end it was given, such as `max_steps`: it is finished, not stopped."""
+
+    __slots__ = ()
+
+
 class Verdicts:
     """What is asked of the run and of the epoch; what is asked of an iteration is kept with the iteration.
 

@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hookpoint.core.data.array_batches import check_data
+from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data, takes_batch_size
+from hookpoint.core.parts import is_dataclass, named_parts
 
 
-def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> Iterable[Any]:
-    """Return a loader for the data: itself if it gives batches, one over tensors or arrays if it is a tuple of those."""
+def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iterable[Any]:
+    """Return a loader for the data: itself if it gives batches, one over a tuple of tensors or arrays, or over a data set.
+
+    With `batch_size=None` the items of a data set are batches, which come in their order and as they are.
+    """
     check_data(data, batch_size)
     if isinstance(data, tuple):
+        assert isinstance(batch_size, int)
         return DataLoader(TensorDataset(*map(torch.as_tensor, data)), batch_size=batch_size, shuffle=shuffle)
+    is_iterable = isinstance(data, IterableDataset)
+    if isinstance(batch_size, int):
+        return DataLoader(data, batch_size=batch_size, shuffle=shuffle and not is_iterable)
+    if batch_size is None and isinstance(data, Dataset) and not is_iterable and hasattr(data, "__len__"):
+        return DataLoader(data, batch_size=None, collate_fn=_as_it_is)
     loader: Iterable[Any] = data
     return loader
+
+
+def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    """Return the loaders of a fit; each of the two gets the batch size that takes one."""
+    own = batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO
+    train = as_loader(train, own, shuffle=True)
+    if val is None:
+        return train, None
+    return train, as_loader(val, batch_size if takes_batch_size(val) or batch_size is None else AUTO, shuffle=False)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
 
 
 def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
@@ -38,13 +61,14 @@ def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
         return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
-        moved.update({key: again(value) for key, value in batch.items()})
+        for key, value in batch.items():  # not `update`: a ModelOutput of Hugging Face refuses it
+            moved[key] = again(value)
         return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(again, batch))
     if isinstance(batch, tuple | list):
         return type(batch)(map(again, batch))
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    if is_dataclass(batch):
         fields = {field.name: again(getattr(batch, field.name)) for field in dataclasses.fields(batch) if field.init}
         return dataclasses.replace(batch, **fields)
     return batch
@@ -54,10 +78,9 @@ def described(batch: Any) -> str:
     """Say what a batch is made of: the shapes of its tensors."""
     if isinstance(batch, torch.Tensor):
         return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        batch = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in batch.items()) + "}"
     if isinstance(batch, tuple | list):
         return "(" + ", ".join(map(described, batch)) + ")"
+    parts = named_parts(batch)
+    if parts or type(batch) is dict:
+        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in parts.items()) + "}"
     return type(batch).__name__

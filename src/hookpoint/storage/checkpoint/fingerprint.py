@@ -10,11 +10,34 @@ from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
 from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
 from hookpoint.storage.checkpoint.tree import is_tensor
 
+MOST_LISTED = 8
 
-def fingerprint(state: Any) -> str:
+
+class Fingerprint(str):
+    """A digest that knows what it is of: `tensors` has shape and type of each tensor by name. A file keeps the digest only."""
+
+    tensors: Mapping[str, str]
+
+
+def fingerprint(state: Any) -> Fingerprint:
     """Return the digest of a model's state dict, or of those of several models."""
-    lines = sorted(_tensors("", state))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    tensors = _tensors("", state)
+    lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
+    found = Fingerprint(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
+    found.tensors = tensors
+    return found
+
+
+def differences(state: Any, now: Mapping[str, str]) -> list[str]:
+    """Return what differs between the tensors of a saved state and those of now, a line for each of the first ones."""
+    saved = _tensors("", plain_state(state) if isinstance(state, Mapping) else state)
+    lines = [
+        f"{name.removeprefix('/')}: {saved.get(name, 'not there')} when it was saved, {now.get(name, 'not there')} now"
+        for name in {**saved, **now}
+        if saved.get(name) != now.get(name)
+    ]
+    more = len(lines) - MOST_LISTED
+    return [*lines[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])]
 
 
 def fits(state: Any, wanted: Any) -> bool:
@@ -35,7 +58,8 @@ def _names(state: Any) -> list[str]:
     return [str(name) for name in state] + [name for one in state.values() for name in _names(one)]
 
 
-def _tensors(prefix: str, state: Any) -> list[str]:
+def _tensors(prefix: str, state: Any) -> dict[str, str]:
+    """Return shape and type of each tensor in a state by name."""
     if isinstance(state, Mapping):
-        return [line for key, value in state.items() for line in _tensors(f"{prefix}/{key}", value)]
-    return [f"{prefix} {tuple(state.shape)} {state.dtype}"] if is_tensor(state) else []
+        return {name: kind for key, value in state.items() for name, kind in _tensors(f"{prefix}/{key}", value).items()}
+    return {prefix: f"{tuple(state.shape)} {state.dtype}"} if is_tensor(state) else {}

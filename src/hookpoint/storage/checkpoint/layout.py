@@ -37,6 +37,7 @@ OF_A_RUN = (
 )  # as they are moved aside
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+SLASH = "--"
 HASH_LETTERS = 12
 LIKE_OURS = re.compile(rf"-[0-9a-f]{{{HASH_LETTERS}}}\Z")
 _STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
@@ -96,6 +97,17 @@ def next_previous(names: list[str]) -> str:
     return f"{max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1:03d}"
 
 
+def best_name(tag: str) -> str:
+    """Return the folder of a best-… tag: the tag, a slash in it as `--`; a tag that has `--` itself is told by a hash.
+
+    >>> best_name("best-val_loss"), best_name("best-val/loss")
+    ('best-val_loss', 'best-val--loss')
+    """
+    readable = tag.replace("/", SLASH)
+    is_plain = SLASH not in tag and "/-" not in tag and "-/" not in tag
+    return safe_name(readable) if is_plain and SAFE.fullmatch(readable) else hashed_name(tag)
+
+
 def safe_name(name: str) -> str:
     """Return a name for a file or folder: the same one where it can be, else one that no other name becomes.
 
@@ -106,8 +118,11 @@ def safe_name(name: str) -> str:
     >>> safe_name("best-val/loss")
     'best-val-loss-7cd2be30730b'
     """
-    if SAFE.fullmatch(name) and not LIKE_OURS.search(name):
-        return name
+    return name if SAFE.fullmatch(name) and not LIKE_OURS.search(name) else hashed_name(name)
+
+
+def hashed_name(name: str) -> str:
+    """Return a name with a hash, which no other name becomes."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LETTERS]
     cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_LETTERS]
     return f"{cleaned if SAFE.match(cleaned) else f'x{cleaned[1:]}'}-{digest}"

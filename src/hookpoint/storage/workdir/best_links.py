@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import discard, read_manifest, verified
-from hookpoint.storage.checkpoint.layout import BEST, LAST, MANIFEST, checkpoints, safe_name
+from hookpoint.storage.checkpoint.layout import BEST, LAST, MANIFEST, best_name, checkpoints, safe_name
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import Entry, best_folders
 from hookpoint.storage.workdir.quarantine import move_damaged
@@ -26,7 +26,7 @@ def put(checkpoint: Path, tag: str) -> None:
 
     A kill between the two renames leaves no such folder; `heal` makes it at the next start.
     """
-    target = checkpoint.with_name(safe_name(tag))
+    target = checkpoint.with_name(best_name(tag))
     staging = target.with_name(disk.hidden("staging", target.name))
     old = target.with_name(disk.hidden("deleting", target.name))
     try:
@@ -61,7 +61,9 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
 
     One whose tag no checkpoint has any more stays if it is whole, and is moved aside if it is not.
     """
-    newest = {safe_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
+    newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
+    for name, tag in newest.items():
+        _rename_earlier(checkpoints(workdir) / safe_name(tag), checkpoints(workdir) / name)
     for folder in best_folders(workdir):
         if folder.name not in newest:
             _keep_if_whole(folder)
@@ -74,6 +76,15 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
     good = [entry.path for entry in found if entry.manifest and not entry.manifest.is_of_exception]
     if good:
         point_last(good[-1])
+
+
+def _rename_earlier(earlier: Path, folder: Path) -> None:
+    """Give the folder that an earlier release has made for a tag the name that it has now."""
+    if earlier != folder and disk.is_folder(earlier) and not disk.exists(folder):
+        try:
+            disk.rename(earlier, folder)
+        except OSError as error:
+            logger.warning("%s could not be renamed: %s", earlier, error)
 
 
 def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.storage.checkpoint.checkpoint_folder import discard
-from hookpoint.storage.checkpoint.fingerprint import fits
+from hookpoint.storage.checkpoint.fingerprint import differences, fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir import best_links, quarantine
@@ -23,9 +25,29 @@ from hookpoint.storage.workdir.identity import compare, table
 logger = logging.getLogger("hookpoint")
 
 WORLD_SIZE = "world_size"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has one slash where a URL has two
 
 
-def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any], allow_world_change: bool = False) -> Checkpoint | None:
+def local_folder(workdir: str | os.PathLike[str]) -> Path:
+    """Return the folder that a workdir names; refuse a URL, of which a folder would be made here."""
+    if URL.match(os.fspath(workdir)):
+        raise BadLoop(
+            text(
+                f"workdir={str(workdir)!r} is a URL; a workdir is a folder of this machine.",
+                give='workdir="runs/mine", and copy it to where it belongs when the run has ended',
+                mount="the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on",
+            )
+        )
+    return Path(workdir)
+
+
+def prepare(
+    workdir: Path,
+    resume: Resume,
+    identity: Mapping[str, Any],
+    allow_world_change: bool = False,
+    tensors: Mapping[str, str] | None = None,
+) -> Checkpoint | None:
     """Make the workdir ready to be written to, and return what to go on from.
 
     Nothing of an earlier run is moved aside before it is certain that this run can start.
@@ -36,7 +58,7 @@ def prepare(workdir: Path, resume: Resume, identity: Mapping[str, Any], allow_wo
     _remove_leftovers(workdir)
     found = None if resume == "never" else find(workdir, resume)
     if found is not None:
-        _refuse_other_run(found, identity, allow_world_change)
+        _refuse_other_run(found, identity, allow_world_change, tensors)
     if found is None:
         quarantine.move_run(workdir)
     elif resume not in ("auto", "must"):
@@ -60,10 +82,15 @@ def _remove_leftovers(workdir: Path) -> None:
             discard(folder / name)
 
 
-def _refuse_other_run(found: Found, identity: Mapping[str, Any], allow_world_change: bool) -> None:
-    """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same."""
-    saved = found.manifest.identity
-    if fits(found.state.get("parts", {}).get("model"), identity.get("model")):
+def _refuse_other_run(
+    found: Found, identity: Mapping[str, Any], allow_world_change: bool, tensors: Mapping[str, str] | None
+) -> None:
+    """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same.
+
+    With the `tensors` of the model, by name, the error says which of them are others.
+    """
+    saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
+    if fits(model, identity.get("model")):
         saved = {**saved, "model": identity.get("model")}
     rows = compare(saved, identity)
     if allow_world_change:
@@ -73,7 +100,12 @@ def _refuse_other_run(found: Found, identity: Mapping[str, Any], allow_world_cha
         cures = {"run": "the script as it was when that was saved", "start": 'anew with resume="never"'}
         if refused == [WORLD_SIZE]:
             cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but random numbers begin afresh"
-        raise CannotResume(text(f"{found.path} does not fit this run.\n{table(rows)}", **cures))
+        others = differences(model, tensors) if "model" in refused and tensors and not has_elsewhere(model) else []
+        if others:
+            rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
+            rows = [row for row in rows if row.name != "optimizer_parameters"]  # which follow from it
+        listed = "".join(f"\n  {line}" for line in others)
+        raise CannotResume(text(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures))
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
         logger.warning("%s was made by a run that is not quite this one:\n%s", found.path, table(warned))

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+from hookpoint.core.parts import named_parts, parts_of, target_in
+
+
+@dataclass
+class Fields:
+    x: Any
+    y: Any
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Graphs:
+    def to(self, device): ...
+
+    def keys(self):
+        return ["x", "y"]
+
+    def to_dict(self):
+        return {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize(
+    "value", [Fields(1, 2), Pair(1, 2), Graphs(), {"x": 1, "y": 2}, OrderedDict(x=1, y=2), UserDict(x=1, y=2)]
+)
+def test_parts_have_names(value):
+    assert dict(named_parts(value)) == {"x": 1, "y": 2}
+    assert list(parts_of(value)) == [1, 2]
+    assert target_in(named_parts(value)) == 2
+
+
+@pytest.mark.parametrize(("value", "parts"), [([1, 2], [1, 2]), ((1,), [1]), (3, []), (None, []), (Graphs, []), (Fields, [])])
+def test_others_have_none(value, parts):
+    assert not named_parts(value)
+    assert list(parts_of(value)) == parts
+
+
+def test_of_two_targets_none_is_the_target():
+    assert target_in({"labels": 1, "target": 2}) is None
+    assert target_in({"x": 1}) is None
