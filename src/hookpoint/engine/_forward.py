@@ -29,6 +29,7 @@ class Forward:
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
         self._criterion = criterion
+        self.may_return_loss = criterion is None
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
         parameters = _parameters(function)
@@ -68,7 +69,7 @@ class Forward:
                 raise BadLoop(
                     text("the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion")
                 )
-            if self._takes_tensors and not isinstance(outputs, torch.Tensor):
+            if type(outputs) is not torch.Tensor and self._takes_tensors and not isinstance(outputs, torch.Tensor):
                 outputs = scores_in(outputs, self._criterion)
             return self._criterion(outputs, targets)
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
@@ -99,7 +100,7 @@ class Forward:
 
     def split(self, outputs: Any) -> tuple[Any, Any]:
         """Return outputs and loss of a model that returns them as a pair, as nanoGPT does; no loss for anything else."""
-        if self._criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
+        if self.may_return_loss and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
             scores, loss = outputs
             if loss is None or (_is_loss(loss) and not _is_loss(scores)):
                 return scores, loss

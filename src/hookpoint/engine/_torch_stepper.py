@@ -206,11 +206,9 @@ class TorchStepper:
         """Compute outputs and loss in the precision that is set."""
         now, mode = now_of(run), run.mode
         outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
-        now.outputs, loss = (outputs, None) if isinstance(outputs, torch.Tensor) else self._forward.split(outputs)
+        now.outputs, loss = self._forward.split(outputs) if self._forward.may_return_loss else (outputs, None)
         if mode != "pred":
-            if loss is None:
-                loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train")
-            now.loss = loss
+            now.loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train") if loss is None else loss
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
         """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""
