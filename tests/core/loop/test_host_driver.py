@@ -216,16 +216,76 @@ def test_a_callback_that_raises():
     assert [one[0] for one in seen[-2:]] == ["on_exception", "on_run_end"]
 
 
-def test_stop_run_is_raised():
+def test_stop_run_is_a_request_that_the_host_never_sees_raised():
     def stop(run):
         if run.iteration == 7:
             raise StopRun("enough")
 
     record = Record()
-    trainer = Trainer([record, on("on_train_iter_end")(stop)])
-    with pytest.raises(StopRun):
-        trainer.fit(3)
+    Trainer([record, on("on_train_iter_end")(stop)]).fit(3)
     assert record.seen[-1][:4] == ("on_run_end", 2, 7, 7)
+
+
+class Skipping(Callback):
+    def on_iter_begin(self, run):
+        if run.mode == "train" and run.batch_idx == 1:
+            run.skip_batch()
+
+
+def test_a_host_that_can_skip_is_told_what_to_compute():
+    driver, skipped = HostDriver([Skipping()], Host("Trainer", can=frozenset(["skip_batch"]))), []
+    driver.start_run()
+    driver.start_epoch()
+    driver.start_pass("train")
+    for number in range(3):
+        if driver.start_iteration([number]):
+            driver.finish_step()
+            driver.finish_iteration(loss=1.0)
+        else:
+            skipped.append(number)
+            with pytest.raises(BadLoop, match="and none is open"):
+                driver.finish_iteration(loss=1.0)
+    assert (skipped, driver.run.iteration, driver.run.step) == ([1], 2, 2)
+    driver.finish_run()
+
+
+def test_a_host_that_does_not_say_that_it_can_skip_cannot():
+    driver = HostDriver([Skipping()], Host("Trainer"))
+    driver.start_run()
+    driver.start_epoch()
+    driver.start_pass("train")
+    driver.start_iteration([0])
+    driver.finish_iteration()
+    with pytest.raises(NotUnderHost, match=r"run\.skip_batch\(\) does not work under Trainer: it computes every batch"):
+        driver.start_iteration([1])
+    driver.finish_run()
+
+
+def test_a_resume_before_the_validation_of_an_epoch():
+    """The training of the epoch was over: the host validates, and what is logged counts."""
+    losses = []
+    first = HostDriver([], Host("mine"))
+    first.start_run(epochs=1)
+    first.start_epoch()
+    first.start_pass("train", total=1)
+    first.start_iteration([1])
+    first.finish_step()
+    first.finish_iteration(loss=2.0)
+    first.finish_pass()
+    state = first.state()
+    first.finish_run()
+
+    again = HostDriver([LambdaCallback(on_epoch_end=lambda run: losses.append(dict(run.metrics)))], Host("mine"))
+    again.start_run(epochs=1, state=state)
+    again.start_epoch()
+    again.start_pass("val")
+    again.start_iteration([1])
+    again.finish_iteration()
+    again.finish_pass({"loss": 3.0})
+    again.finish_epoch()
+    assert (again.run.epoch, again.run.iteration, again.run.step) == (1, 1, 1)
+    again.finish_run()
+    assert losses == [{"loss": 2.0, "val_loss": 3.0}]
 
 
 def test_a_validation_in_the_middle_of_an_epoch():
@@ -364,6 +424,8 @@ def test_calls_in_the_wrong_order_say_what_to_call():
         driver.start_run()
     with pytest.raises(BadLoop, match="Trainer has no pass open"):
         driver.start_iteration([1])
+    with pytest.raises(BadLoop, match="Trainer has no pass open"):
+        driver.finish_iteration()
     driver.start_epoch()
     with pytest.raises(BadLoop, match="Trainer starts an epoch"):
         driver.start_epoch()

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+import hookpoint
 from hookpoint import Callback, CallbackPipeline, LambdaCallback, StopRun, current_run
+from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop, NotACallback, OutsideRun
 from hookpoint.core.loop.loop import Loop
 
@@ -487,3 +491,44 @@ def test_what_fails_to_begin_a_run_ends_it():
     with pytest.raises(ValueError, match="no"):
         loop.__enter__()
     assert points.seen == ["on_exception", "on_run_end"]
+
+
+def test_a_run_whose_state_cannot_be_read_when_it_fails_is_cleaned_up(monkeypatch):
+    """As when a device has failed: the first error is what is raised, and handlers of signals are put back."""
+
+    class Keeps:
+        def save(self, state, *, step, tags): ...
+
+    class Fails:
+        is_cpu, ndim, shape = False, 0, ()
+
+        def detach(self):
+            return self
+
+        def __float__(self):
+            raise RuntimeError("the device is gone")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="body"), Loop([], store=Keeps()) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches([1]):
+                run.log(loss=Fails())
+            raise ValueError("body")
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert current_run() is None
+
+
+def test_a_stop_that_is_raised_at_on_load_ends_the_run_and_no_more(tmp_path):
+    def train(*callbacks):
+        with hookpoint.Loop([cb.ModelSaver(), *callbacks], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(2 if not callbacks else 5):
+                for _ in run.batches([1]):
+                    pass
+        return run
+
+    def stop(run):
+        raise StopRun("enough")
+
+    train()
+    run = train(LambdaCallback(on_load=stop))
+    assert (run.epoch, run.stop_reason) == (2, "enough")

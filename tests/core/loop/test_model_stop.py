@@ -67,6 +67,13 @@ def test_without_a_callback_of_the_users_nobody_looks():
     assert (run.epoch, run.stop_reason) == (2, None)
 
 
+def test_an_attribute_of_the_model_that_is_not_true_is_left_alone():
+    model = Model()
+    model.stop_training = False
+    trained(model, Stops(at=9), epochs=1)
+    assert model.stop_training is False
+
+
 def test_only_true_stops():
     model = Model()
 
@@ -97,12 +104,11 @@ def test_the_model_inside_of_a_wrapper(wrap):
     assert run.epoch == 1
 
 
-def test_one_of_several_models():
-    models = {"a": torch.nn.Linear(1, 1), "b": torch.nn.Linear(1, 1)}
-
+@pytest.mark.parametrize("models", [{0: Model(), 1: Model()}, [Model(), Model()]])
+def test_one_of_several_models(models):
     class StopsOne(Callback):
         def on_epoch_end(self):
-            self.model["b"].stop_training = True
+            self.model[1].stop_training = True
 
     assert trained(models, StopsOne()).epoch == 1
 

@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from hookpoint import Callback, LambdaCallback, Replace
-from hookpoint.core.errors import HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
+from hookpoint.core.errors import BadValue, HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
 from hookpoint.core.loop.loop import Loop
 
 # What was given
@@ -267,3 +267,16 @@ def test_a_run_says_what_it_is_and_where_it_stands():
         for _ in run.batches("abc"):
             pass
     assert repr(run) == "Run('mine', epoch=1, step=3)"
+
+
+def test_log_takes_a_mapping_or_a_pair_together_with_names():
+    with Loop() as run:
+        run.log({"a": 1}, b=2)
+        run.log("c", 3, d=4)
+    assert dict(run.metrics) == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+
+
+@pytest.mark.parametrize("given", [("loss",), (1.0,), ("a", 1, "b")])
+def test_log_without_a_value_says_what_to_write(given):
+    with Loop() as run, pytest.raises(BadValue, match=r"there is no value\.\n  write     run\.log\(\"name\", value\)"):
+        run.log(*given)

@@ -119,8 +119,8 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
 def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     handler, entry = call.handler, call.entry
     names[f"h{number}"] = entry.contained(handler.function, call.point)
-    if entry.is_in_team:
-        names[f"h{number}"] = _in_team(call, names[f"h{number}"])
+    if entry.catches_stops or entry.is_in_team:
+        names[f"h{number}"] = _caught(call, names[f"h{number}"])
     by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
@@ -141,8 +141,8 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     return (f"if {' and '.join(conditions)}: " if conditions else "") + "; ".join(statements)
 
 
-def _in_team(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with its call made the current one; a StopRun stops all ranks, not this one alone."""
+def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with its call made the current one, and a StopRun made a request to stop."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         outer = CURRENT_CALL.set(call)

@@ -57,6 +57,7 @@ class Entry:
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
+    catches_stops: bool = False  # a StopRun becomes a request: other processes, or a host, must not see it raised
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class does not take back, or not save again
 
     @property

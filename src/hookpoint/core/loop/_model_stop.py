@@ -25,10 +25,11 @@ class ModelStop:
 
     def begin(self, run: Run) -> None:
         """Find the models, and remove a flag that an earlier run left on them."""
-        found = [vars(one) for model in run.models for one in _with_inner(model)]
-        for attributes in found:
-            attributes.pop(FLAG, None)
-        self._attributes = found if self._has_users_callback else []
+        if self._has_users_callback:
+            self._attributes = [vars(one) for model in run.models for one in _with_inner(model)]
+        for attributes in self._attributes:
+            if attributes.get(FLAG) is True:
+                del attributes[FLAG]
 
     def watch(self, one: Pass) -> None:
         """Look after the last handlers of each iteration of a training pass."""
@@ -50,6 +51,10 @@ class ModelStop:
 
 
 def _with_inner(model: Any) -> Iterator[Any]:
+    if isinstance(model, list | tuple):
+        for one in model:
+            yield from _with_inner(one)
+        return
     while hasattr(model, "__dict__"):
         yield model
         inside = vars(model).get("_modules", {})

@@ -173,7 +173,7 @@ class Resuming:
 
     def arrive(self) -> None:
         """Put everything back in an epoch whose passes were over: a host that resumes there ends it without another pass."""
-        if self.is_under_way and self._found is not None:
+        if self.is_under_way and self._found is not None and self.place["batches"] is None:
             self._load(self._found.state)
             self._finish(self._found.state)
 

@@ -65,7 +65,12 @@ class RunRecord:
 
     def end(self, failure: BaseException | None) -> None:
         status, reason = self._outcome(failure)
-        self._tell(status=status, reason=masked(reason), ended=_now(), **self._standing())
+        try:
+            standing = self._standing()
+        except Exception as error:  # a value on a device that has failed
+            logger.warning("how %s stood when it ended is not known: %s", self._run.name, error)
+            standing = {}
+        self._tell(status=status, reason=masked(reason), ended=_now(), **standing)
 
     def _outcome(self, failure: BaseException | None) -> tuple[str, str]:
         run, done = self._run, self._clocks.epochs_done

@@ -20,11 +20,13 @@ class NotUnderHost(CompileError):
 class Host:
     """A trainer, by its name. `cannot` has the points it never reaches and the verdicts it cannot honour, with the reason.
 
-    Verdicts are called as `run` calls them: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
+    Verdicts are called as `run` calls them: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save". Skips
+    and retries are refused unless they are in `can`: few trainers have them.
     """
 
     name: str
     cannot: Mapping[str, str] = field(default_factory=dict)
+    can: frozenset[str] = frozenset()
 
     def check(self, hooks: Hooks) -> None:
         """Refuse callbacks that need what this host has not, before anything runs."""

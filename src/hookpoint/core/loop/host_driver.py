@@ -19,6 +19,12 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.run.run_loop import Mode
 
 NEVER = {point.name: "it computes the step itself" for point in POINTS if point.main_only}
+RARELY = {
+    "retry": "it moves on to the next batch",
+    "skip_batch": "it computes every batch",
+    "skip_backward": "it computes every gradient",
+    "skip_step": "it makes every step",
+}
 
 
 class HostDriver:
@@ -59,10 +65,10 @@ class HostDriver:
         options: LoopOptions | None = None,
         **changes: Any,
     ) -> None:
-        cannot = {**NEVER, "retry": "it moves on to the next batch", **host.cannot}
+        cannot = {**NEVER, **{verdict: why for verdict, why in RARELY.items() if verdict not in host.can}, **host.cannot}
         if save is None:
             cannot.setdefault("save", "it writes its own checkpoints")
-        self.host = Host(host.name, cannot)
+        self.host = Host(host.name, cannot, host.can)
         self._store = HostStore(save)
         self._callbacks = list(callbacks)
         owned = {"store": self._store, "randomness": HostRandomState(), "positions": HostPositions, "host": self.host}
@@ -128,7 +134,10 @@ class HostDriver:
 
     def start_pass(self, mode: Mode, *, total: int | None = None) -> None:
         """Open a pass; `total` is how many batches it will have, where the host knows that."""
-        self._running().begin_pass(Pass(HostLoader(total), mode))
+        machine = self._running()
+        if mode != "train" and not machine.scopes.passes:
+            machine.resuming.arrive()  # whoever resumes with a validation was done with the training of that epoch
+        machine.begin_pass(Pass(HostLoader(total), mode))
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
         """Close the pass; without `complete`, it is complete if as many batches were seen as were announced."""
@@ -139,19 +148,24 @@ class HostDriver:
 
     # Iterations and steps
 
-    def start_iteration(self, batch: Any = None) -> None:
+    def start_iteration(self, batch: Any = None) -> bool:
+        """Begin an iteration; say whether the host is to compute it: false for a batch that a callback has skipped."""
         one, machine = self._innermost(), self._running()
         if one.in_iteration:
             machine.end_iteration(one)
         one.batches_seen += 1
-        machine.begin_iteration(one, batch)
+        return machine.begin_iteration(one, batch)
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
         """End the iteration; a loss is logged, as `Runner` does."""
-        machine = self._running()
-        one = machine.scopes.passes[-1]
+        one, machine = self._innermost(), self._running()
         if not one.in_iteration:
-            raise BadLoop(text(f"{self.host.name} finishes an iteration, and none is open.", call="start_iteration(batch)"))
+            raise BadLoop(
+                text(
+                    f"{self.host.name} finishes an iteration, and none is open.",
+                    call="start_iteration(batch), and compute if it says so",
+                )
+            )
         now = one.now
         if outputs is not None:
             now.outputs = outputs

@@ -81,7 +81,10 @@ class Loop:
 
     def _compiled(self) -> Hooks:
         self._compiled_for = self._here()
-        return self._compile(**self._compiled_for)
+        hooks = self._compile(**self._compiled_for)
+        for entry in hooks.of_all_ranks:
+            entry.catches_stops = self.options.host is not None
+        return hooks
 
     def _here(self) -> dict[str, Any]:
         return {"rank": self._place["rank"], "local_rank": self._place["local_rank"], "is_in_team": self._team.size > 1}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ class Machine:
             self.saving.begin()
             found = self.resuming.put_back()
             if found is not None:
-                self._fire("on_load", path=found.path)
+                self._fire_or_stop("on_load", path=found.path)
                 self.resuming.repeat_body()
             self.saving.check()
             self.agree("the beginning of the run")
@@ -93,11 +94,11 @@ class Machine:
             self.end_run(error)
             raise
 
-    def _fire_or_stop(self, point: str) -> None:
+    def _fire_or_stop(self, point: str, **payload: Any) -> None:
         """Fire a point of the run, where there are any; a stop that is raised there keeps no state from being put back."""
         if self.options.run_points:
             try:
-                self.hooks.fire(point, self.run)
+                self._fire(point, **payload)
             except StopRun as stop:
                 self.run.stop(stop.reason)
 
@@ -132,7 +133,7 @@ class Machine:
                 return False
             self.begin_epoch()
         is_outermost = not scopes.passes and not one.is_aside
-        known = resuming.results_of(scopes.passes_opened) if is_outermost else None
+        known = resuming.results_of(scopes.passes_opened) if is_outermost and self.options.host is None else None
         scopes.passes_opened += is_outermost
         if known is not None:
             one.skip(known)
@@ -317,8 +318,8 @@ class Machine:
 
     def end_run(self, error: BaseException | None) -> bool:
         """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
-        failure = self._close_scopes(error)
         try:
+            failure = self._close_scopes(error)
             problems = self._fire_last_points(failure)
             self.record.end(failure or next(iter(problems), None))
         finally:
@@ -342,7 +343,8 @@ class Machine:
                 error = raised
         if self.agreement is not None:
             self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
-        self.saving.before_failure()
+        for problem in errors_of(self.saving.before_failure):
+            logger.error("the place of the failure is not known", exc_info=problem)
         scopes.drop()
         self.logbook.drop_pages()
         run.mode = None
@@ -358,6 +360,7 @@ class Machine:
             self.record.note_failure(failure)
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
+            set_payload(run, {})  # an error keeps its frames, and they keep memory
         if self.signals.received is not None:
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if fires else []
@@ -373,15 +376,16 @@ class Machine:
         return problems
 
     def clean_up(self) -> None:
-        self.steps.remove()
-        self.signals.restore()
-        self.hooks.attach(None)
-        self.run.monitors.close()
-        self.saving.close()
-        self.parts.team.close()
-        be_silent(self, silent=False)
-        CURRENT.set(self._outer_run)
         self._is_over = True
+        CURRENT.set(self._outer_run)
+        be_silent(self, silent=False)
+        with ExitStack() as undone:  # the last first; one that fails keeps none of the others from being undone
+            undone.callback(self.parts.team.close)
+            undone.callback(self.saving.close)
+            undone.callback(self.run.monitors.close)
+            undone.callback(self.hooks.attach, None)
+            undone.callback(self.signals.restore)
+            undone.callback(self.steps.remove)
 
     def running(self) -> Run:
         """Return the run, or say that it is over."""

@@ -7,7 +7,7 @@ from math import fsum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop, BadValue, text
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
@@ -145,9 +145,17 @@ class Run(PeerNames):
         self._loop.settle()
         if len(given) == 2:
             self._logbook.log(given[0], given[1], self._now.samples)
-        else:
-            for name, value in (given[0] if given else values).items():
-                self._logbook.log(name, value, self._now.samples)
+        elif given:
+            self._log_all(*given)
+        if values:
+            self._log_all(values)
+
+    def _log_all(self, *given: Any) -> None:
+        if len(given) != 1 or not isinstance(given[0], Mapping):
+            shown = ", ".join(map(repr, given))
+            raise BadValue(text(f"run.log({shown}): there is no value.", write='run.log("name", value) or run.log(name=value)'))
+        for name, value in given[0].items():
+            self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
         """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
