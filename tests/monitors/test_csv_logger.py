@@ -12,9 +12,10 @@ import torch
 
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
+from hookpoint.core.errors import BadOption
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import CSVLogger
-from hookpoint.monitors.csv_logger import before_epoch
+from hookpoint.monitors.csv_logger import before_row
 
 
 def rows(path, separator=","):
@@ -192,9 +193,9 @@ def test_a_checkpoint_that_does_not_know_of_it(train_validated, disk, tmp_path):
 
 def test_rows_of_later_epochs_are_left_out_from_the_end():
     table = [{"epoch": one} for one in ("3", "1", "2", "3", "4")]
-    assert [row["epoch"] for row in before_epoch(table, 3)] == ["3", "1", "2"]
-    assert before_epoch(table, 9) == table
-    assert before_epoch([{"epoch": "x"}, {"epoch": ""}], 1) == [{"epoch": "x"}, {"epoch": ""}]
+    assert [row["epoch"] for row in before_row(table, {"epoch": "3"}, "epoch")] == ["3", "1", "2"]
+    assert before_row(table, {"epoch": "9"}, "epoch") == table
+    assert before_row([{"epoch": "x"}, {"epoch": ""}], {"epoch": "1"}, "epoch") == [{"epoch": "x"}, {"epoch": ""}]
 
 
 def test_its_state_is_what_is_on_disk_and_what_is_on_its_way(tmp_path):
@@ -232,6 +233,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
 def test_a_full_disk_does_not_end_the_run_and_loses_no_row(tmp_path):
     program = """
 import resource, sys
+from hookpoint.core.errors import BadOption
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import CSVLogger
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -270,3 +272,58 @@ def test_a_path_is_no_name(filename):
 def test_what_parts_nothing_is_refused(separator):
     with pytest.raises(ValueError, match="parts nothing"):
         CSVLogger(separator=separator)
+
+
+# Rows per step
+
+
+STEPS = """\
+step,epoch,rate,loss,val_loss
+0,1,1.0,,
+2,1,,1.5,
+4,1,,3.5,
+4,2,0.5,,
+6,2,,2.5,
+8,2,,4.5,0.25
+"""
+
+
+def test_each_log_step_is_a_line(train_validated, tmp_path):
+    train_validated(CSVLogger(rows="step"), workdir=tmp_path, epochs=2, batches=4)
+    assert (tmp_path / "log.csv").read_text() == STEPS
+
+
+@pytest.mark.parametrize("cut_at", [3, 6, 7])
+def test_each_step_is_there_once_after_a_resume(train_validated, cut_off, disk, tmp_path, cut_at):
+    given = {"workdir": tmp_path, "epochs": 2, "batches": 4, "save": Every(steps=1), "store": disk}
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(rows="step"), cut_at=cut_at, **given)
+    train_validated(CSVLogger(rows="step"), **given)
+    assert (tmp_path / "log.csv").read_text() == STEPS
+
+
+def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):
+    with Loop([CSVLogger(rows="step")], workdir=tmp_path) as run:
+        for _ in run.batches(range(3)):
+            run.put_scalar("step", 7.0)
+        run.put_scalar("epoch", 8.0)
+    assert (tmp_path / "log.csv").read_text().splitlines() == [
+        "step,epoch,values/step,values/epoch",
+        "0,1,7.0,",
+        "1,1,7.0,",
+        "2,1,7.0,",
+        "3,1,,8.0",
+    ]
+
+
+def test_a_table_of_epochs_is_not_gone_on_with_in_steps(train_validated, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path)
+    train_validated(CSVLogger(rows="step", append=True), workdir=tmp_path, epochs=2, batches=4)
+    assert (tmp_path / "log.csv").read_text() == STEPS
+    assert (tmp_path / "log.1.csv").read_text() == WHOLE
+
+
+def test_rows_of_something_else_are_refused():
+    with pytest.raises(BadOption) as caught:
+        CSVLogger(rows="batch")
+    assert str(caught.value) == "CSVLogger.rows is 'batch'.\n  choose    'epoch', 'step'"

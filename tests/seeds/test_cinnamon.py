@@ -320,6 +320,13 @@ def test_monitors_in_a_pipeline_get_records(pipeline):
     assert records.losses == [1.0, 2.0]
 
 
+def test_what_is_no_callback_in_a_pipeline_of_ones_own_is_left_to_it():
+    class Stages(Pipeline, Callback):
+        def run(self, hookpoint=None, logs=None): ...
+
+    losses_of([Stages(["tokenize", object()])])
+
+
 def test_triggers_go_through_the_run_that_was_written():
     class Closed(CallbackPipeline):
         def run(self, hookpoint=None, logs=None):

@@ -1,17 +1,19 @@
-"""CSVLogger: a line of a table for each epoch."""
+"""CSVLogger: a line of a table for each epoch, or each log step."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadOption, text
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._epoch_values import EPOCH, EpochValues
+from hookpoint.monitors._step_values import STEP, StepValues
 from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ class CSVLogger(Callback):
     Columns are the epoch, from 1, and the names of what was logged: means of training and validation passes, and values between
     passes, not those of log steps. A name that comes later gets a column then, and what is missing is empty. A metric called
     "epoch" is `values/epoch`. The file is `filename` in the workdir.
+
+    With `rows="step"` there is a line for each step at which something was logged: its number, its epoch, the means since the
+    last log step (`log_every` of the Runner or Loop), and validation results and other values in the line of the step they
+    came at.
 
     A resumed run goes on with the table, cut back to what the checkpoint knew, so that each epoch is there once. A fresh run
     begins a new one, and moves one that is there aside, to `log.1.csv` and so on; `append=True` goes on with it, and
@@ -62,6 +68,8 @@ class CSVLogger(Callback):
         filename: str = "log.csv",
         separator: str = ",",
         append: bool | None = None,
+        *,
+        rows: str = "epoch",
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
@@ -71,12 +79,15 @@ class CSVLogger(Callback):
             )
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
             raise ValueError(text(f"CSVLogger(separator={separator!r}) parts nothing.", choose="',', ';', '\\t' or the like"))
+        if rows not in ("epoch", "step"):
+            raise BadOption("CSVLogger", "rows", rows, ("epoch", "step"))
         self.filename = filename
+        self.rows = rows
         self.separator = separator
         self.append = append
         self._table: CsvTable | None = None
         self._rows: int | None = None
-        self._values = EpochValues()
+        self._values = self._new_values()
         self._unwritten: list[Row] = []
         self._is_begun = self._is_resumed = False
 
@@ -85,7 +96,7 @@ class CSVLogger(Callback):
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
         if not run.resuming:
-            self._values, self._rows = EpochValues(), 0
+            self._values, self._rows = self._new_values(), 0
             if self._table is not None and self.append:
                 self._rows = len(self._table.read())
 
@@ -94,15 +105,33 @@ class CSVLogger(Callback):
             return
         for record in records:
             row = self._values.take(record)
-            if row is not None:
-                epoch, values = row
-                self._unwritten.append({EPOCH: str(epoch), **{name: repr(values[name]) for name in sorted(values)}})
-        if self._unwritten:
-            with self._writing:
-                self._write(self._table)
+            if isinstance(row, tuple):
+                row = {EPOCH: row[0], **row[1]}
+            self._add(row)
+        self._write_all(self._table)
 
     def on_run_end(self) -> None:
+        if self._table is not None and isinstance(self._values, StepValues):
+            self._add(self._values.finish())
+            self._write_all(self._table)
         self._table = None
+
+    def _new_values(self) -> EpochValues | StepValues:
+        return StepValues() if self.rows == "step" else EpochValues()
+
+    def _add(self, row: Mapping[str, float] | None) -> None:
+        if row:
+            numbers = {name: str(row[name]) for name in self._numbers}
+            self._unwritten.append({**numbers, **{name: repr(row[name]) for name in sorted(row) if name not in numbers}})
+
+    @property
+    def _numbers(self) -> list[str]:
+        return [STEP, EPOCH] if self.rows == "step" else [EPOCH]
+
+    def _write_all(self, table: CsvTable) -> None:
+        if self._unwritten:
+            with self._writing:
+                self._write(table)
 
     def state_dict(self) -> dict[str, Any]:
         if self._table is not None:
@@ -122,28 +151,28 @@ class CSVLogger(Callback):
         if not self._is_begun:
             os.makedirs(table.path.parent, mode=0o700, exist_ok=True)
             kept = self._kept(table)
-            table.replace(kept, [*table.columns, EPOCH] if kept else [EPOCH])
+            table.replace(kept, [*table.columns, *self._numbers] if kept else self._numbers)
             self._is_begun = True
         table.append(self._unwritten)
         self._unwritten = []
         self._rows = table.rows
 
     def _kept(self, table: CsvTable) -> list[Row]:
-        """Return the rows of the file that this run goes on with; what is no table of epochs is moved aside."""
+        """Return the rows of the file that this run goes on with; what is no table of such rows is moved aside."""
         if self.append is False or not disk.exists(table.path):
             return []
         rows = table.read()
-        if table.columns[:1] != [EPOCH] or not (self._is_resumed or self.append):
+        if table.columns[: len(self._numbers)] != self._numbers or not (self._is_resumed or self.append):
             table.move_aside()
             return []
         if not self._is_resumed:
             return rows
-        return rows[: self._rows] if self._rows is not None else before_epoch(rows, int(self._unwritten[0][EPOCH]))
+        return rows[: self._rows] if self._rows is not None else before_row(rows, self._unwritten[0], self._numbers[0])
 
 
-def before_epoch(rows: list[Row], epoch: int) -> list[Row]:
-    """Return rows without those at the end that are of this epoch or a later one."""
+def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
+    """Return rows without those at the end that are of the same epoch or step as this row, or a later one."""
     kept = len(rows)
-    while kept and rows[kept - 1][EPOCH].isdecimal() and int(rows[kept - 1][EPOCH]) >= epoch:
+    while kept and rows[kept - 1][number].isdecimal() and int(rows[kept - 1][number]) >= int(row[number]):
         kept -= 1
     return rows[:kept]

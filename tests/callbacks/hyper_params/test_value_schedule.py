@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookpoint.callbacks import ScheduledHyperParamSetter
 from hookpoint.callbacks.hyper_params._value_schedule import ValueSchedule
 from hookpoint.core.errors import BadSchedule
 
@@ -24,6 +25,13 @@ def walked(schedule, upto, start=0):
 
 def test_values_are_set_at_their_points_only():
     assert walked(ValueSchedule([(3, 0.1), (0, 1.0), (6, 0.0)]), 8) == {0: 1.0, 3: 0.1, 6: 0.0}
+
+
+def test_points_that_are_not_sorted_are_told_in_one_line(caplog):
+    ValueSchedule([(0, 1.0), (3, 0.1)])
+    assert caplog.messages == []
+    ScheduledHyperParamSetter("learning_rate", [(6, 0.01), (3, 0.1)])
+    assert caplog.messages == ["the points of a schedule are not sorted; they are taken as [(3, 0.1), (6, 0.01)]"]
 
 
 def test_before_the_first_point_nothing_is_set():

@@ -603,7 +603,7 @@ def test_a_validation_between_steps_is_no_callback_that_takes_too_long(caplog):
             device="cpu",
             **BARE,
         )
-        runner.fit([TRAIN] * 10, epochs=1)
+        runner.fit([TRAIN] * 10, epochs=3)
         assert ("of the step" in caplog.text) is is_named
 
 

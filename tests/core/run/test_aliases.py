@@ -166,9 +166,8 @@ def test_a_name_of_others_says_what_to_write(name, ours):
     assert str(caught.value) == f"the run has no attribute '{name}'; write {ours}"
 
 
-def test_an_unknown_name_and_a_value_outside_of_its_time_are_told_apart():
+def test_such_a_name_is_not_there_and_cannot_be_set():
     with Loop() as run:
-        with pytest.raises(AttributeError, match="the run has no attribute 'colour'"):
-            run.colour  # noqa: B018
-        with pytest.raises(errors.OutsideIteration):
-            run.batch  # noqa: B018
+        assert not hasattr(run, "stop_training")
+        with pytest.raises(errors.NotAssignable, match="the run has no attribute 'stop_training'"):
+            run.stop_training = True

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Loop, Runner
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave
 from hookpoint.storage.checkpoint_store import CheckpointStore
 
@@ -345,3 +347,47 @@ def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
     store.open("auto", {})
     store.close()
     assert (tmp_path / "12:30" / "run").is_dir()
+
+
+# What is not of hookpoint
+
+
+def put_foreign(workdir):
+    folder = workdir / "checkpoints"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine" / "notes.txt").write_text("mine")
+    (folder / "epoch=3.ckpt").write_text("theirs")
+    (folder / ".hidden").write_text("stays")
+
+
+def train_an_epoch_more(workdir, epochs):
+    with hookpoint.Loop([ModelSaver()], workdir=workdir, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(2)):
+                pass
+    return run
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_foreign_files_among_the_checkpoints_are_moved_with_one_line(epochs, tmp_path, caplog):
+    if epochs:
+        train_an_epoch_more(tmp_path, epochs)
+    put_foreign(tmp_path)
+    caplog.clear()
+    run = train_an_epoch_more(tmp_path, epochs + 1)
+    assert run.step == 2 * (epochs + 1)
+    moved = tmp_path / "previous" / "001" / "checkpoints"
+    assert sorted(path.name for path in moved.iterdir()) == ["epoch=3.ckpt", "mine"]
+    assert (moved / "mine" / "notes.txt").read_text() == "mine"
+    left = {path.name for path in (tmp_path / "checkpoints").iterdir()} - {".hidden"}
+    assert left == {"last", *(f"step-{2 * epoch:08d}" for epoch in range(1, epochs + 2))}
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"{tmp_path / 'checkpoints'} has files that are not of hookpoint; they are now in {moved.parent}: epoch=3.ckpt, mine"
+    ]
+
+
+def test_where_a_run_cannot_start_nothing_foreign_is_moved(tmp_path):
+    put_foreign(tmp_path)
+    with pytest.raises(CannotResume), hookpoint.Loop([ModelSaver()], workdir=tmp_path, resume="must"):
+        pass
+    assert not (tmp_path / "previous").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from operator import index
 from typing import Any, Literal
 
 from hookpoint.core.errors import BadSchedule, text
+
+logger = logging.getLogger("hookpoint")
 
 Interpolation = Literal["linear"] | None
 
@@ -26,7 +29,8 @@ class ValueSchedule:
     def __init__(self, points: Iterable[tuple[int, float]], interp: Interpolation = None) -> None:
         if interp not in (None, "linear"):
             raise BadSchedule(text(f"interp={interp!r}.", choose="None, 'linear'"))
-        pairs = sorted((_point(pair) for pair in points), key=lambda pair: pair[0])
+        given = [_point(pair) for pair in points]
+        pairs = sorted(given, key=lambda pair: pair[0])
         self.at = [at for at, _ in pairs]
         self.values = [value for _, value in pairs]
         self.interp = interp
@@ -34,6 +38,8 @@ class ValueSchedule:
         if not pairs or twice:
             wrong = f"has two values at {twice[0]}" if twice else "is empty"
             raise BadSchedule(text(f"the schedule {wrong}.", write="[(30, 1e-2), (60, 1e-3)]"))
+        if pairs != given:
+            logger.warning("the points of a schedule are not sorted; they are taken as %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
         """Return what to set when the clock has moved from `before`, where all was set, to `now`; None for nothing."""

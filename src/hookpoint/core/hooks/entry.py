@@ -212,8 +212,8 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield callback, path
-            if _is_custom_pipeline(callback):
-                yield from _leaves(callback.get_pipeline(), (*path, callback))
+            if _is_custom_pipeline(callback):  # whatever else is in it is its own business
+                yield from _leaves((one for one in callback.get_pipeline() if isinstance(one, Callback)), (*path, callback))
 
 
 def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:

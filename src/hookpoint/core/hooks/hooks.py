@@ -154,11 +154,11 @@ class Hooks:
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return what each callback took at each point, the most expensive first; iterations are sampled, one in 64.
 
-        Callbacks that a runner made for itself are left out where only those of users count.
+        Where only those of users count, the callbacks of hookpoint are left out, but for those made of functions.
         """
         calls = [call for calls in self._calls.values() for call in calls if call.cost and call.cost.calls]
         if of_users:
-            calls = [call for call in calls if not getattr(call.entry.subject, "is_internal", False)]
+            calls = [call for call in calls if _is_of_user(call.entry.subject)]
         costs = {id(call.cost): call.cost for call in calls if call.cost is not None}
         return sorted(costs.values(), key=lambda cost: -cost.seconds)
 
@@ -214,6 +214,12 @@ class Hooks:
             if in_order:
                 ordered[point] = tuple(in_order)
         return ordered
+
+
+def _is_of_user(subject: Any) -> bool:
+    module = type(subject).__module__
+    is_ours = module.startswith("hookpoint.") and not module.startswith("hookpoint.core.callback.")
+    return not is_ours and not getattr(subject, "is_internal", False)
 
 
 def _nothing(run: Any) -> None:

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Names of other systems that are no attribute here, and what to write.
-ELSEWHERE = {
-    "eval_results": "run.metrics, with val_ in front of each name; or run.original_args().eval_results",
-    "list_callback": "run.original_args().list_callback",
-    "save_checkpoint": 'run.save("tag")',
-    "should_stop": "run.stop, which is false until a stop is requested",
-    "stop_training": 'run.stop("why")',
-}
+
+class Elsewhere:
+    """A name of another system that is no attribute here: it says what to write."""
+
+    def __init__(self, write: str) -> None:
+        self._write = write
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: Any, owner: type) -> NoReturn:
+        raise AttributeError(f"the run has no attribute '{self._name}'; write {self._write}")
 
 
 class StopRequest:
@@ -95,11 +99,12 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self), name):  # its own error says more: there is no iteration now
-            return object.__getattribute__(self, name)
-        where = f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-        raise AttributeError(f"the run has no attribute '{name}'{where}", name=name, obj=self)
+    # No __getattr__ says this: it would slow down every attribute of the run.
+    eval_results = Elsewhere("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
+    list_callback = Elsewhere("run.original_args().list_callback")
+    save_checkpoint = Elsewhere('run.save("tag")')
+    should_stop = Elsewhere("run.stop, which is false until a stop is requested")
+    stop_training = Elsewhere('run.stop("why")')
 
     # MindSpore
 
@@ -133,12 +138,12 @@ class PeerNames(Values):
     @property
     def local_step(self) -> int:
         """The index of this batch, or at an epoch's points that of its last training batch."""
-        length = length_of(self.train_loader)
         try:
             return int(self.batch_idx)
         except OutsideIteration:
             if self.progress is not None:
                 return int(self.progress.done) - 1
+            length = length_of(self.train_loader)
             if not length:
                 raise
             return int(self.iteration - 1) % length

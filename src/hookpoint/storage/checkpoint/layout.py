@@ -74,6 +74,11 @@ def next_place(names: list[str], step: int) -> Place:
     return Place(step, max(taken, default=0) + 1)
 
 
+def is_of_checkpoints(name: str) -> bool:
+    """Say whether something of this name among the checkpoints is ours."""
+    return Place.of(name) is not None or name == LAST or name.startswith((BEST, DAMAGED))
+
+
 def is_leftover(name: str) -> bool:
     """Say whether a kill left this behind: something half made or half deleted, of ours."""
     return _LEFTOVER.fullmatch(name) is not None

@@ -59,6 +59,7 @@ def prepare(
     found = None if resume == "never" else find(workdir, resume)
     if found is not None:
         _refuse_other_run(found, identity, allow_world_change, tensors)
+    quarantine.move_foreign(workdir)
     if found is None:
         quarantine.move_run(workdir)
     elif resume not in ("auto", "must"):

@@ -8,7 +8,15 @@ from pathlib import Path
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
-from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place, checkpoints, damaged_name, next_previous
+from hookpoint.storage.checkpoint.layout import (
+    OF_A_RUN,
+    PREVIOUS,
+    Place,
+    checkpoints,
+    damaged_name,
+    is_of_checkpoints,
+    next_previous,
+)
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import best_folders, entries
@@ -24,6 +32,16 @@ def move_run(workdir: Path) -> None:
     moved = _move([workdir / name for name in OF_A_RUN], workdir)
     if moved is not None:
         logger.info("the earlier run in %s is now in %s", workdir, moved)
+
+
+def move_foreign(workdir: Path) -> None:
+    """Move what is among the checkpoints and not ours to previous/: a run would neither use nor keep it. Hidden files stay."""
+    folder = checkpoints(workdir)
+    foreign = [folder / name for name in disk.names(folder) if not is_of_checkpoints(name) and not name.startswith(".")]
+    moved = _move(foreign, workdir)
+    if moved is not None:
+        names = ", ".join(path.name for path in foreign)
+        logger.warning("%s has files that are not of hookpoint; they are now in %s: %s", folder, moved, names)
 
 
 def move_later(workdir: Path, place: Place, moment: Moment) -> None:
