@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop
 from hookpoint.engine._forward import Forward
 
@@ -281,3 +282,71 @@ def test_a_loss_in_the_wrong_place_is_refused_in_validation_too(runner, batches)
     with pytest.raises(BadLoop, match="whose loss is not known"):
         runner(model=Pairs(lambda scores, loss: (loss, scores)), criterion=None).validate(batches)
     assert runner(model=Pairs(lambda scores, loss: (scores, scores)), criterion=None).validate(batches) == {}
+
+
+# Dicts of losses, through a Runner
+
+
+class Detector(nn.Module):
+    """Return a dict of losses in training, and detections elsewhere."""
+
+    def __init__(self, *, always=False, total=False):
+        super().__init__()
+        self.inner, self.always, self.total = nn.Linear(3, 2), always, total
+
+    def forward(self, x, y):
+        if not (self.training or self.always):
+            return [{"boxes": x}]
+        losses = (self.inner(x) - y).pow(2).mean(0)
+        named = {"box": losses[0], "label": losses[1]}
+        return {"loss": losses.sum() / 2, **named} if self.total else named
+
+
+@pytest.mark.parametrize("total", [False, True])
+def test_a_dict_of_losses_logs_its_parts_in_training_and_validation(runner, batches, total):
+    one = runner(cb.EarlyStopping("val_box", mode="min", patience=9), model=Detector(always=True, total=total), criterion=None)
+    metrics = one.fit(batches, batches, epochs=2).metrics
+    assert set(metrics) == {"loss", "box", "label", "val_loss", "val_box", "val_label", "learning_rate"}
+    for prefix in ("", "val_"):
+        parts = metrics[f"{prefix}box"] + metrics[f"{prefix}label"]
+        assert metrics[f"{prefix}loss"] == pytest.approx(parts / 2 if total else parts)
+
+
+def test_a_pass_without_losses_logs_none_of_the_last_ones(runner, batches):
+    metrics = runner(model=Detector(), criterion=None).fit(batches, batches, epochs=1).metrics
+    assert set(metrics) == {"loss", "box", "label", "learning_rate"}
+
+
+def test_a_dict_with_more_than_losses_is_outputs(runner, batches):
+    class Tagger(Detector):
+        def forward(self, x, y):
+            return {"loss": nn.functional.mse_loss(self.inner(x), y), "scale": torch.tensor(1.0), "logits": self.inner(x)}
+
+    assert set(runner(model=Tagger(), criterion=None).fit(batches, epochs=1).metrics) == {"loss", "learning_rate"}
+
+
+@pytest.mark.parametrize("way", ["criterion", "main"])
+def test_a_criterion_or_a_main_function_may_return_a_dict_of_losses(runner, batches, way):
+    def both(outputs, targets):
+        return {"mse": nn.functional.mse_loss(outputs, targets), "l1": nn.functional.l1_loss(outputs, targets)}
+
+    def main(run):
+        return both(run.model(run.batch[0]), run.batch[1])
+
+    given = {"criterion": both} if way == "criterion" else {"criterion": None, "main": main}
+    metrics = runner(**given).fit(batches, batches, epochs=1).metrics
+    assert metrics["loss"] == pytest.approx(metrics["mse"] + metrics["l1"])
+    assert metrics["val_loss"] == pytest.approx(metrics["val_mse"] + metrics["val_l1"])
+
+
+@pytest.mark.parametrize("way", ["criterion", "main"])
+def test_a_dict_of_something_else_is_no_loss(runner, batches, way):
+    def wrong(*given):
+        return {"mse": torch.ones(2), "kind": "mse"}
+
+    with pytest.raises(BadLoop) as caught:
+        runner(**({"criterion": wrong} if way == "criterion" else {"criterion": None, "main": wrong})).fit(batches, epochs=1)
+    assert str(caught.value) == (
+        "a dict of losses has a tensor of one element for each name, not {'mse': 'float32[2]', 'kind': 'str'}.\n"
+        "  give      the losses alone"
+    )

@@ -55,7 +55,7 @@ class Curriculum(Callback):
         run.train_loader.settings["begun"] = run.epoch
 
     def on_train_iter_end(self, run, batch_idx):
-        if batch_idx == 1:
+        if batch_idx == 1 or run.train_loader.settings.per_batch:
             run.train_loader.settings["noise"] = 0.05 * run.epoch + run.loss.item() / 10
 
 
@@ -105,6 +105,16 @@ def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, options, sp
         with pytest.raises(Gone):
             train(workdir, gone_at, **options)
         assert train(workdir, **options) == whole
+
+
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
+def test_settings_that_change_with_each_step_are_those_of_before_too(tmp_path, options):
+    options = {"settings_per": "batch", **options}
+    whole = train(tmp_path / "whole", **options)
+    for gone_at in (2, 9):
+        with pytest.raises(Gone):
+            train(tmp_path / str(gone_at), gone_at, **options)
+        assert train(tmp_path / str(gone_at), **options) == whole
 
 
 def test_between_epochs_too(tmp_path):

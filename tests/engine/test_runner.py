@@ -1339,3 +1339,45 @@ def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_call
     assert Runner(model, optimizer, main=Closure()).fit(batches, epochs=2).step == 10
     with pytest.raises(BadLoop, match=r"^TwoSteps has no param_groups"):
         Runner(model, TwoSteps(), mse).fit(batches, epochs=1)
+
+
+# Other names for a validation
+
+
+def test_a_validation_may_have_another_prefix(runner, batches, distance, recorder):
+    def names(run):
+        run.log({"val/far": 2.0, "validation_far": 3.0})
+
+    records = recorder()
+    one = runner(on("on_val_iter_end")(names), records, metrics={"far": distance})
+    expected = runner(metrics={"far": distance}).validate(batches)
+    found = one.validate(batches, prefix="test")
+    assert found == {
+        "test_loss": expected["val_loss"],
+        "test_far": expected["val_far"],
+        "test/far": 2.0,
+        "test_validation_far": 3.0,
+    }
+    assert [set(scalars) for _, _, scalars in records.rows] == [set(found)]
+    assert one.validate(batches, prefix="test/")["test/loss"] == expected["val_loss"]
+    assert set(one.validate(batches)) == {"val_loss", "val_far", "val/far", "validation_far"}
+
+
+def test_a_validation_with_another_prefix_disturbs_no_fit(runner, batches):
+    found = []
+
+    @on("on_epoch_end")
+    def test(run):
+        found.append(one.validate(batches, prefix="test"))
+
+    one = runner(test)
+    run = one.fit(batches, batches, epochs=1)
+    assert found == [{"test_loss": run.metrics["val_loss"]}]
+    assert "test_loss" not in run.metrics
+
+
+@pytest.mark.parametrize("prefix", ["", None, 3])
+def test_a_prefix_that_is_none_is_refused(runner, batches, prefix):
+    with pytest.raises(BadLoop) as caught:
+        runner().validate(batches, prefix=prefix)
+    assert str(caught.value) == f'prefix must be a string that is not empty, got {prefix!r}.\n  write     prefix="test"'

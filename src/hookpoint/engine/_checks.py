@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.log.logbook import renamed
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.schedule.when import When
@@ -103,6 +105,18 @@ def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
     if before and run.step and run.is_chief:
         logger.warning("max_steps=%s is reached already, and nothing is trained; a higher max_steps extends the run", max_steps)
     run.stop(Reached(f"max_steps={max_steps} is reached"), same_on_all_ranks=True)
+
+
+def asks_in_epochs(schedule: When | None, val: Any) -> bool:
+    """Say whether a schedule of validation may be due in the middle of epochs."""
+    return schedule is not None and val is not None and "iter" in schedule.moments()
+
+
+def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return what gives the metrics of a validation pass the names with this prefix, or refuse what is none."""
+    if not isinstance(prefix, str) or not prefix:
+        raise BadLoop(text(f"prefix must be a string that is not empty, got {prefix!r}.", write='prefix="test"'))
+    return partial(renamed, prefix=prefix) if prefix != "val" else dict
 
 
 def check_counts(**counts: Any) -> None:

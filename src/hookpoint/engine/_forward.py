@@ -30,6 +30,7 @@ class Forward:
         self._model = model if callable(model) else _refuse
         self._criterion = criterion
         self.may_return_loss = criterion is None
+        self.parts: Mapping[str, Any] = {}  # of the last loss, where it is a sum
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
         parameters = _parameters(function)
@@ -62,8 +63,11 @@ class Forward:
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
         """Return the loss of the outputs: the criterion's, or the one that the model returned itself.
 
-        Where it is not needed, as in validation, a model may return none, as many detectors do in eval mode.
+        Where it is not needed, as in validation, a model may return none, as many detectors do in eval mode. Of a dict of
+        losses it is the one that is called "loss", or else their sum; `parts` has the others.
         """
+        if self.parts:
+            self.parts = {}
         if self._criterion is not None:
             if targets is None:
                 raise BadLoop(
@@ -71,11 +75,12 @@ class Forward:
                 )
             if type(outputs) is not torch.Tensor and self._takes_tensors and not isinstance(outputs, torch.Tensor):
                 outputs = scores_in(outputs, self._criterion)
-            return self._criterion(outputs, targets)
+            loss = self._criterion(outputs, targets)
+            return loss if isinstance(loss, torch.Tensor) or not isinstance(loss, Mapping) else self._total(loss)
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
             return outputs
         if isinstance(outputs, Mapping):
-            loss = outputs["loss"] if "loss" in outputs else _sum(outputs)
+            loss = self._total(outputs) if _are_losses(outputs) else outputs.get("loss")
             if loss is not None:
                 return loss
         elif getattr(outputs, "loss", None) is not None:
@@ -97,6 +102,10 @@ class Forward:
                 write="or a MainCallback whose on_iter_forward sets run.loss",
             )
         )
+
+    def _total(self, losses: Mapping[str, Any]) -> Any:
+        total, self.parts = total_of(losses)
+        return total
 
     def split(self, outputs: Any) -> tuple[Any, Any]:
         """Return outputs and loss of a model that returns them as a pair, as nanoGPT does; no loss for anything else."""
@@ -133,10 +142,19 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(signature.parameters.values())
 
 
-def _sum(losses: Mapping[str, Any]) -> Any:
-    """Return the sum of a dict of losses, or None where the values are no losses."""
-    values = list(losses.values())
-    return sum(values) if values and all(isinstance(value, torch.Tensor) and value.numel() == 1 for value in values) else None
+def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the loss of a dict of losses, which is called "loss" or else their sum, and the others by name."""
+    if not _are_losses(losses):
+        shown = {name: described(value) for name, value in losses.items()}
+        raise BadLoop(
+            text(f"a dict of losses has a tensor of one element for each name, not {shown}.", give="the losses alone")
+        )
+    parts = {str(name): value for name, value in losses.items() if name != "loss"}
+    return losses["loss"] if "loss" in losses else sum(parts.values()), parts
+
+
+def _are_losses(values: Mapping[str, Any]) -> bool:
+    return bool(values) and all(isinstance(value, torch.Tensor) and value.numel() == 1 for value in values.values())
 
 
 def _is_loss(value: Any) -> bool:

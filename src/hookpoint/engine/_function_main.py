@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadLoop, NotACallback, text
 from hookpoint.core.run.run import Run
+from hookpoint.engine._forward import total_of
 
 
 class FunctionMain(MainCallback):
-    """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`."""
+    """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
+
+    Of a dict of losses, the one that is called "loss" or else their sum is the loss, and the others are logged.
+    """
 
     writes_anything = True
 
@@ -24,4 +28,8 @@ class FunctionMain(MainCallback):
         self._function = function
 
     def on_iter_forward(self, run: Run) -> None:
-        run.loss = self._function(run)
+        loss = self._function(run)
+        if isinstance(loss, Mapping):
+            loss, parts = total_of(loss)
+            run.log(parts)
+        run.loss = loss

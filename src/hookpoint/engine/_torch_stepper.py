@@ -208,7 +208,17 @@ class TorchStepper:
         outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
         now.outputs, loss = self._forward.split(outputs) if self._forward.may_return_loss else (outputs, None)
         if mode != "pred":
-            now.loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train") if loss is None else loss
+            if loss is None:
+                loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train")
+                if self._forward.parts:
+                    self._log_parts(run, now)
+            now.loss = loss
+
+    def _log_parts(self, run: Run, now: Iteration) -> None:
+        """Log what the loss is the sum of; the next one may be no sum."""
+        parts, self._forward.parts = self._forward.parts, {}
+        for name, part in parts.items():
+            machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
         """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""

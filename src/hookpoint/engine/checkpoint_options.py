@@ -20,7 +20,7 @@ from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.parallel.checkpoint.team_store import TeamStore
 from hookpoint.parallel.strategy.strategy import Apart, Loose, Staged
 from hookpoint.parallel.team.world import world_size
-from hookpoint.storage.checkpoint.fingerprint import fingerprint
+from hookpoint.storage.checkpoint.fingerprint import Fingerprint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.workdir.identity import collect
 
@@ -107,7 +107,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
 
 def _fingerprint(model: Any) -> str | None:
-    return fingerprint(state_of(model)) if has_state(model) else None
+    return Fingerprint.of(state_of(model)) if has_state(model) else None
 
 
 def _parameters(model: Any, optimizer: Any) -> str | None:

@@ -29,7 +29,7 @@ from hookpoint.core.run.run import Run, now_of, set_stepper
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed import Armed
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.engine._checks import check_counts, check_instances, check_schedule, check_steps, overrides, stop_at
+from hookpoint.engine import _checks
 from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import sharing
 from hookpoint.engine._evaluated_weights import load_evaluated_weights
@@ -95,7 +95,7 @@ class Runner:
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
         if on_nonfinite not in ("raise", "warn"):
             raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
-        check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
+        _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
         self._sharing.check_precision(precision)
@@ -190,19 +190,19 @@ class Runner:
         """
         if self.optimizer is None:
             raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
-        check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
+        _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
-        check_schedule("validate_every", validate_every)
+        _checks.check_schedule("validate_every", validate_every)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
-        inside = [self._validation(val, schedule)] if _asks_in_epochs(validate_every, val) else []
+        inside = [self._validation(val, schedule)] if _checks.asks_in_epochs(validate_every, val) else []
         if self._seed is not None:
             seed_all(self._seed)
 
         def begin(run: Run) -> None:
             nonlocal train
             train = self._sharing.begin_fit(run, train, self._seed)
-            if not overrides(run.hooks.main, "on_iter_backward"):
-                check_steps(self.optimizer)
+            if not _checks.overrides(run.hooks.main, "on_iter_backward"):
+                _checks.check_steps(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(machine_of(run).clocks)
 
@@ -225,7 +225,7 @@ class Runner:
         ):
             machine = machine_of(run)
             if max_steps is not None and run.step >= max_steps:
-                stop_at(run, max_steps, before=True)
+                _checks.stop_at(run, max_steps, before=True)
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
@@ -235,20 +235,25 @@ class Runner:
                     if not self._steps_lr_with_optimizer:
                         run.fire("on_lr_adjust")
                 if is_over:
-                    stop_at(run, max_steps)
+                    _checks.stop_at(run, max_steps)
         return run
 
-    def validate(self, data: Any, *, batch_size: BatchSize = AUTO) -> dict[str, float]:
+    def validate(self, data: Any, *, batch_size: BatchSize = AUTO, prefix: str = "val") -> dict[str, float]:
         """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing.
+
+        With `prefix="test"` they are `test_loss` and so on.
 
         The first job of a Runner that has not trained loads the weights that `resume` means, and prints which: those of the
         newest good checkpoint in the workdir, or of a path. It takes no lock, so that a run in progress may be evaluated.
         """
         loader = as_loader(data, batch_size, shuffle=False)
+        results = _checks.check_prefix(prefix)
         if self._run is not None:
-            return _floats(self._run.evaluate(loader))
+            return _floats(results(self._run.evaluate(loader)))
         with self._running() as run:
-            return _floats(evaluate(machine_of(run), loader))
+            if prefix == "val":
+                return _floats(evaluate(machine_of(run), loader))
+            return _floats(evaluate(machine_of(run), loader, is_aside=True, results=results))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
@@ -290,7 +295,7 @@ class Runner:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
-                    stop_at(run, max_steps)
+                    _checks.stop_at(run, max_steps)
         if not (batches.one.batches_seen or machine.verdicts.asked):
             raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
         for name, rate in learning_rate(self.optimizer).items():
@@ -358,10 +363,10 @@ class Runner:
         set_stepper(run, self._stepper)
         self._logbook = machine_of(run).logbook
         self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
-        if overrides(hooks.main, "on_train_forward", "on_iter_forward"):
+        if _checks.overrides(hooks.main, "on_train_forward", "on_iter_forward"):
             self._forward = self._dispatched(run, "on_train_forward", "train")
         self._backward: Dispatch = self._stepper.backward_and_step
-        if overrides(hooks.main, "on_iter_backward"):
+        if _checks.overrides(hooks.main, "on_iter_backward"):
             backward = self._dispatched(run, "on_iter_backward", "train")
             self._backward = partial(self._checked, backward) if self._owns_the_step else backward
         run.at_log_step(lambda values: learning_rate(self.optimizer))
@@ -387,10 +392,6 @@ class Runner:
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation
-
-
-def _asks_in_epochs(schedule: When | None, val: Any) -> bool:
-    return schedule is not None and val is not None and "iter" in schedule.moments()
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:

@@ -96,3 +96,33 @@ def test_one_is_a_hyper_parameter(settings):
     hyper.register(settings.param("strength"))
     hyper["strength"] = 0.25
     assert hyper["strength"] == settings["strength"] == 0.25
+
+
+def test_what_batches_had_that_were_begun_is_kept():
+    settings = DataSettings({"strength": 0}, per_batch=True)
+    settings.begin_pass(trains=True)
+    had = []
+    for number in range(5):
+        had.append(settings.of_batch(number, trains=True)["strength"])
+        settings["strength"] = number // 2
+    assert had == [0, 0, 0, 1, 1]
+    again = DataSettings({"strength": -1}, per_batch=True)
+    again.load_state_dict(settings.state_dict())
+    again.goes_on = True
+    again.begin_pass(trains=True)
+    again["strength"] = 7
+    assert [again.of_batch(number, trains=True)["strength"] for number in range(2, 7)] == [0, 1, 1, 7, 7]
+    assert again.of_batch(0, trains=False) == {"strength": 7}
+    again.goes_on = False
+    again.begin_pass(trains=True)
+    assert again.of_batch(0, trains=True) == {"strength": 7}
+
+
+def test_what_is_kept_of_batches_is_bounded():
+    settings = DataSettings({"strength": 0}, per_batch=True)
+    settings.begin_pass(trains=True)
+    for number in range(2500):
+        settings["strength"] = number
+        settings.of_batch(number, trains=True)
+    assert 1000 <= len(settings.state_dict()["changes"]) <= 1002
+    assert settings.of_batch(2499 - 900, trains=True) == {"strength": 2499 - 900}

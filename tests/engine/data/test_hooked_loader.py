@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from hookpoint import Callback, HookedLoader, LambdaCallback, Loop, Replace, SeededSamples
 from hookpoint.callbacks import ScheduledHyperParamSetter
-from hookpoint.core.errors import NotACallback
+from hookpoint.core.errors import BadLoop, NotACallback
 from hookpoint.engine.runner import Runner
 
 WORKERS = [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
@@ -343,3 +343,40 @@ def test_a_setting_is_set_as_a_hyper_parameter():
     runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[begin, watch, setter])
     runner.fit(loader, epochs=2)
     assert seen == [1.0, 1.0, 4.0, 4.0]
+
+
+class Steps(Callback):
+    """Put into a batch how many steps the training had made when it was begun."""
+
+    def on_batch_made(self, batch, settings):
+        return Replace(torch.full((len(batch),), settings["steps"]))
+
+    def on_train_iter_end(self, run):
+        run.store["loader"].settings["steps"] = run.iteration
+
+
+@pytest.mark.parametrize(
+    ("options", "ahead"), [({}, 0), ({"num_workers": 1}, 2), ({"num_workers": 1, "prefetch_factor": 4}, 4)]
+)
+def test_a_setting_reaches_the_next_batch_that_is_begun(options, ahead):
+    steps = Steps()
+    loader = HookedLoader(torch.arange(16), 2, callbacks=[steps], settings={"steps": 0}, settings_per="batch", **options)
+    with Loop([steps], extra_callbacks=[]) as run:
+        run.store["loader"] = loader
+        for _ in run.epochs(2):
+            first = run.iteration
+            found = [batch[0].item() for batch in run.batches(loader)]
+            assert found == [first + max(0, number - ahead) for number in range(8)]
+
+
+def test_a_setting_reaches_the_next_pass_unless_told_otherwise():
+    steps = Steps()
+    loader = HookedLoader(torch.arange(6), 2, callbacks=[steps], settings={"steps": 0})
+    with Loop([steps], extra_callbacks=[]) as run:
+        run.store["loader"] = loader
+        assert [[batch[0].item() for batch in run.batches(loader)] for _ in run.epochs(2)] == [[0, 0, 0], [3, 3, 3]]
+
+
+def test_settings_per_anything_else_is_refused():
+    with pytest.raises(BadLoop, match="settings_per must be 'pass' or 'batch', got 'step'"):
+        HookedLoader([1], settings_per="step")

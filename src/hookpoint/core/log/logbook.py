@@ -26,6 +26,20 @@ def logged_name(name: str, mode: str) -> str:
     return name if name.startswith(ALREADY_SAID[mode]) else PREFIX[mode] + name
 
 
+def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return what was logged in a validation pass under the names of another one: `val_loss` as `test_loss`.
+
+    >>> renamed({"val_loss": 1, "val/acc": 2}, "test"), renamed({"val_loss": 1}, "test/")
+    ({'test_loss': 1, 'test/acc': 2}, {'test/loss': 1})
+    """
+    joint = "" if prefix.endswith(("_", "-", "/")) else None
+    found = {}
+    for name, value in values.items():
+        mark = next((one for one in ALREADY_SAID["val"] if one != "validation" and name.startswith(one)), "")
+        found[prefix + (joint if joint is not None else mark[-1:] or "_") + name.removeprefix(mark)] = value
+    return found
+
+
 class Page:
     """What one pass has logged: a mean per name since the last log step, one of the whole pass, and what was put last."""
 

@@ -60,7 +60,10 @@ class TaskSampler:
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
         numbers = count(first)
         while (indices := next(source, END)) is not END:  # a `for` would ask the source for an iterator, which begins it anew
-            yield Task(BatchPlace(epoch, mode, next(numbers), settings), indices)
+            number = next(numbers)
+            if self._settings.per_batch:
+                settings = self._settings.of_batch(number, trains=mode == "train")
+            yield Task(BatchPlace(epoch, mode, number, settings), indices)
 
     def __len__(self) -> int:
         return len(self.sampler)

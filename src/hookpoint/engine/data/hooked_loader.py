@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.data.data_points import DataPoints
 from hookpoint.core.data.data_settings import DataSettings
+from hookpoint.core.errors import BadLoop, text
 from hookpoint.engine.data._hooked_dataset import MadeData, TaskSampler
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
@@ -19,7 +20,9 @@ class HookedLoader(DataLoader[Any]):
     That is in the workers, or in the main process where there are none. Handlers get the `epoch`, `mode` and `batch_idx` of the
     pass that the data is made for, whatever was prefetched, and after a resume; outside of a run `mode` is None and `epoch`
     what `set_epoch` was told. They get `settings` as they were when the pass began: what training callbacks set reaches every
-    worker with the next pass. A Runner keeps the settings in its checkpoints; a loop of one's own does with
+    worker with the next pass. With `settings_per="batch"` it reaches the next batch that is begun: without workers the one that
+    the next step trains on, with workers the one after those that they have begun, `num_workers * prefetch_factor` later; both
+    are the same again after a resume. A Runner keeps the settings in its checkpoints; a loop of one's own does with
     `state={"data": loader.settings}`. Where the data set is in `SeededSamples`, handlers' random numbers are the sample's, too.
 
     Workers have copies of the callbacks: what a handler sets on itself there stays there. Costs 1 microsecond a sample and 4 a
@@ -41,10 +44,13 @@ class HookedLoader(DataLoader[Any]):
         *,
         callbacks: Iterable[Any] = (),
         settings: Mapping[str, Any] | None = None,
+        settings_per: Literal["pass", "batch"] = "pass",
         **options: Any,
     ) -> None:
+        if settings_per not in ("pass", "batch"):
+            raise BadLoop(text(f"HookedLoader: settings_per must be 'pass' or 'batch', got {settings_per!r}."))
         self.data_points = DataPoints(callbacks)
-        self.settings = DataSettings(settings)
+        self.settings = DataSettings(settings, per_batch=settings_per == "batch")
         self._epoch_outside = [0]  # in a list, which copies of the loader share
         super().__init__(dataset, batch_size, **options)
 

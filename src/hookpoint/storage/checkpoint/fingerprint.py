@@ -18,14 +18,19 @@ class Fingerprint(str):
 
     tensors: Mapping[str, str]
 
+    @classmethod
+    def of(cls, state: Any) -> Fingerprint:
+        """Return the fingerprint of a model's state dict, or of those of several models."""
+        tensors = _tensors("", state)
+        lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
+        found = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
+        found.tensors = tensors
+        return found
 
-def fingerprint(state: Any) -> Fingerprint:
-    """Return the digest of a model's state dict, or of those of several models."""
-    tensors = _tensors("", state)
-    lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
-    found = Fingerprint(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
-    found.tensors = tensors
-    return found
+
+def fingerprint(state: Any) -> str:
+    """Return the digest alone, as a file keeps it."""
+    return str(Fingerprint.of(state))
 
 
 def differences(state: Any, now: Mapping[str, str]) -> list[str]:
