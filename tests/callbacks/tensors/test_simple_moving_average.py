@@ -62,7 +62,7 @@ def test_an_epoch_has_its_last_mean(train_on_values):
 
 def test_savers_can_watch_it(train_on_values, tmp_path):
     train_on_values([MinSaver("loss/SMA"), SimpleMovingAverage("loss", 3)], workdir=tmp_path)
-    assert len(list((tmp_path / "checkpoints").glob("best-loss-SMA-*"))) == 1
+    assert (tmp_path / "checkpoints" / "best-loss--SMA").is_dir()
 
 
 def test_steps_count_and_not_batches():
