@@ -331,7 +331,7 @@ with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
     for batch in run.batches(range(100)):
         run.log(loss=batch)
         if batch == 50:
-            run.monitors.drain()
+            run.monitors.drain(300)  # a busy machine may import tensorboard for longer than a run waits
             os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)

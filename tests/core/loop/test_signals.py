@@ -222,6 +222,18 @@ def test_a_run_inside_a_run_puts_back_the_handlers_of_the_outer_one():
         assert [signal.getsignal(number) for number in WATCHED] == outer
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_runs_that_end_in_any_order_put_back_what_was_there_before_all_of_them(order):
+    """As runs in tasks of asyncio do, which end when they are done."""
+    before = [signal.getsignal(number) for number in WATCHED]
+    loops = [Loop() for _ in order]
+    for loop in loops:
+        loop.__enter__()
+    for number in order:
+        loops[number].__exit__(None, None, None)
+    assert [signal.getsignal(number) for number in WATCHED] == before
+
+
 def test_in_a_thread_no_handlers_are_installed():
     before = [signal.getsignal(number) for number in WATCHED]
     seen = []

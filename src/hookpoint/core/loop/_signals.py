@@ -39,6 +39,7 @@ class Signals:
         self._is_in_team = is_in_team
         self._ask_stop = ask_stop
         self._before: dict[signal.Signals, Any] = {}
+        self.is_restored = False
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -49,8 +50,18 @@ class Signals:
                 self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._save)
 
     def restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        """Put back what was there before. Where another run has its handler on top, that one does so when it ends."""
+        if not self.is_restored:
+            self.is_restored = True
+            for number in self._before:
+                if getattr(signal.getsignal(number), "__self__", None) is self:
+                    signal.signal(number, self.found_before(number))
+
+    def found_before(self, number: signal.Signals) -> Any:
+        """Return the handler that was there before, or, if it is of a run that has ended since, the one before that."""
+        before = self._before[number]
+        owner = getattr(before, "__self__", None)
+        return owner.found_before(number) if isinstance(owner, Signals) and owner.is_restored else before
 
     def ending(self) -> BaseException | None:
         """Return what a run that a signal stopped ends with, or None."""
