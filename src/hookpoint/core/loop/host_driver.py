@@ -51,7 +51,7 @@ class HostDriver:
 
     >>> driver = HostDriver([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))], Host("mine"))
     >>> driver.start_run(epochs=1); driver.start_epoch(); driver.start_pass("train")
-    >>> driver.start_iteration([1, 2]); driver.finish_iteration(loss=0.5)
+    >>> if driver.start_iteration([1, 2]): driver.finish_iteration(loss=0.5)
     >>> driver.finish_pass(); driver.finish_epoch(); driver.finish_run()
     1 0.5
     """
