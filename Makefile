@@ -31,7 +31,7 @@ help: ## list the targets
 demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
 	@$(VENV)/bin/hookpoint demo
 
-test: style ## check style and types, and run the tests (eight to eleven minutes on two cores)
+test: style ## check style and types, and run the tests (about seven minutes on two cores)
 	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 

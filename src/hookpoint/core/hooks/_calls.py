@@ -85,17 +85,19 @@ def check_reads(calls: list[Call]) -> None:
     Not where things begin: who only gets ready there has nothing to write yet. In the last epoch it is no error: a training
     that is done returns, and a warning comes at its end.
     """
-    for position, call in enumerate(calls):
+    before: dict[str, list[Call]] = {}  # by metric: the calls so far that write it
+    for call in calls:
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
             continue
-        reads = set(call.entry.declared("reads"))
-        writers = [other for other in calls[:position] if reads & set(other.entry.declared("writes"))]
-        for writer in writers:
-            writer.notes_run = True
-        if writers:
-            call.needs = _needs(
-                call.entry.name, {writer.entry: reads & set(writer.entry.declared("writes")) for writer in writers}
-            )
+        written: dict[Entry, set[str]] = {}
+        for metric in call.entry.declared("reads"):
+            for writer in before.get(metric, ()):
+                writer.notes_run = True
+                written.setdefault(writer.entry, set()).add(metric)
+        if written:
+            call.needs = _needs(call.entry.name, written)
+        for metric in call.entry.declared("writes"):
+            before.setdefault(metric, []).append(call)
 
 
 def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], None]:

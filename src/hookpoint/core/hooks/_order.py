@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from hookpoint.core.callback.kept import identity_of
 from hookpoint.core.errors import OrderError
@@ -94,19 +95,28 @@ class Order:
             first, second = of.get(need.first), of.get(need.second)
             if first and second and first is not second:
                 waits[id(second)].append(need)
-        placed: list[Unit] = []
-        held: list[Unit] = []
-        for unit in units:
-            held.append(unit)
-            while ready := next((one for one in held if all(of[n.first] in placed for n in waits[id(one)])), None):
-                held.remove(ready)
-                placed.append(ready)
-                if ready is not unit:
-                    last = max(waits[id(ready)], key=lambda need: placed.index(of[need.first]))
-                    self._moved_behind(ready, last, of)
-        if held:
+        missing = {id(unit): {id(of[need.first]) for need in waits[id(unit)]} for unit in units}
+        waiting: dict[int, list[int]] = {}  # by unit: the numbers of those that wait for it
+        for number, unit in enumerate(units):
+            for waited_for in missing[id(unit)]:
+                waiting.setdefault(waited_for, []).append(number)
+        placed: dict[int, int] = {}  # the place of each unit, in the order of places
+        for arrived, unit in enumerate(units):
+            ready = [arrived] if not missing[id(unit)] else []
+            while ready:  # of several that are ready, the one that stands first in the list
+                one = units[heappop(ready)]
+                placed[id(one)] = len(placed)
+                if one is not unit:
+                    last = max(waits[id(one)], key=lambda need: placed[id(of[need.first])])
+                    self._moved_behind(one, last, of)
+                for number in waiting.get(id(one), ()):
+                    missing[id(units[number])].discard(id(one))
+                    if number < arrived and not missing[id(units[number])]:
+                        heappush(ready, number)
+        if len(placed) < len(units):
+            held = [unit for unit in units if id(unit) not in placed]
             raise OrderError.cycle(self._point, self._cycle(held, waits, of))
-        return placed
+        return sorted(units, key=lambda unit: placed[id(unit)])
 
     def _moved_behind(self, unit: Unit, need: Need, of: dict[Entry, Unit]) -> None:
         why = need.why if need.owner is need.second else f"goes behind {need.first.name}, which {need.why}"
@@ -135,15 +145,27 @@ def _unit_of(units: list[Unit]) -> dict[Entry, Unit]:
 
 
 def _needs(entries: Sequence[Entry]) -> list[Need]:
+    """Return what the callbacks declare, in the order of the list. Each is compared with those only that it may mean."""
+    called, writing = _by_what(entries, Entry.names), _by_what(entries, lambda entry: entry.declared("writes"))
     needs = []
-    for owner in entries:
-        for other in entries:
-            if other is owner:
-                continue
-            if any(other.is_called(name) for name in owner.declared("after")):
+    for place, owner in enumerate(entries):
+        after, before, reads = (owner.declared(option) for option in ("after", "before", "reads"))
+        meant = [called.get(name, ()) for name in (*after, *before)] + [writing.get(name, ()) for name in reads]
+        for number in sorted({number for numbers in meant for number in numbers} - {place}):
+            other = entries[number]
+            if any(other.is_called(name) for name in after):
                 needs.append(Need(other, owner, owner, f"comes after {other.name}"))
-            if any(other.is_called(name) for name in owner.declared("before")):
+            if any(other.is_called(name) for name in before):
                 needs.append(Need(owner, other, owner, f"comes before {other.name}"))
-            metrics = sorted(set(owner.declared("reads")) & set(other.declared("writes")))
+            metrics = sorted(set(reads) & set(other.declared("writes")))
             needs += [Need(other, owner, owner, f"reads '{metric}' from {other.name}") for metric in metrics]
     return needs
+
+
+def _by_what(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
+    """Return the places of the entries that have each name."""
+    found: dict[str, list[int]] = {}
+    for number, entry in enumerate(entries):
+        for name in names_of(entry):
+            found.setdefault(name, []).append(number)
+    return found

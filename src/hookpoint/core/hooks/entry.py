@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
@@ -98,9 +97,13 @@ class Entry:
         several = (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(one.__name__ if isinstance(one, type) else one for one in several)
 
+    def names(self) -> set[str]:
+        """Return what `after` and `before` may call this callback: its name, its class and the bases of that."""
+        return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
+
     def is_called(self, name: str) -> bool:
-        """Say whether `after` or `before` means this callback: by its name, its class or a base of it."""
-        return name == self.name or name in (cls.__name__ for cls in type(self.subject).__mro__)
+        """Say whether `after` or `before` means this callback."""
+        return name in self.names()
 
     def arm(self, key: str, schedule: When) -> Armed:
         """Return the counting part of a schedule, kept under a key of its own for the checkpoint."""
@@ -183,11 +186,10 @@ def is_anything(kept: Mapping[str, Any]) -> bool:
 def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
     """Return an entry for each callback, also of other ranks, pipelines opened, names made unique."""
     entries: list[Entry] = []
-    names: set[str] = set()
+    names: dict[str, int] = {}
     for subject, path in _leaves(callbacks, ()):
         entry = _entry(subject, path)
         entry.name = _unique(entry.name, names)
-        names.add(entry.name)
         entry.is_in_team = is_in_team
         entries.append(entry)
     _refuse_idle_schedules(entries)
@@ -197,9 +199,14 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
     return entries
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    numbered = (f"{name}#{number}" for number in count(2))
-    return name if name not in taken else next(one for one in numbered if one not in taken)
+def _unique(name: str, taken: dict[str, int]) -> str:
+    """Return the name, with a number behind it if it is taken, and take it; `taken` has the last number of each."""
+    unique, number = name, taken.get(name, 1)
+    while unique in taken:
+        number += 1
+        unique = f"{name}#{number}"
+    taken[name], taken[unique] = number, taken.get(unique, 1)
+    return unique
 
 
 def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tuple[Any, tuple[Callback, ...]]]:
@@ -269,12 +276,19 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
 
 
 def _refuse_idle_schedules(entries: list[Entry]) -> None:
-    for pipeline in {id(one): one for entry in entries for one in entry.path}.values():
-        inside = [entry for entry in entries if pipeline in entry.path]
-        triggers = any(handler.point == "on_trigger" for entry in inside for handler in entry.handlers)
-        schedule = schedule_of(pipeline)
-        if schedule is not None and not triggers:
-            raise NoTrigger(inside[0].name, schedule)
+    first: dict[int, Entry] = {}  # by pipeline, in the order of the list
+    triggering = set()
+    for entry in entries:
+        triggers = any(handler.point == "on_trigger" for handler in entry.handlers)
+        for pipeline in entry.path:
+            first.setdefault(id(pipeline), entry)
+            if triggers:
+                triggering.add(id(pipeline))
+    for entry in entries:
+        for pipeline in entry.path:
+            schedule = schedule_of(pipeline)
+            if schedule is not None and id(pipeline) not in triggering:
+                raise NoTrigger(first[id(pipeline)].name, schedule)
 
 
 def _said_by_marks(function: Any) -> Mark:

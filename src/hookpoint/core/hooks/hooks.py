@@ -209,7 +209,10 @@ class Hooks:
             order = Order(point, entries, self._moves_said)
             for call in found:
                 call.why = order.why[call.entry]
-            in_order = [call for entry in order.entries for call in found if call.entry is entry]
+            of_entry: dict[Entry, list[Call]] = {}
+            for call in found:
+                of_entry.setdefault(call.entry, []).append(call)
+            in_order = [call for entry in order.entries for call in of_entry[entry]]
             check_reads(in_order)
             if in_order:
                 ordered[point] = tuple(in_order)
