@@ -109,6 +109,9 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 def _width() -> float:
     """The columns of the terminal; a file takes lines of any length, and one per epoch is easier to search."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    try:
+        if sys.stderr is None or not sys.stderr.isatty():
+            return float("inf")
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):  # it is closed, or the terminal is gone
         return float("inf")
-    return os.get_terminal_size(sys.stderr.fileno()).columns or 80

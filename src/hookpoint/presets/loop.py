@@ -27,10 +27,10 @@ class Loop(core.Loop):
     A progress bar, moving averages and the printing of each epoch's metrics come with it, and with a `workdir` JSON lines and
     TensorBoard files; `extra_callbacks=` and `monitors=` replace them, `[]` leaves them out.
 
-    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C and
-    SIGTERM (in the main thread only) and leaving puts the old ones back; the first signal ends the run at the next boundary,
-    the second at once. A loop may be entered again after it was left: that is a fresh run. `samples` is a function of the
-    batch that returns how many samples it has, where that cannot be seen from its tensors.
+    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C,
+    SIGTERM and SIGHUP in the main thread, and leaving puts the old ones back; the first signal ends the run at the next
+    boundary, the second at once. A loop may be entered again after it was left: that is a fresh run. `samples` is a function
+    of the batch that returns how many samples it has, where that cannot be seen from its tensors.
 
     Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
     happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes

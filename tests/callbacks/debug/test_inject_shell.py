@@ -162,7 +162,8 @@ def test_the_bar_is_out_of_the_way(typist, when):
 
 def test_ctrl_c_interrupts_what_was_typed_and_then_is_the_runs_again(typist):
     someone = typist("python")
-    someone.answer(">>> ", "import time, signal, os; print('zzz'); time.sleep(1000)")
+    # Short sleeps: a signal that comes just before a long one would wait for its end.
+    someone.answer(">>> ", "import time; print('zzz'); [time.sleep(0.01) for _ in iter(int, 1)]")
     someone.wait_for(r"\nzzz")
     someone.type("\x03")
     someone.wait_for("KeyboardInterrupt")

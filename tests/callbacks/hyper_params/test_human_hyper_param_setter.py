@@ -196,7 +196,7 @@ def test_a_line_that_moves_is_the_same_problem(train_with_edits, tmp_path, caplo
     assert len(caplog.messages) == 1
 
 
-@pytest.mark.parametrize("value", ["-0.1", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("value", ["-0.1", "nan", "inf", "1e999", "1e300"])
 def test_what_is_no_learning_rate_is_refused_and_the_last_good_value_stays(train_with_edits, tmp_path, caplog, value):
     assert train_with_edits(tmp_path, ["lr:0.5\n", f"lr:{value}\n", f"lr:{value}\n"]) == [1.0, 0.5, 0.5]
     assert len(caplog.messages) == 1

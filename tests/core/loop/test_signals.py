@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 from hookpoint.core.loop.loop import Loop
 
-WATCHED = (signal.SIGINT, signal.SIGTERM)
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # A process that trains, sends itself a signal in the body, and says what happens. `body` comes after each batch is fetched.
 PROGRAM = """
@@ -95,7 +97,7 @@ def train(server, tmp_path):
     return go
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code, train):
     ended, lines, errors = train(f"if batch == 'b': send('{name}')")
     assert ended == code
@@ -114,7 +116,7 @@ def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code, 
     assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_the_second_signal_leaves_at_once(name, code, train):
     ended, lines, _ = train(f"send('{name}'); say('first'); send('{name}'); say('never')")
     assert ended == code
@@ -246,3 +248,46 @@ def test_in_a_thread_no_handlers_are_installed():
     thread.start()
     thread.join(10)
     assert seen == before
+
+
+IN_A_TERMINAL = """
+import sys
+from hookpoint import Loop
+from hookpoint.callbacks import ModelSaver
+with Loop([ModelSaver()], workdir=sys.argv[1]) as run:
+    for _ in run.epochs(1):
+        for batch in run.batches(iter(int, 1)):
+            if run.step == 3:
+                open(sys.argv[1] + "/ready", "w").close()
+"""
+
+
+def test_a_terminal_that_is_closed_ends_the_run_saved(tmp_path):
+    """The bar is drawn there until it goes: nothing that is drawn later fails the run."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", IN_A_TERMINAL, str(tmp_path)])
+    while not (tmp_path / "ready").exists():
+        os.read(terminal, 1000)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert (told["status"], told["reason"]) == ("stopped", "SIGHUP was received")
+    assert (tmp_path / "checkpoints" / "last").exists()
+
+
+def test_a_closed_stderr_ends_no_training(tmp_path):
+    program = """
+import sys
+from hookpoint import Loop
+sys.stderr.close()
+with Loop([], workdir=sys.argv[1]) as run:
+    for epoch in run.epochs(2):
+        for batch in run.batches([1, 2]):
+            run.log(loss=1.0)
+print(run.iteration)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "4\n")
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "finished"

@@ -185,3 +185,14 @@ def test_only_what_was_registered_can_be_deleted(hyper):
 def test_an_attribute_that_is_not_there_cannot_be_a_setting():
     with pytest.raises(UnknownSetting, match=r"there is no setting 'drop_out'.\n  known     dropout, frozen, name"):
         ObjAttrParam(Model(), "drop_out")
+
+
+@pytest.mark.parametrize("value", [1e300, -3.5e38, 10**39])
+def test_a_number_that_float32_cannot_hold_is_refused(value):
+    class Optimizer:
+        param_groups = [{"lr": 0.1}]  # noqa: RUF012
+
+    hyper = Hyper(Optimizer())
+    with pytest.raises(BadValue, match=r"^lr takes a number of float32, up to 3\.40282e\+38\."):
+        hyper["lr"] = value
+    assert hyper["lr"] == 0.1

@@ -15,7 +15,7 @@ from typing import Any
 
 logger = logging.getLogger("hookpoint")
 
-KEPT_FROM_CHILDREN = ("SIGTERM", "SIGUSR1")  # what a run's loop handles, and a forked process would inherit
+KEPT_FROM_CHILDREN = ("SIGTERM", "SIGHUP", "SIGUSR1")  # what a run's loop handles, and a forked process would inherit
 
 _forking = threading.local()
 

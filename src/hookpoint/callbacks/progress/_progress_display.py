@@ -120,7 +120,8 @@ class PlainDisplay:
 
 
 def _is_terminal(stream: Any) -> bool:
-    return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    is_open = stream is not None and not getattr(stream, "closed", False)
+    return is_open and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def _is_notebook() -> bool:

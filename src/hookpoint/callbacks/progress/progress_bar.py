@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -174,7 +174,8 @@ class Drawing:
             if self._display.shows_at_once and view is not None:
                 self._show(view)
         finally:
-            self._display.close()
+            with suppress(OSError, ValueError):
+                self._display.close()
 
     def _tick(self) -> None:
         view = self._view(self._run.progress)
@@ -185,7 +186,8 @@ class Drawing:
         with self._showing:
             if view != self._shown:  # while nothing moves nothing is drawn, as over a debugger's prompt
                 self._shown = view
-                self._display.show(view)
+                with suppress(OSError, ValueError):  # the stream is closed, or the terminal is gone
+                    self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
         """Return what to show; nothing while a resumed run has not found back to the batch that it goes on with."""

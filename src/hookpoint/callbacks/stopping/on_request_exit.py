@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-OF_THE_LOOP = (signal.SIGTERM, signal.SIGINT)
+OF_THE_LOOP = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 NOBODYS = ("SIGKILL", "SIGSTOP")
 LOOK_EVERY_SECONDS = 1.0
 
@@ -33,10 +33,10 @@ LOOK_EVERY_SECONDS = 1.0
 class OnRequestExit(Callback):
     """Finish the step, save and stop, when a signal comes or when a file appears in the workdir.
 
-    A run's loop ends at SIGTERM and Ctrl-C in any case; with `save_ckpt` it saves then, as with any saver in the list, and it
-    has to have a workdir. Another `sig`, such as SIGUSR2, is listened to while the run goes on, in the main thread only; then
-    the run ends as after any stop, without SystemExit. So it does when `file` is made, which is deleted then: at most a second
-    later. Starting the run again goes on from there.
+    A run's loop ends at SIGTERM, SIGHUP and Ctrl-C in any case; with `save_ckpt` it saves then, as with any saver in the
+    list, and it has to have a workdir. Another `sig`, such as SIGUSR2, is listened to while the run goes on, in the main
+    thread only; then the run ends as after any stop, without SystemExit. So it does when `file` is made, which is deleted
+    then: at most a second later. Starting the run again goes on from there.
 
     Of MindSpore's arguments, `file_name` and `directory` are refused, as a checkpoint is in its place in the workdir and is
     found there without being told, and so is `save_mindir`.

@@ -1,4 +1,7 @@
-"""Signals: the first Ctrl-C or SIGTERM asks the run to stop, the second one leaves at once; SIGUSR1 asks for a checkpoint."""
+"""Signals: the first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, the second leaves at once; SIGUSR1 asks for a checkpoint.
+
+SIGHUP comes when a terminal is closed or a connection is lost; under `nohup` it is ignored, and stays so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class TeamSignals(Protocol):
     def take(self, received: signal.Signals) -> None: ...
 
 
-WATCHED = (signal.SIGINT, signal.SIGTERM)
+WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Signals:

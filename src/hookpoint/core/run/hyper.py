@@ -10,6 +10,7 @@ from hookpoint.core.errors import BadValue, UnknownSetting, text
 from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
+LARGEST = 3.4028234663852886e38  # of float32, in which most weights are
 
 
 class HyperParam(Protocol):
@@ -221,6 +222,8 @@ def checked(name: str, value: Any, present: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadValue(text(f"{name} takes a finite number.", got=repr(value), now=repr(present)))
+    if abs(value) > LARGEST:  # a step with it raises, or makes every weight infinite
+        raise BadValue(text(f"{name} takes a number of float32, up to {LARGEST:g}.", got=repr(value), now=repr(present)))
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 Show = Callable[[str], None]
 
@@ -14,14 +15,16 @@ _silent: list[object] = []
 def say(line: str) -> None:
     """Print a line to stderr; where a progress bar is drawn there, above it. Any thread may call it.
 
-    Of the processes of a run only the chief prints.
+    Of the processes of a run only the chief prints. A line that nobody can read, as the stream is closed or the terminal is
+    gone, is dropped: no training ends for it.
     """
     if _silent:
         return
-    if _drawing:
-        _drawing[-1](line)
-    else:
-        print(line, file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):
+        if _drawing:
+            _drawing[-1](line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def printable(name: str) -> str:
