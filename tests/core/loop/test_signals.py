@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,15 @@ import pytest
 from hookpoint.core.loop.loop import Loop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hangups_heard():
+    """Under nohup SIGHUP is ignored, and processes inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
 
 # A process that trains, sends itself a signal in the body, and says what happens. `body` comes after each batch is fetched.
 PROGRAM = """
@@ -251,12 +261,13 @@ def test_in_a_thread_no_handlers_are_installed():
 
 
 IN_A_TERMINAL = """
-import sys
+import sys, time
 from hookpoint import Loop
 from hookpoint.callbacks import ModelSaver
 with Loop([ModelSaver()], workdir=sys.argv[1]) as run:
     for _ in run.epochs(1):
-        for batch in run.batches(iter(int, 1)):
+        for batch in run.batches(range(60000)):
+            time.sleep(0.001)
             if run.step == 3:
                 open(sys.argv[1] + "/ready", "w").close()
 """
@@ -268,7 +279,8 @@ def test_a_terminal_that_is_closed_ends_the_run_saved(tmp_path):
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", IN_A_TERMINAL, str(tmp_path)])
     while not (tmp_path / "ready").exists():
-        os.read(terminal, 1000)
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 1000)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
