@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from typing import Any
 
@@ -14,7 +15,7 @@ from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.stepper import PlainStepper
-from hookpoint.core.team.team import Solo, Team
+from hookpoint.core.team.team import Solo, Team, place_by_environment
 from hookpoint.presets._defaults import with_defaults
 from hookpoint.presets._scheduler_check import SchedulerCheck
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -92,9 +93,14 @@ class Loop(core.Loop):
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
 
 
+def _uses_torch() -> bool:
+    """Say whether torch is in use already, or a launcher has started several processes, which talk through it."""
+    return "torch" in sys.modules or (place_by_environment()["world_size"] > 1 and find_spec("torch") is not None)
+
+
 def _team(seconds: float) -> Team:
     """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
-    if "torch" not in sys.modules:
+    if not _uses_torch():
         return Solo()
     from hookpoint.parallel.team.init_process import joined
 
@@ -103,7 +109,7 @@ def _team(seconds: float) -> Team:
 
 def _floats() -> Floats:
     """Return the way to turn logged values into floats: torch's where torch is in use already."""
-    if "torch" not in sys.modules:
+    if not _uses_torch():
         return floats_one_by_one
     from hookpoint.engine.async_floats import device_floats
 
@@ -112,7 +118,7 @@ def _floats() -> Floats:
 
 def _stepper(model: Any) -> PlainStepper:
     """Return the step of a loop of one's own: one that knows how torch evaluates where torch is in use already."""
-    if "torch" not in sys.modules:
+    if not _uses_torch():
         return PlainStepper()
     from hookpoint.engine.data.as_loader import as_loader
     from hookpoint.engine.module_modes import evaluating, modules_of
@@ -123,7 +129,7 @@ def _stepper(model: Any) -> PlainStepper:
 
 def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
-    if "torch" in sys.modules:
+    if _uses_torch():
         from hookpoint.engine.checkpoint_options import kept_in
 
         return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
