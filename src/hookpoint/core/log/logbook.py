@@ -174,7 +174,7 @@ class Logbook:
         window, page.window = page.window, {}
         for name, mean in window.items():
             mean.close()
-            if name not in page.whole and not self.is_muted:
+            if name not in page.whole:
                 page.whole[name] = Mean(self._floats)
             page.whole[name].add_mean(mean)
         if send:
