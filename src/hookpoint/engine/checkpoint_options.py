@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,17 +11,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hookpoint.core.checkpoint.plain_names import COMPILED
-from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.torch_randomness import TorchRandomness
-from hookpoint.parallel.checkpoint.team_store import TeamStore
-from hookpoint.parallel.strategy.strategy import Apart, Loose, Staged
+from hookpoint.parallel.strategy.strategy import Apart
 from hookpoint.parallel.team.world import world_size
-from hookpoint.storage.checkpoint.fingerprint import Fingerprint
-from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.workdir.identity import collect
 
 
 def kept_in(
@@ -44,8 +38,13 @@ def kept_in(
         "unwrapped": unwrapped,
     }
     if workdir is not None:
+        # A run without a workdir does without all of this.
+        from hookpoint.engine._run_identity import identity_of
+        from hookpoint.parallel.checkpoint.team_store import TeamStore
+        from hookpoint.storage.checkpoint_store import CheckpointStore
+
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
-        options["store"] = _of_team(store, strategy) if world_size() > 1 else store
+        options["store"] = TeamStore(store, strategy if isinstance(strategy, Apart) else None) if world_size() > 1 else store
         model_size = getattr(strategy, "model_size", 1)
         if allow_world_change and model_size > 1:
             cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"
@@ -53,10 +52,6 @@ def kept_in(
         known = {"strategy": strategy, "model_size": model_size, **facts}
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **known)
     return options
-
-
-def _of_team(store: CheckpointStore, strategy: Any) -> TeamStore:
-    return TeamStore(store, strategy if isinstance(strategy, Apart) else None)
 
 
 def unwrapped(model: Any) -> Any:
@@ -83,46 +78,3 @@ def tell_schedulers(run: Run) -> None:
     for optimizer in run.optimizers:
         if isinstance(optimizer, torch.optim.Optimizer) and run.step:
             optimizer._opt_called = True  # type: ignore[attr-defined]
-
-
-def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
-    """Return what must be, or should be, the same when a run goes on."""
-    is_cut = world_size() > 1 and isinstance(strategy, Staged)
-    if world_size() > 1:  # one process alone goes on from what they have in common
-        facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
-    if not isinstance(strategy, Staged) and (parameters := _parameters(unwrapped(model), optimizer)):
-        facts["optimizer_parameters"] = parameters
-    cuda = torch.cuda.is_available()
-    return collect(
-        world_size=world_size(),
-        seed=seed,
-        torch=torch.__version__,
-        cuda=torch.version.cuda if cuda else None,
-        device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
-        layout=strategy.layout(model) if is_cut else "whole",
-        optimizer=_kind(optimizer),
-        **facts,
-    )
-
-
-def _fingerprint(model: Any) -> str | None:
-    return Fingerprint.of(state_of(model)) if has_state(model) else None
-
-
-def _parameters(model: Any, optimizer: Any) -> str | None:
-    """Return how many parameters the optimizers have, and a digest of their names and shapes in the order of their state."""
-    names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
-    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
-    groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
-    lines = [" ".join(f"{names.get(id(one), '')}{tuple(one.shape)}" for one in group) for group in groups]
-    if not lines:
-        return None
-    count = sum(map(len, groups))
-    return f"{count} in {len(groups)} group{'s' * (len(groups) > 1)} ({hashlib.sha256(repr(lines).encode()).hexdigest()[:8]})"
-
-
-def _kind(optimizer: Any) -> str | None:
-    if isinstance(optimizer, Mapping):
-        return ", ".join(f"{key}: {type(one).__name__}" for key, one in optimizer.items())
-    return None if optimizer is None else type(optimizer).__name__

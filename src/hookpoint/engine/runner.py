@@ -32,7 +32,6 @@ from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine import _checks
 from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import sharing
-from hookpoint.engine._evaluated_weights import load_evaluated_weights
 from hookpoint.engine._function_main import FunctionMain
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
@@ -332,6 +331,8 @@ class Runner:
             if begin is not None:
                 begin(run)
             elif not self._has_weights:
+                from hookpoint.engine._evaluated_weights import load_evaluated_weights
+
                 parts = {**self._state, "model": unwrapped(self.model), "criterion": self.criterion}
                 load_evaluated_weights(run, parts, self._options.workdir, self._options.resume)
 

@@ -18,8 +18,6 @@ from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team, place_by_environment
 from hookpoint.presets._defaults import with_defaults
 from hookpoint.presets._scheduler_check import SchedulerCheck
-from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.workdir.identity import collect
 
 
 class Loop(core.Loop):
@@ -135,5 +133,8 @@ def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool)
         return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
     if workdir is None:
         return {}
+    from hookpoint.storage.checkpoint_store import CheckpointStore
+    from hookpoint.storage.workdir.identity import collect
+
     store = CheckpointStore(workdir, allow_world_change=allow_world_change)
     return {"store": store, "identity": partial(collect, world_size=1, seed=None)}

@@ -31,7 +31,7 @@ def declared_only(function: AnyFunction) -> AnyFunction:
     return function
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
     """One argument that a handler names; `source` is what it is called among what the point offers."""
 
@@ -41,7 +41,7 @@ class Parameter:
     keyword_only: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """A function to be called at a point, with the arguments it names."""
 

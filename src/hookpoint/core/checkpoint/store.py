@@ -53,7 +53,7 @@ class Saved:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late.
 

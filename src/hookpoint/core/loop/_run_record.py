@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -43,7 +42,7 @@ class RunRecord:
             reason="",
             started=_now(),
             ended=None,
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             pid=os.getpid(),
             folder=os.getcwd(),
             command=shlex.join(masked(_command())),

@@ -128,7 +128,7 @@ class AsksToStop(Protocol):
     def heed(self, run: Run) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Components:
     """The components of one run. `agree` lets all processes act on what any has asked for; all of them are at that point."""
 

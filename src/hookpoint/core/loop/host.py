@@ -16,7 +16,7 @@ class NotUnderHost(CompileError):
     """A callback needs a point or a verdict that the trainer it runs under does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Host:
     """A trainer, by its name. `cannot` has the points it never reaches and the verdicts it cannot honour, with the reason.
 

@@ -30,7 +30,7 @@ def _as_it_is(part: Any) -> Any:
     return part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopOptions:
     """Everything a loop is told but its callbacks.
 

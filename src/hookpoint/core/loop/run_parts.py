@@ -18,7 +18,7 @@ from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.core.team.team import Team
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RunParts:
     """What saving, resuming and agreement work on. `stateful` are the objects whose state a checkpoint keeps, by name."""
 

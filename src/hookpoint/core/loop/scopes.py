@@ -17,7 +17,7 @@ class EndEpoch(Protocol):
     def __call__(self) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Scopes:
     """What is open. The machine changes it; saving, resuming and drivers read it.
 

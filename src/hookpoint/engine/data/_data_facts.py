@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDa
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume, text
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
-from hookpoint.storage.workdir.identity import Row, table
 
 ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset: enough to tell two of them apart
 IN_ORDER, SHUFFLED = "in order", "shuffled"
@@ -76,6 +75,10 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
     The batch size is not in it: the rest of an epoch is cut into batches of any size.
     """
     changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
+    if not changed:
+        return ""
+    from hookpoint.storage.workdir.identity import Row, table
+
     rows = []
     for name in changed:
         stays_in_order = name == "samples" and {saved.get("order", IN_ORDER), now.get("order", IN_ORDER)} == {IN_ORDER}
@@ -91,7 +94,7 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
                 start="over with resume='never'",
             )
         )
-    return table(rows) if rows else ""
+    return table(rows)
 
 
 def _named(dataset: Any) -> str:

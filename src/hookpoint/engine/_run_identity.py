@@ -1,0 +1,59 @@
+"""Run identity: what must be, or should be, the same when a run with torch resumes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
+from hookpoint.engine.checkpoint_options import unwrapped
+from hookpoint.parallel.strategy.strategy import Loose, Staged
+from hookpoint.parallel.team.world import world_size
+from hookpoint.storage.checkpoint.fingerprint import Fingerprint
+from hookpoint.storage.workdir.identity import collect
+
+
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
+    """Return what must be, or should be, the same when a run goes on."""
+    is_cut = world_size() > 1 and isinstance(strategy, Staged)
+    if world_size() > 1:  # one process alone goes on from what they have in common
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
+    if not isinstance(strategy, Staged) and (parameters := _parameters(unwrapped(model), optimizer)):
+        facts["optimizer_parameters"] = parameters
+    cuda = torch.cuda.is_available()
+    return collect(
+        world_size=world_size(),
+        seed=seed,
+        torch=torch.__version__,
+        cuda=torch.version.cuda if cuda else None,
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
+        layout=strategy.layout(model) if is_cut else "whole",
+        optimizer=_kind(optimizer),
+        **facts,
+    )
+
+
+def _fingerprint(model: Any) -> str | None:
+    return Fingerprint.of(state_of(model)) if has_state(model) else None
+
+
+def _parameters(model: Any, optimizer: Any) -> str | None:
+    """Return how many parameters the optimizers have, and a digest of their names and shapes in the order of their state."""
+    names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    lines = [" ".join(f"{names.get(id(one), '')}{tuple(one.shape)}" for one in group) for group in groups]
+    if not lines:
+        return None
+    count = sum(map(len, groups))
+    return f"{count} in {len(groups)} group{'s' * (len(groups) > 1)} ({hashlib.sha256(repr(lines).encode()).hexdigest()[:8]})"
+
+
+def _kind(optimizer: Any) -> str | None:
+    if isinstance(optimizer, Mapping):
+        return ", ".join(f"{key}: {type(one).__name__}" for key, one in optimizer.items())
+    return None if optimizer is None else type(optimizer).__name__
