@@ -390,5 +390,9 @@ class TooManyRetries(HookpointError, RuntimeError):
     """run.retry() was asked for one batch more often than the loop allows."""
 
 
+class DataTimeout(HookpointError, TimeoutError):
+    """A loader gave no batch for `data_timeout_seconds`."""
+
+
 class OutOfStep(HookpointError, RuntimeError):
     """The processes of a run are not at the same place: one waits for the others, or talks of something else."""

@@ -33,6 +33,12 @@ def overrides(main: Any, *methods: str) -> bool:
     return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse a value of an option that is none of its choices."""
+    if value not in choices:
+        raise BadLoop(text(f"{name}={value!r}.", choose=" or ".join(map(repr, choices))))
+
+
 def check_instances(**given: Any) -> None:
     """Refuse a class, or a list, where a model, optimizer, criterion or scheduler belongs."""
     for name, one in given.items():

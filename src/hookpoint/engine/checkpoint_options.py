@@ -14,6 +14,7 @@ from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
 from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.parallel.strategy.strategy import Apart
 from hookpoint.parallel.team.world import world_size
@@ -36,6 +37,7 @@ def kept_in(
         "after_load": tell_schedulers,
         "may_wait": waits_allowed,
         "unwrapped": unwrapped,
+        "loader_workers": TorchLoaderWorkers(),
     }
     if workdir is not None:
         # A run without a workdir does without all of this.

@@ -88,12 +88,12 @@ class Runner:
         state: Mapping[str, Any] | None = None,
         strategy: Strategy | Literal["auto"] = "auto",
         allow_world_change: bool = False,
+        hang_report_seconds: float | None = 60.0,
+        data_timeout_seconds: float | None = None,
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm)
-        if lr_scheduler_on not in ("epoch", "step"):
-            raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
-        if on_nonfinite not in ("raise", "warn"):
-            raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
+        _checks.check_choice("lr_scheduler_on", lr_scheduler_on, ("epoch", "step"))
+        _checks.check_choice("on_nonfinite", on_nonfinite, ("raise", "warn"))
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
@@ -133,6 +133,8 @@ class Runner:
             on_nonfinite=on_nonfinite,
             config=config,
             resume=resume,
+            hang_report_seconds=hang_report_seconds,
+            data_timeout_seconds=data_timeout_seconds,
             floats=device_floats,
             prepare=partial(move, device=self.device) if self.device.type != "cpu" else None,
             **self._sharing.loop_options,

@@ -66,6 +66,8 @@ class Loop(core.Loop):
         state: Mapping[str, Any] | None = None,
         allow_world_change: bool = False,
         wait_seconds: float = 600.0,
+        hang_report_seconds: float | None = 60.0,
+        data_timeout_seconds: float | None = None,
     ) -> None:
         kept = _kept_in(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
@@ -82,6 +84,8 @@ class Loop(core.Loop):
             config=config,
             resume=resume,
             state=state,
+            hang_report_seconds=hang_report_seconds,
+            data_timeout_seconds=data_timeout_seconds,
             stepper=_stepper(model),
             floats=_floats(),
             team=partial(_team, wait_seconds),

@@ -13,6 +13,7 @@ from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.loop._agreement import Agreement
+from hookpoint.core.loop._hang_watch import HangWatch
 from hookpoint.core.loop._host_owned import HostSignals, HostSteps
 from hookpoint.core.loop._model_stop import ModelStop
 from hookpoint.core.loop._resuming import Resuming
@@ -122,6 +123,7 @@ def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | No
         record=RunRecord(run, clocks, saving.resumable),
         missing=missing,
         model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
+        watch=HangWatch(parts, options, signals),
     )
 
 

@@ -43,6 +43,7 @@ class Signals:
         self._ask_stop = ask_stop
         self._before: dict[signal.Signals, Any] = {}
         self.is_restored = False
+        self._check: Callable[[FrameType | None], None] | None = None
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -57,7 +58,7 @@ class Signals:
         if not self.is_restored:
             self.is_restored = True
             for number in self._before:
-                if getattr(signal.getsignal(number), "__self__", None) is self:
+                if self._is_ours(number):
                     signal.signal(number, self.found_before(number))
 
     def found_before(self, number: signal.Signals) -> Any:
@@ -70,7 +71,25 @@ class Signals:
         """Return what a run that a signal stopped ends with, or None."""
         return None if self.received is None else _ending(self.received)
 
+    def can_interrupt(self) -> bool:
+        """Say whether a signal of this process reaches a handler of this run."""
+        return any(self._is_ours(number) for number in self._before)
+
+    def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
+        """Call `check` in the main thread, inside of whatever it waits for; what it raises ends that wait."""
+        number = next((number for number in self._before if number in WATCHED and self._is_ours(number)), None)
+        if number is not None:
+            self._check = check
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def _is_ours(self, number: signal.Signals) -> bool:
+        return getattr(signal.getsignal(number), "__self__", None) is self
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._check is not None:
+            check, self._check = self._check, None
+            check(frame)
+            return
         if self.caught is not None:
             self.restore()
             raise _ending(signal.Signals(number))

@@ -128,6 +128,15 @@ class AsksToStop(Protocol):
     def heed(self, run: Run) -> None: ...
 
 
+class WatchesForHangs(Protocol):
+    """Report that the run waits too long for data or other processes."""
+
+    def begin(self) -> None: ...
+    def enter(self, one: Pass) -> None: ...
+    def explain(self, error: BaseException) -> None: ...
+    def end(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Components:
     """The components of one run. `agree` lets all processes act on what any has asked for; all of them are at that point."""
@@ -141,3 +150,4 @@ class Components:
     record: Records
     missing: ChecksMetrics
     model_stop: AsksToStop
+    watch: WatchesForHangs

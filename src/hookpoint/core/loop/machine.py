@@ -11,9 +11,8 @@ begin_run                          on_setup, on_run_begin; on_load where the run
   end_epoch                        on_epoch_end; on_save where one is due
 end_run                            on_exception if something escaped, on_run_end
 
-A driver is a user's `for` (epochs.py, batches.py), which the Runner uses too, or the trainer of another library
-(host_driver.py). What computes a step fires its own points between begin_iteration and end_iteration: on_backward_begin,
-on_backward_end, on_step_begin, on_step_end.
+A driver is a user's `for` (epochs.py, batches.py), which the Runner uses too, or another library's trainer (host_driver.py).
+Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ class Machine:
         self.verdicts, self.scopes = parts.verdicts, parts.scopes
         self.saving, self.resuming, self.agreement = components.saving, components.resuming, components.agreement
         self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
-        self.record, self.missing, self.agree = components.record, components.missing, components.agree
-        self._share = StepShare()
-        self._samples_of = counter(options.samples)
-        self._is_over = False
+        self.record, self.missing, self.watch = components.record, components.missing, components.watch
+        self.agree = components.agree
+        self._share, self._samples_of, self._is_over = StepShare(), counter(options.samples), False
         self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
         self._outer_run = CURRENT.get()
@@ -75,6 +73,7 @@ class Machine:
             self.model_stop.begin(run)
             self.record.begin(self.resuming.identity, self.resuming.inexact())
             self.signals.install()
+            self.watch.begin()
             self.hooks.setup(run.model, run.workdir)
             self.hooks.attach(run)
             self._fire_or_stop("on_setup")
@@ -146,6 +145,7 @@ class Machine:
         scopes.passes.append(one)
         self.hooks.fire(f"on_{one.mode}_epoch_begin", run)
         scopes.close_above(one)
+        self.watch.enter(one)
         resuming.enter_data(one)
         if self.options.prepare is not None:
             one.source = map(self.options.prepare, one.source)
@@ -204,10 +204,9 @@ class Machine:
         one.in_iteration = False
         run, now, clocks, is_train = self.run, one.now, self.clocks, one.is_train
         if not (now.asked and self._was_skipped(one)):
-            now.has_ended = True
+            now.has_ended, are_reported = True, self.steps.are_reported
             if one.retries:
                 one.retries, one.again = 0, END
-            are_reported = self.steps.are_reported
             if is_train:
                 clocks.iteration += 1
                 clocks.samples += now.samples
@@ -345,6 +344,7 @@ class Machine:
             self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
         for problem in errors_of(self.saving.before_failure):
             logger.error("the place of the failure is not known", exc_info=problem)
+        self.watch.explain(error)
         scopes.drop()
         self.logbook.drop_pages()
         run.mode = None
@@ -385,6 +385,7 @@ class Machine:
             undone.callback(self.run.monitors.close)
             undone.callback(self.hooks.attach, None)
             undone.callback(self.signals.restore)
+            undone.callback(self.watch.end)
             undone.callback(self.steps.remove)
 
     def running(self) -> Run:

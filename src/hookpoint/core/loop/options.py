@@ -19,6 +19,7 @@ from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.stall import LoaderWorkers
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Solo, Team
@@ -54,6 +55,8 @@ class LoopOptions:
     resume: Resume = "auto"
     state: Mapping[str, Any] | None = None
     on_nonfinite: OnNonFinite = "warn"
+    hang_report_seconds: float | None = 60.0
+    data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
     randomness: Randomness | None = None
@@ -69,10 +72,14 @@ class LoopOptions:
     names: MetricNames = UNKNOWN
     team: Callable[[], Team] = Solo
     host: Host | None = None
+    loader_workers: LoaderWorkers | None = None
 
     def __post_init__(self) -> None:
         if self.log_every < 0 or self.max_retries < 0:
             raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{self.log_every} and {self.max_retries}"))
+        for name in ("hang_report_seconds", "data_timeout_seconds"):
+            if (seconds := getattr(self, name)) is not None and not seconds > 0:
+                raise BadLoop(text(f"{name} is more than 0, or None.", got=repr(seconds)))
         counter(self.samples)
         config_of(self.config)
         own_parts(self.state)

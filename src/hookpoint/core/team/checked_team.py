@@ -25,7 +25,7 @@ class CheckedTeam:
         self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
         self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
         self.has_stages = team.has_stages
-        self.lag, self.inexact = team.lag, team.inexact
+        self.lag, self.inexact, self.notes = team.lag, team.inexact, team.notes
         self.count = 0
         self._team = team
         self._run = run

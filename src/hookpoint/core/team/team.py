@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 Answer = Callable[[], int]
+
+
+class Notes(Protocol):
+    """Notes that processes leave for each other at any time, in any order, from any thread; nobody waits for long."""
+
+    def put(self, note: Mapping[str, Any]) -> bool:
+        """Replace the note of this rank; say whether that worked."""
+
+    def read(self) -> list[Mapping[str, Any] | None]:
+        """Return the newest note of every rank, in the order of ranks."""
 
 
 class Team(Protocol):
@@ -27,6 +37,10 @@ class Team(Protocol):
     has_stages: bool
     lag: int
     inexact: str
+
+    @property
+    def notes(self) -> Notes | None:
+        """Where processes leave notes for each other while they do not talk; None where they cannot."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return the value of every rank, in the order of ranks."""
@@ -62,6 +76,7 @@ class Solo:
     rank = local_rank = data_rank = model_rank = 0
     size = data_size = lag = 1
     inexact = ""
+    notes = None
     has_stages = False
 
     def gather(self, value: Any) -> list[Any]:

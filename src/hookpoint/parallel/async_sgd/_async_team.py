@@ -23,7 +23,7 @@ class ServedTeam:
         self.rank, self.local_rank, self.size = team.rank, team.local_rank, team.size
         self.data_rank, self.data_size, self.model_rank = team.data_rank, team.data_size, team.model_rank
         self.has_stages = team.has_stages
-        self.lag = lag
+        self.lag, self.notes = lag, team.notes
         self._team = team
         self._before_waiting = before_waiting
         self._close = close

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.team.team import Answer
+from hookpoint.parallel.team._store_notes import StoreNotes
 
 SHORT = 512  # bytes
 SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
@@ -41,6 +42,7 @@ class TorchTeam:
         self.data_size = self.size // model_size
         self.has_stages = has_stages
         self.seconds = seconds
+        self.notes = StoreNotes(self.rank, self.size)
         wait = timedelta(seconds=seconds)
         # Two of them: answers are on their way while others talk.
         self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=wait) for _ in range(2)]

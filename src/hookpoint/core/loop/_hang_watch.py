@@ -1,0 +1,203 @@
+"""HangWatch: reports when the training thread waits too long for data or for other processes, and ends a wait for data.
+
+A thread looks at the counters of the run and at the stack of the training thread every few seconds. The training thread does
+nothing for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hookpoint.core.errors import BadLoop, DataTimeout, text
+from hookpoint.core.loop._rank_posts import RankPosts
+from hookpoint.core.loop.batches import BatchLoop
+from hookpoint.core.loop.machine import Machine
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop.options import LoopOptions
+    from hookpoint.core.loop.passes import Pass
+    from hookpoint.core.loop.run_parts import RunParts
+    from hookpoint.core.loop.stall import LoaderStall
+
+logger = logging.getLogger("hookpoint")
+
+LOOKS = 12  # per `hang_report_seconds`, or `data_timeout_seconds` where that is shorter
+FRAMES = 8  # of a stack that a report shows, the innermost
+FETCHING = (BatchLoop.__next__.__code__, Machine.fetch.__code__)
+LOOP = str(Path(__file__).parent)
+
+
+class Interrupts(Protocol):
+    """Signals that can interrupt whatever the main thread waits for."""
+
+    def can_interrupt(self) -> bool: ...
+    def interrupt(self, check: Any) -> None: ...
+
+
+class HangWatch:
+    """Watch one run. The thread starts with the first pass that can hang: over workers, in a team, or with a timeout.
+
+    `report_seconds` is how long nothing moves before the first report; the next ones come after twice as long each.
+    """
+
+    def __init__(self, parts: RunParts, options: LoopOptions, signals: Interrupts) -> None:
+        self._run, self._clocks, self._scopes, self._team = parts.run, parts.clocks, parts.scopes, parts.team
+        self._report_seconds = options.hang_report_seconds if options.host is None else None
+        self._data_seconds = options.data_timeout_seconds
+        self._workers = options.loader_workers
+        self._signals = signals
+        self._posts = None if parts.team.notes is None else RankPosts(parts.team.rank, parts.team.notes)
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._training_thread = 0
+        self._place: tuple[Any, ...] = ()
+        self._since = self._next_report = 0.0
+
+    def begin(self) -> None:
+        """Remember which thread trains. All processes of a team start to watch here, as each may be waited for."""
+        self._training_thread = threading.get_ident()
+        if self._data_seconds is not None and not self._signals.can_interrupt():
+            cure = "in the main thread, or leave data_timeout_seconds out and give the DataLoader a timeout="
+            raise BadLoop(text("data_timeout_seconds interrupts the training thread with a signal.", run=cure))
+        if self._posts is not None and self._report_seconds:
+            self._posts.exchange(self._where(), [], 0.0, reads=False)
+            self._start()
+
+    def enter(self, one: Pass) -> None:
+        """Get ready for a pass that is about to ask its loader for an iterator."""
+        if self._report_seconds is None and self._data_seconds is None:
+            return
+        if self._workers is not None:
+            self._workers.prepare(one.loader)
+        if self._data_seconds is not None or getattr(one.loader, "num_workers", False):
+            self._start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def explain(self, error: BaseException) -> None:
+        """Add to an error of a loader which worker failed, and what it was making."""
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+        stall, fetch = self._stall(frames), next((frame for frame in frames if frame.f_code in FETCHING), None)
+        if stall is not None and fetch is not None and (note := stall.failure(_pass_of(fetch).batches_seen)):
+            error.add_note(f"{note} of epoch {self._clocks.epoch}")
+
+    def _start(self) -> None:
+        if self._thread is None:
+            name = f"hookpoint hang watch of {self._run.name}"
+            self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
+            self._thread.start()
+
+    # In the thread
+
+    def _watch(self) -> None:
+        seconds = [one for one in (self._report_seconds, self._data_seconds) if one is not None]
+        try:
+            while not self._over.wait(min(seconds) / LOOKS):
+                self._look()
+        except Exception:
+            logger.exception("hang reports end here")
+
+    def _look(self) -> None:
+        frames = self._frames()
+        is_fetching, now = self._is_fetching(frames), monotonic()
+        place = (is_fetching, *self._counters())
+        if place != self._place:
+            self._place, self._since, self._next_report = place, now, self._report_seconds or 0.0
+        waited = now - self._since
+        if self._posts is not None:
+            reads = waited > (self._report_seconds or 0.0) / 2
+            self._posts.exchange(self._where(), _shown(frames, 3), waited, reads=reads)
+        if is_fetching and self._data_seconds is not None and waited >= self._data_seconds:
+            self._signals.interrupt(self._give_up)
+        elif self._report_seconds and waited >= self._next_report and (is_fetching or self._posts is not None):
+            self._next_report *= 2
+            if self._posts is None or is_fetching or self._posts.is_mine_to_report():
+                logger.warning("%s", self._report(frames, waited, is_fetching=is_fetching))
+
+    def _report(self, frames: list[FrameType], waited: float, *, is_fetching: bool) -> str:
+        who = self._run.name if self._posts is None else f"{self._run.name}, rank {self._run.rank},"
+        if is_fetching:
+            stall = self._stall(frames)
+            what, said = "data", _shown(frames) if stall is None else stall.report()
+            cures = {} if stall is None else stall.cures()
+            if self._data_seconds is None:
+                cures["end"] = "the run after such a wait: data_timeout_seconds=300"
+        else:
+            assert self._posts is not None
+            what, said = "other processes", [*self._posts.report(), f"rank {self._run.rank} is in", *_shown(frames, 4)]
+            cures = {"look": "at each process above; one that is stopped continues with kill -CONT <process>"}
+        head = f"{who} has waited {waited:.0f} s for {what}, {self._where()}."
+        return text("\n".join([head, *(f"  {line}" for line in said)]), **cures)
+
+    def _give_up(self, frame: FrameType | None) -> None:
+        """End the wait, in the training thread; unless it is over, as a batch has arrived since."""
+        frames = _outwards(frame)
+        if (self._is_fetching(frames), *self._counters()) != self._place:
+            return
+        stall, waited = self._stall(frames), monotonic() - self._since
+        said = [] if stall is None else stall.report()
+        if stall is not None:
+            stall.kill()
+        lines = [f"no data for {waited:.0f} s, {self._where()}.", *(f"  {line}" for line in said)]
+        cure = f"a longer data_timeout_seconds than {self._data_seconds:g} if the data is only slow"
+        raise DataTimeout(text("\n".join(lines), allow=cure, resume="the run: it continues from its last checkpoint"))
+
+    # Where the run is
+
+    def _counters(self) -> tuple[Any, ...]:
+        clocks, passes = self._clocks, self._scopes.passes
+        inner = [(one.mode, one.batches_seen) for one in list(passes)]
+        return clocks.epoch, clocks.iteration, clocks.step, getattr(self._team, "count", 0), *inner
+
+    def _where(self) -> str:
+        passes = list(self._scopes.passes)
+        if not passes:
+            return f"in epoch {self._clocks.epoch}"
+        one = passes[-1]
+        mode = {"train": "", "val": "validation ", "pred": "prediction "}[one.mode]
+        return f"at {mode}batch {one.batches_seen} of epoch {self._clocks.epoch}"
+
+    def _frames(self) -> list[FrameType]:
+        """Return the stack of the training thread, the innermost first."""
+        return _outwards(sys._current_frames().get(self._training_thread))
+
+    def _is_fetching(self, frames: list[FrameType]) -> bool:
+        """Say whether the training thread is asking a loader for a batch of this run's innermost pass."""
+        inner = None
+        for frame in frames:
+            if frame.f_code in FETCHING:
+                is_dispatch = inner is not None and inner.f_code.co_filename.startswith("<")
+                passes = self._scopes.passes
+                return not is_dispatch and bool(passes) and _pass_of(frame) is passes[-1]
+            if frame.f_code.co_filename.startswith(LOOP):
+                return False
+            inner = frame
+        return False
+
+    def _stall(self, frames: list[FrameType]) -> LoaderStall | None:
+        return None if self._workers is None else self._workers.stall(frames)
+
+
+def _pass_of(frame: FrameType) -> Any:
+    return frame.f_locals.get("one")
+
+
+def _outwards(frame: FrameType | None) -> list[FrameType]:
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _shown(frames: list[FrameType], count: int = FRAMES) -> list[str]:
+    """Return the lines of a stack, the innermost frame last."""
+    return [f"{one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_qualname}" for one in frames[:count][::-1]]

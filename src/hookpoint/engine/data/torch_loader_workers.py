@@ -1,0 +1,146 @@
+"""TorchLoaderWorkers: what the worker processes of a DataLoader do while a run waits for them, and what one did that ended.
+
+torch tells neither. Its iterator knows which worker owes which batch, in attributes that are not public: without them, a report
+says less.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
+
+from hookpoint.core.text.process_state import GONE, STOPPED, state_of_process
+
+ASK = signal.SIGUSR2  # which a worker answers with its stack
+ANSWER_SECONDS = 2.0
+STACK_LINES = 12
+
+
+class TorchLoaderWorkers:
+    """The workers of torch's DataLoader, and of loaders that derive from it."""
+
+    def prepare(self, loader: Any) -> None:
+        if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
+            loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
+
+    def stall(self, frames: list[FrameType]) -> WorkerStall | None:
+        for frame in frames:
+            iterator = frame.f_locals.get("self")
+            if getattr(iterator, "_workers", None) and hasattr(iterator, "_task_info"):
+                return WorkerStall(iterator)
+        return None
+
+
+class WorkerStall:
+    """The iterator of a DataLoader that is being waited for, or that has failed."""
+
+    def __init__(self, iterator: Any) -> None:
+        init = getattr(iterator, "_worker_init_fn", None)
+        self._stacks = init if isinstance(init, StackOnRequest) else None
+        self._id = id(iterator)
+        self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # by batch: its worker, and its data once it is there
+        self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
+
+    def report(self) -> list[str]:
+        number = self._maker(self._awaited)
+        if number is None:
+            return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
+        worker = self._workers[number]
+        can_answer = not state_of_process(worker.pid).startswith((GONE, STOPPED))
+        stack = self._stacks.of(worker.pid) if self._stacks is not None and can_answer else []
+        return [f"DataLoader worker {number} {_process(worker)}; it has to make this batch", *stack]
+
+    def cures(self) -> dict[str, str]:
+        pids = [worker.pid for worker in self._workers.values()]
+        stopped = [str(pid) for pid in pids if state_of_process(pid).startswith(STOPPED)]
+        return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
+
+    def failure(self, batch_idx: int) -> str:
+        said = []
+        for number, worker in self._workers.items():
+            if worker.is_alive() or not worker.exitcode:
+                continue
+            code = worker.exitcode
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            hint = " (the system does so when memory is short)" if code == -signal.SIGKILL else ""
+            owed = sorted(batch for batch in self._owed if self._maker(batch) == number) or [self._awaited]
+            batches = " and ".join(str(batch_idx + batch - self._awaited) for batch in owed)
+            said.append(f"DataLoader worker {number} (process {worker.pid}) {how}{hint} before it gave batch {batches}")
+        return "; ".join(said)
+
+    def kill(self) -> None:
+        with suppress(AttributeError, ValueError):  # or torch would report them as killed, in the middle of what comes next
+            signal_handling._remove_worker_pids(self._id)  # type: ignore[attr-defined]
+            signal_handling._set_worker_pids(self._id, ())  # type: ignore[attr-defined]
+        for worker in self._workers.values():
+            with suppress(OSError, ValueError):
+                worker.kill()
+
+    def _maker(self, batch: int) -> int | None:
+        """Return which worker still has to make a batch; None where that is not known."""
+        info = self._owed.get(batch, ())
+        return info[0] if len(info) == 1 and info[0] in self._workers else None
+
+
+class StackOnRequest:
+    """Call a user's `worker_init_fn` in a worker, and let the worker answer a signal with its stack, whatever it is doing."""
+
+    def __init__(self, init: Callable[[int], Any] | None, answers: Any = None) -> None:
+        self.init = init
+        self._read_end: Any = None
+        self._answers = answers
+        if answers is None:
+            self._read_end, self._answers = Pipe(duplex=False)
+
+    def __call__(self, number: int) -> None:
+        if signal.getsignal(ASK) is signal.SIG_DFL:
+            os.set_blocking(self._answers.fileno(), False)
+            faulthandler.register(ASK, file=self._answers.fileno(), all_threads=False)
+        if self.init is not None:
+            self.init(number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        is_for_worker = get_spawning_popen() is not None  # a pipe travels only to a process that is being started
+        return StackOnRequest, (self.init, self._answers) if is_for_worker else (self.init,)
+
+    def of(self, pid: int) -> list[str]:
+        """Return the stack of a worker, the innermost frame first; nothing where it does not answer."""
+        if signal.getsignal(ASK) is not signal.SIG_DFL or not _catches(pid, ASK):
+            return []
+        self._read(0.0)
+        with suppress(OSError):
+            os.kill(pid, ASK)
+            return [line.strip() for line in self._read(ANSWER_SECONDS).splitlines() if line.strip()][:STACK_LINES]
+        return []
+
+    def _read(self, seconds: float) -> str:
+        found = b""
+        while self._read_end is not None and select.select([self._read_end], [], [], seconds)[0]:
+            found += os.read(self._read_end.fileno(), 65536)
+            seconds = 0.05  # it comes in pieces
+        return found.decode(errors="replace")
+
+
+def _process(worker: Any) -> str:
+    return f"(process {worker.pid}) is {state_of_process(worker.pid)}"
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Say whether a process has a handler for a signal, which would end it otherwise."""
+    with suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+    return False

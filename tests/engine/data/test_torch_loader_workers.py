@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import os
+import re
+import signal
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from hookpoint import Loop, Runner
+from hookpoint.core.errors import DataTimeout
+from hookpoint.core.text.process_state import GONE, state_of_process
+
+BAD = 7
+
+
+class Samples(Dataset):
+    """Sixteen samples; something happens to the worker that makes one of them."""
+
+    def __init__(self, happens=None):
+        self.happens = happens
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if index == BAD and self.happens is not None:
+            self.happens()
+        return torch.full((2,), float(index)), torch.ones(1)
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    os._exit(3)
+
+
+def sleep_for_ever():
+    time.sleep(600)
+
+
+@pytest.fixture(autouse=True)
+def workers_gone():
+    """End the workers of a loader that failed: torch's own traceback keeps their iterator until it is collected."""
+    yield
+    gc.collect()
+
+
+class Reports(logging.Handler):
+    """Do something with each report of a wait."""
+
+    def __init__(self, act):
+        super().__init__(logging.WARNING)
+        self.act, self.seen = act, []
+
+    def emit(self, record):
+        if "has waited" in record.getMessage():
+            self.seen.append(record.getMessage())
+            self.act(record.getMessage())
+
+
+@pytest.fixture
+def reported():
+    """Return `reported(act)`: from here on, what reports say is given to `act`."""
+    logger, handlers = logging.getLogger("hookpoint"), []
+
+    def add(act):
+        handlers.append(Reports(act))
+        logger.addHandler(handlers[-1])
+        return handlers[-1].seen
+
+    yield add
+    for handler in handlers:
+        logger.removeHandler(handler)
+
+
+def loader(happens, **options):
+    return DataLoader(Samples(happens), batch_size=2, num_workers=2, multiprocessing_context="fork", **options)
+
+
+def trained(data, **options):
+    model = torch.nn.Linear(2, 1)
+    runner = Runner(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.001),
+        torch.nn.functional.mse_loss,
+        extra_callbacks=[],
+        monitors=[],
+        **options,
+    )
+    return runner.fit(data, epochs=1)
+
+
+def pid_in(report):
+    return int(re.search(r"process (\d+)", report).group(1))
+
+
+def test_a_stopped_worker_is_named_and_can_be_continued(reported):
+    def resume(report):
+        if "is stopped" in report:
+            os.kill(pid_in(report), signal.SIGCONT)
+
+    seen = reported(resume)
+    run = trained(loader(stop), hang_report_seconds=0.2)
+    assert run.step == 8
+    (report,) = [one for one in seen if "is stopped" in one]
+    assert re.search(r"Linear has waited \d+ s for data, at batch \d of epoch 1\.", report)
+    assert re.search(r"DataLoader worker \d \(process \d+\) is stopped; it has to make this batch", report)
+    assert re.search(r"continue  it with kill -CONT \d+", report)
+    assert "end       the run after such a wait: data_timeout_seconds=300" in report
+
+
+def test_a_worker_that_hangs_answers_with_its_stack(reported):
+    def end(report):
+        if "sleep_for_ever" in report:
+            os.kill(pid_in(report), signal.SIGKILL)
+
+    seen = reported(end)
+    with pytest.raises(RuntimeError, match="worker"):
+        trained(loader(sleep_for_ever), hang_report_seconds=0.2)
+    assert re.search(r'File ".*test_torch_loader_workers.py", line \d+ in sleep_for_ever', seen[-1])
+
+
+def test_a_timeout_ends_a_run_whose_worker_is_stopped():
+    data = loader(stop, persistent_workers=True)
+    with pytest.raises(DataTimeout, match=r"(?s)no data for .* at batch .*DataLoader worker \d .* is stopped") as raised:
+        trained(data, data_timeout_seconds=0.5)
+    while state_of_process(pid_in(str(raised.value))) != GONE:  # one that stays stopped would be waited for at exit
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("happens", "how"),
+    [(die, r"was ended by SIGKILL \(the system does so when memory is short\)"), (leave, "ended with exit code 3")],
+)
+def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
+    with pytest.raises(RuntimeError) as raised:
+        trained(loader(happens))
+    (note,) = [note for note in raised.value.__notes__ if "DataLoader" in note]
+    assert re.fullmatch(rf"DataLoader worker 1 \(process \d+\) {how} before it gave batch ([13] and )?[35] of epoch 1", note)
+
+
+def test_a_loop_of_ones_own_names_it_too():
+    with pytest.raises(RuntimeError) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
+        for _ in run.batches(loader(die)):
+            pass
+    assert "DataLoader worker 1" in raised.value.__notes__[-1]
+
+
+def mark(number):
+    torch.manual_seed(number)
+    get_worker_info().dataset.happens = Fails(number)
+
+
+class Fails:
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self):
+        raise KeyError(f"worker {self.number} was prepared")
+
+
+def test_the_users_worker_init_fn_is_called_and_the_loader_can_be_copied():
+    data = loader(None, worker_init_fn=mark)
+    with pytest.raises(KeyError, match="worker 1 was prepared"):
+        trained(data)
+    again = copy.deepcopy(data)
+    with pytest.raises(KeyError, match="worker 1 was prepared"):
+        trained(again)
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_answers_too(reported):
+    def end(report):
+        if "sleep_for_ever" in report:
+            os.kill(pid_in(report), signal.SIGKILL)
+
+    seen = reported(end)
+    data = DataLoader(Samples(sleep_for_ever), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(RuntimeError, match="worker"):
+        trained(data, hang_report_seconds=0.5)
+    assert "sleep_for_ever" in seen[-1]
