@@ -162,6 +162,10 @@ GROUPS = {
             "Each attempt of one batch asked for [another](verdicts.md#skipping-and-trying-again). Ask for "
             "`skip_batch` after some, or allow more with `max_retries=`."
         ),
+        "DataTimeout": (
+            "The message names the data worker, or shows where the training process waits. Resume the run; if the data is only "
+            "slow, allow a longer `data_timeout_seconds`: [a run that hangs](runner.md#a-run-that-hangs)."
+        ),
         "OutOfStep": (
             "The message says what each process was about to do, in which callback and at which point, or who waited in vain. "
             "What all of them have to do must not depend on what one alone knows: "

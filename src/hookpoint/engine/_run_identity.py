@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
-from hookpoint.engine.checkpoint_options import unwrapped
+from hookpoint.engine.module_modes import unwrapped
 from hookpoint.parallel.strategy.strategy import Loose, Staged
 from hookpoint.parallel.team.world import world_size
 from hookpoint.storage.checkpoint.fingerprint import Fingerprint

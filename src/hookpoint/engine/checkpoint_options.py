@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
 from hookpoint.engine.data.torch_randomness import TorchRandomness
+from hookpoint.engine.module_modes import unwrapped
 from hookpoint.parallel.strategy.strategy import Apart
 from hookpoint.parallel.team.world import world_size
 
@@ -54,12 +53,6 @@ def kept_in(
         known = {"strategy": strategy, "model_size": model_size, **facts}
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **known)
     return options
-
-
-def unwrapped(model: Any) -> Any:
-    """Return the model inside a user's DistributedDataParallel, compiled or not: a checkpoint has the names of its weights."""
-    inside = getattr(model, COMPILED, model)
-    return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model
 
 
 @contextmanager

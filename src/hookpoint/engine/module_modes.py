@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.stateful import load_state
 
 
@@ -56,3 +58,9 @@ def evaluating(model: Any) -> Iterator[None]:
         for module in modules_of(model):
             module.eval()
         yield
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside a user's DistributedDataParallel, compiled or not: a checkpoint has the names of its weights."""
+    inside = getattr(model, COMPILED, model)
+    return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model

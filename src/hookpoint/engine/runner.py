@@ -39,11 +39,11 @@ from hookpoint.engine._step_errors import is_computed, recovered
 from hookpoint.engine._strict_sync import StrictSync
 from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, learning_rate
 from hookpoint.engine.async_floats import device_floats
-from hookpoint.engine.checkpoint_options import kept_in, unwrapped
+from hookpoint.engine.checkpoint_options import kept_in
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import apart, deterministic_algorithms, seed_all
-from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training
+from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training, unwrapped
 from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -34,7 +34,8 @@ class Loop(core.Loop):
     Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
     happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes
     enter the loop and have the same number of training batches. One that waits longer than `wait_seconds` for the others says
-    where it is, and fails.
+    where it is, and fails. A wait for data or other processes is reported after `hang_report_seconds`; `data_timeout_seconds`
+    ends a wait for data.
 
     >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
     ...     for epoch in run.epochs(2):

@@ -24,7 +24,8 @@ class Runner(engine.Runner):
     row, or of an epoch, are NaN or infinite: "raise" NonFiniteLoss, or "warn" and continue. `strict_sync` makes any wait for
     the GPU between log steps an error. `samples` is a function of the batch that returns how many samples it has.
     `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
-    Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD().
+    Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD(). A wait for data or other processes is
+    reported after `hang_report_seconds`; `data_timeout_seconds` ends a wait for data.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)

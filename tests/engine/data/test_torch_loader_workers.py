@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from hookpoint import Loop, Runner
 from hookpoint.core.errors import DataTimeout
-from hookpoint.core.text.process_state import GONE, state_of_process
+from hookpoint.core.hang.process_state import GONE, state_of_process
 
 BAD = 7
+DIED = (RuntimeError, OSError)  # torch says that a worker is gone, or that its connection broke
 
 
 class Samples(Dataset):
@@ -127,7 +128,7 @@ def test_a_worker_that_hangs_answers_with_its_stack(reported):
             os.kill(pid_in(report), signal.SIGKILL)
 
     seen = reported(end)
-    with pytest.raises(RuntimeError, match="worker"):
+    with pytest.raises(DIED):
         trained(loader(sleep_for_ever), hang_report_seconds=0.2)
     assert re.search(r'File ".*test_torch_loader_workers.py", line \d+ in sleep_for_ever', seen[-1])
 
@@ -145,14 +146,14 @@ def test_a_timeout_ends_a_run_whose_worker_is_stopped():
     [(die, r"was ended by SIGKILL \(the system does so when memory is short\)"), (leave, "ended with exit code 3")],
 )
 def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
-    with pytest.raises(RuntimeError) as raised:
+    with pytest.raises(DIED) as raised:
         trained(loader(happens))
     (note,) = [note for note in raised.value.__notes__ if "DataLoader" in note]
     assert re.fullmatch(rf"DataLoader worker 1 \(process \d+\) {how} before it gave batch ([13] and )?[35] of epoch 1", note)
 
 
 def test_a_loop_of_ones_own_names_it_too():
-    with pytest.raises(RuntimeError) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
+    with pytest.raises(DIED) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
         for _ in run.batches(loader(die)):
             pass
     assert "DataLoader worker 1" in raised.value.__notes__[-1]
@@ -188,6 +189,6 @@ def test_a_spawned_worker_answers_too(reported):
 
     seen = reported(end)
     data = DataLoader(Samples(sleep_for_ever), batch_size=2, num_workers=1, multiprocessing_context="spawn")
-    with pytest.raises(RuntimeError, match="worker"):
+    with pytest.raises(DIED):
         trained(data, hang_report_seconds=0.5)
     assert "sleep_for_ever" in seen[-1]

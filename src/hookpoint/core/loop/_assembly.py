@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.randomness import HostRandomness
+from hookpoint.core.hang.hang_watch import HangWatch
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.global_means import shared_means
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.loop._agreement import Agreement
-from hookpoint.core.loop._hang_watch import HangWatch
 from hookpoint.core.loop._host_owned import HostSignals, HostSteps
 from hookpoint.core.loop._model_stop import ModelStop
 from hookpoint.core.loop._resuming import Resuming
@@ -21,6 +22,7 @@ from hookpoint.core.loop._run_record import RunRecord
 from hookpoint.core.loop._saving import Saving
 from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
+from hookpoint.core.loop.batches import BatchLoop
 from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
@@ -123,7 +125,17 @@ def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | No
         record=RunRecord(run, clocks, saving.resumable),
         missing=missing,
         model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
-        watch=HangWatch(parts, options, signals),
+        watch=HangWatch(
+            run,
+            clocks,
+            parts.scopes.passes,
+            signals,
+            options.loader_workers,
+            report_seconds=options.hang_report_seconds if host is None else None,
+            data_seconds=options.data_timeout_seconds if host is None else None,
+            fetching=(BatchLoop.__next__.__code__, Machine.fetch.__code__),
+            loop_folder=str(Path(__file__).parent),
+        ),
     )
 
 

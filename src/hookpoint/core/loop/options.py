@@ -14,12 +14,12 @@ from hookpoint.core.checkpoint.stateful import own_parts
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.hang.loader_stall import LoaderWorkers
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
-from hookpoint.core.loop.stall import LoaderWorkers
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Solo, Team

@@ -15,16 +15,18 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from hookpoint.core.text.process_state import GONE, STOPPED, state_of_process
+from hookpoint.core.hang.process_state import GONE, STOPPED, state_of_process
 
 ASK = signal.SIGUSR2  # which a worker answers with its stack
 ANSWER_SECONDS = 2.0
+END_SECONDS = 1.0
 STACK_LINES = 12
 
 
@@ -49,7 +51,7 @@ class WorkerStall:
     def __init__(self, iterator: Any) -> None:
         init = getattr(iterator, "_worker_init_fn", None)
         self._stacks = init if isinstance(init, StackOnRequest) else None
-        self._id = id(iterator)
+        self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
         self._owed = dict(getattr(iterator, "_task_info", {}))  # by batch: its worker, and its data once it is there
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
@@ -68,10 +70,14 @@ class WorkerStall:
         stopped = [str(pid) for pid in pids if state_of_process(pid).startswith(STOPPED)]
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
 
-    def failure(self, batch_idx: int) -> str:
+    def failure(self, batch_idx: int, error: BaseException) -> str:
+        if isinstance(error, OSError | EOFError):  # the connection to a worker broke, which ends a moment later
+            until = monotonic() + END_SECONDS
+            while not any(map(_has_ended, self._workers.values())) and monotonic() < until:
+                sleep(0.01)
         said = []
         for number, worker in self._workers.items():
-            if worker.is_alive() or not worker.exitcode:
+            if not _has_ended(worker) or not worker.exitcode:
                 continue
             code = worker.exitcode
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -81,10 +87,17 @@ class WorkerStall:
             said.append(f"DataLoader worker {number} (process {worker.pid}) {how}{hint} before it gave batch {batches}")
         return "; ".join(said)
 
+    def close(self) -> None:
+        # The traceback keeps the iterator. Its end would come with a garbage collection, which ends its queues before it has
+        # told the workers through them: each would be waited for, for five seconds.
+        if not getattr(self._iterator, "_persistent_workers", True):
+            with suppress(Exception):
+                getattr(self._iterator, "_shutdown_workers", _nothing)()
+
     def kill(self) -> None:
-        with suppress(AttributeError, ValueError):  # or torch would report them as killed, in the middle of what comes next
-            signal_handling._remove_worker_pids(self._id)  # type: ignore[attr-defined]
-            signal_handling._set_worker_pids(self._id, ())  # type: ignore[attr-defined]
+        with suppress(ValueError):  # or torch would report them as killed, in the middle of what comes next
+            getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
+            getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
         for worker in self._workers.values():
             with suppress(OSError, ValueError):
                 worker.kill()
@@ -132,6 +145,14 @@ class StackOnRequest:
             found += os.read(self._read_end.fileno(), 65536)
             seconds = 0.05  # it comes in pieces
         return found.decode(errors="replace")
+
+
+def _nothing(*given: Any) -> None:
+    """Stand for what a release of torch does not have."""
+
+
+def _has_ended(worker: Any) -> bool:
+    return not worker.is_alive()
 
 
 def _process(worker: Any) -> str:

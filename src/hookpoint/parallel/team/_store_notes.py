@@ -18,8 +18,10 @@ class StoreNotes:
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
-        shared: Any = dist.distributed_c10d._get_default_store()
-        self._store: Any = dist.PrefixStore(PREFIX, shared.clone())  # type: ignore[attr-defined]
+        default_store = getattr(dist.distributed_c10d, "_get_default_store", None)  # not public
+        self._store: Any = None
+        if default_store is not None:
+            self._store = dist.PrefixStore(PREFIX, default_store().clone())  # type: ignore[attr-defined]
 
     def put(self, note: Mapping[str, Any]) -> bool:
         data = json.dumps(note)

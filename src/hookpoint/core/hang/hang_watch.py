@@ -10,50 +10,68 @@ import logging
 import sys
 import threading
 import traceback
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.errors import BadLoop, DataTimeout, text
-from hookpoint.core.loop._rank_posts import RankPosts
-from hookpoint.core.loop.batches import BatchLoop
-from hookpoint.core.loop.machine import Machine
+from hookpoint.core.hang._rank_posts import RankPosts
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.options import LoopOptions
-    from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.loop.run_parts import RunParts
-    from hookpoint.core.loop.stall import LoaderStall
+    from hookpoint.core.hang.loader_stall import LoaderStall, LoaderWorkers
+    from hookpoint.core.run.run import Run
+    from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
 
-LOOKS = 12  # per `hang_report_seconds`, or `data_timeout_seconds` where that is shorter
+LOOKS = 12  # per `report_seconds`, or `data_seconds` where that is shorter
 FRAMES = 8  # of a stack that a report shows, the innermost
-FETCHING = (BatchLoop.__next__.__code__, Machine.fetch.__code__)
-LOOP = str(Path(__file__).parent)
+SHORT = 4  # the same where several processes are shown
+MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
 class Interrupts(Protocol):
     """Signals that can interrupt whatever the main thread waits for."""
 
     def can_interrupt(self) -> bool: ...
-    def interrupt(self, check: Any) -> None: ...
+    def interrupt(self, check: Callable[[FrameType | None], None]) -> None: ...
+
+
+class OpenPass(Protocol):
+    """A pass over a loader, as far as it is known here."""
+
+    loader: Any
+    mode: Any
+    batches_seen: int
 
 
 class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: over workers, in a team, or with a timeout.
 
-    `report_seconds` is how long nothing moves before the first report; the next ones come after twice as long each.
+    Without progress for `report_seconds` there is a report, and then after twice as long each time. `data_seconds` end a wait
+    for data. `passes` are those that are open, the innermost last. `fetching` is the code that asks a loader for a batch, with
+    the pass in its variable `one`; `loop_folder` is where the code around it is.
     """
 
-    def __init__(self, parts: RunParts, options: LoopOptions, signals: Interrupts) -> None:
-        self._run, self._clocks, self._scopes, self._team = parts.run, parts.clocks, parts.scopes, parts.team
-        self._report_seconds = options.hang_report_seconds if options.host is None else None
-        self._data_seconds = options.data_timeout_seconds
-        self._workers = options.loader_workers
-        self._signals = signals
-        self._posts = None if parts.team.notes is None else RankPosts(parts.team.rank, parts.team.notes)
+    def __init__(
+        self,
+        run: Run,
+        clocks: Clocks,
+        passes: Sequence[OpenPass],
+        signals: Interrupts,
+        workers: LoaderWorkers | None,
+        *,
+        report_seconds: float | None,
+        data_seconds: float | None,
+        fetching: Sequence[CodeType],
+        loop_folder: str,
+    ) -> None:
+        self._run, self._clocks, self._passes = run, clocks, passes
+        self._signals, self._workers = signals, workers
+        self._report_seconds, self._data_seconds = report_seconds, data_seconds
+        self._fetching, self._loop_folder = fetching, loop_folder
+        self._posts = None if run.team.notes is None else RankPosts(run.team.rank, run.team.notes)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._training_thread = 0
@@ -70,7 +88,7 @@ class HangWatch:
             self._posts.exchange(self._where(), [], 0.0, reads=False)
             self._start()
 
-    def enter(self, one: Pass) -> None:
+    def enter(self, one: OpenPass) -> None:
         """Get ready for a pass that is about to ask its loader for an iterator."""
         if self._report_seconds is None and self._data_seconds is None:
             return
@@ -83,11 +101,13 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add to an error of a loader which worker failed, and what it was making."""
+        """Add to an error of a loader which worker failed, and what it was making; end the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
-        stall, fetch = self._stall(frames), next((frame for frame in frames if frame.f_code in FETCHING), None)
-        if stall is not None and fetch is not None and (note := stall.failure(_pass_of(fetch).batches_seen)):
-            error.add_note(f"{note} of epoch {self._clocks.epoch}")
+        stall, fetch = self._stall(frames), next((frame for frame in frames if frame.f_code in self._fetching), None)
+        if stall is not None and fetch is not None:
+            if note := stall.failure(_pass_of(fetch).batches_seen, error):
+                error.add_note(f"{note} of epoch {self._clocks.epoch}")
+            stall.close()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -114,7 +134,7 @@ class HangWatch:
         waited = now - self._since
         if self._posts is not None:
             reads = waited > (self._report_seconds or 0.0) / 2
-            self._posts.exchange(self._where(), _shown(frames, 3), waited, reads=reads)
+            self._posts.exchange(self._where(), _shown(frames, SHORT), waited, reads=reads)
         if is_fetching and self._data_seconds is not None and waited >= self._data_seconds:
             self._signals.interrupt(self._give_up)
         elif self._report_seconds and waited >= self._next_report and (is_fetching or self._posts is not None):
@@ -132,7 +152,10 @@ class HangWatch:
                 cures["end"] = "the run after such a wait: data_timeout_seconds=300"
         else:
             assert self._posts is not None
-            what, said = "other processes", [*self._posts.report(), f"rank {self._run.rank} is in", *_shown(frames, 4)]
+            what, said = (
+                "other processes",
+                [*self._posts.report(), f"rank {self._run.rank} is in", *(f"  {line}" for line in _shown(frames, SHORT))],
+            )
             cures = {"look": "at each process above; one that is stopped continues with kill -CONT <process>"}
         head = f"{who} has waited {waited:.0f} s for {what}, {self._where()}."
         return text("\n".join([head, *(f"  {line}" for line in said)]), **cures)
@@ -153,17 +176,15 @@ class HangWatch:
     # Where the run is
 
     def _counters(self) -> tuple[Any, ...]:
-        clocks, passes = self._clocks, self._scopes.passes
-        inner = [(one.mode, one.batches_seen) for one in list(passes)]
-        return clocks.epoch, clocks.iteration, clocks.step, getattr(self._team, "count", 0), *inner
+        clocks, talks = self._clocks, getattr(self._run.team, "count", 0)
+        return clocks.epoch, clocks.iteration, clocks.step, talks, *((one.mode, one.batches_seen) for one in list(self._passes))
 
     def _where(self) -> str:
-        passes = list(self._scopes.passes)
+        passes = list(self._passes)
         if not passes:
             return f"in epoch {self._clocks.epoch}"
         one = passes[-1]
-        mode = {"train": "", "val": "validation ", "pred": "prediction "}[one.mode]
-        return f"at {mode}batch {one.batches_seen} of epoch {self._clocks.epoch}"
+        return f"at {MODES[one.mode]}batch {one.batches_seen} of epoch {self._clocks.epoch}"
 
     def _frames(self) -> list[FrameType]:
         """Return the stack of the training thread, the innermost first."""
@@ -173,11 +194,10 @@ class HangWatch:
         """Say whether the training thread is asking a loader for a batch of this run's innermost pass."""
         inner = None
         for frame in frames:
-            if frame.f_code in FETCHING:
+            if frame.f_code in self._fetching:
                 is_dispatch = inner is not None and inner.f_code.co_filename.startswith("<")
-                passes = self._scopes.passes
-                return not is_dispatch and bool(passes) and _pass_of(frame) is passes[-1]
-            if frame.f_code.co_filename.startswith(LOOP):
+                return not is_dispatch and bool(self._passes) and _pass_of(frame) is self._passes[-1]
+            if frame.f_code.co_filename.startswith(self._loop_folder):
                 return False
             inner = frame
         return False

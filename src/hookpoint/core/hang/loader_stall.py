@@ -15,8 +15,11 @@ class LoaderStall(Protocol):
     def cures(self) -> dict[str, str]:
         """Return what its user can do, by verb."""
 
-    def failure(self, batch_idx: int) -> str:
-        """Return which worker ended, and what it was making, where `batch_idx` is the batch that was waited for."""
+    def failure(self, batch_idx: int, error: BaseException) -> str:
+        """Return which worker ended, and which batches it owed; `batch_idx` is the one that was waited for."""
+
+    def close(self) -> None:
+        """End the workers that nobody will ask any more."""
 
     def kill(self) -> None:
         """End the workers: one that is stopped would keep the process from ending."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.text.process_state import state_of_process
+from hookpoint.core.hang.process_state import state_of_process
 
 if TYPE_CHECKING:
     from hookpoint.core.team.team import Notes
@@ -49,20 +49,19 @@ class RankPosts:
         )
 
     def report(self) -> list[str]:
-        """Return a line for each other process: where it is, or that it does not answer."""
+        """Return for each other process where it is, or that it does not answer."""
         if not self._is_open:
             return ["the store that the processes share does not answer: rank 0, which keeps it, may be stopped or gone"]
-        return [self._line(rank, note) for rank, note in sorted(self._last.items())]
+        return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]
 
-    def _line(self, rank: int, note: Mapping[str, Any]) -> str:
+    def _lines(self, rank: int, note: Mapping[str, Any]) -> list[str]:
         if not note["count"]:
-            return f"rank {rank} has not begun its run"
+            return [f"rank {rank} has not begun its run"]
         who = f"rank {rank} (process {note['pid']} on {note['host']})"
         if self._answers(rank):
-            stack = f", in {note['stack'][-1]}" if note["stack"] else ""
-            return f"{who} is {note['where']}, for {note['waited']:.0f} s{stack}"
+            return [f"{who} is {note['where']}, for {note['waited']:.0f} s, in", *(f"  {line}" for line in note["stack"])]
         state = state_of_process(note["pid"]) if note["host"] == self._host else "alive or not; it does not answer"
-        return f"{who} is {state}; it was last seen {note['where']}"
+        return [f"{who} is {state}; it was last seen {note['where']}"]
 
     def _answers(self, rank: int) -> bool:
         return self._silent[rank] < SILENT_LOOKS

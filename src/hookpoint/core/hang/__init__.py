@@ -1,0 +1,1 @@
+"""Runs that wait too long: for data, or for other processes."""

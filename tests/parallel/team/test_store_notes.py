@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import re
+
+
+def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
+    def train():
+        import logging
+        import os
+        import re
+        import signal
+
+        import torch
+
+        from hookpoint import LambdaCallback, Runner
+
+        rank, reports = int(os.environ["RANK"]), []
+
+        class Wake(logging.Handler):
+            def emit(self, record):
+                said = record.getMessage()
+                found = re.search(r"rank 1 \(process (\d+) on .*\) is stopped", said)
+                if "has waited" in said and found:
+                    reports.append(said)
+                    os.kill(int(found.group(1)), signal.SIGCONT)
+
+        logging.getLogger("hookpoint").addHandler(Wake(logging.WARNING))
+
+        def stop(run):
+            if rank == 1 and run.iteration == 3:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        model = torch.nn.Linear(2, 1)
+        runner = Runner(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            torch.nn.functional.mse_loss,
+            callbacks=[LambdaCallback(on_train_iter_begin=stop)],
+            extra_callbacks=[],
+            monitors=[],
+            hang_report_seconds=0.3,
+        )
+        run = runner.fit((torch.ones(32, 2), torch.ones(32, 1)), epochs=1, batch_size=4)
+        return {"step": run.step, "reports": reports}
+
+    chief, other = launch(train).results
+    assert chief["step"] == other["step"] == 8 / 2
+    assert re.match(r"Linear, rank 0, has waited \d+ s for other processes, at batch 4 of epoch 1\.", chief["reports"][0])
+    assert "kill -CONT" in chief["reports"][0]
+    assert not other["reports"]
+
+
+def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
+    def train():
+        import logging
+        import os
+        import time
+        from pathlib import Path
+
+        from hookpoint import LambdaCallback, Loop
+
+        rank, reports = int(os.environ["RANK"]), []
+        flag = Path(os.environ["RESULTS"], "seen")
+
+        class Note(logging.Handler):
+            def emit(self, record):
+                if "has waited" in record.getMessage() and "busy_elsewhere" in record.getMessage():
+                    reports.append(record.getMessage())
+                    flag.touch()
+
+        logging.getLogger("hookpoint").addHandler(Note(logging.WARNING))
+
+        def busy_elsewhere(run):
+            while rank == 1 and run.iteration == 2 and not flag.exists():
+                time.sleep(0.01)
+
+        with Loop(
+            [LambdaCallback(on_train_iter_end=busy_elsewhere)],
+            extra_callbacks=[],
+            monitors=[],
+            hang_report_seconds=0.3,
+        ) as run:
+            for batch in run.batches(range(6)):
+                run.log(loss=float(batch))
+                run.team.barrier()
+        return {"step": run.step, "reports": reports}
+
+    chief, other = launch(train).results
+    assert chief["step"] == other["step"] == 6
+    assert re.search(r"(?s)rank 1 \(process \d+ on .*\) is at batch .*, in\n.* in .*busy_elsewhere", chief["reports"][0])
+    assert not other["reports"]
