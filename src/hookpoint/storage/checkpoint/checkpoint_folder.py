@@ -145,8 +145,8 @@ def discard(path: Path) -> None:
     try:
         if disk.exists(path):
             disk.remove(path)
-    except OSError as error:
-        logger.warning("%s could not be removed: %s", path, error)
+    except (OSError, MemoryError) as error:
+        logger.warning("%s could not be removed: %s", path, error or type(error).__name__)
 
 
 def cannot_save(path: Path, error: OSError) -> CannotSave:
