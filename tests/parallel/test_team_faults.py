@@ -128,6 +128,34 @@ def test_a_save_for_which_one_process_has_no_memory_fails_on_all_and_they_train_
     assert verify(tmp_path / "run").ok
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_crash_loop_of_one_process_is_refused_on_all(rank, launch, tmp_path):
+    def crash(folder, rank):
+        from subject import RANK, train
+
+        from hookpoint import Callback
+
+        class Crash(Callback):
+            def on_train_iter_begin(self, run):
+                if rank == RANK and run.step == 5:
+                    raise ValueError("no such sample")
+
+        try:
+            train("data", f"{folder}/run", more=(Crash(),), epochs=2, max_crashes=2)
+        except Exception as error:
+            return [type(error).__name__, str(error)]
+
+    for number in (1, 2):
+        outcome = launch(crash, folder=str(tmp_path), rank=rank)
+        assert outcome.results[rank] == ["ValueError", "no such sample"]
+        [crashed] = read_run_file(tmp_path / "run")["crashes"]
+        assert (crashed["step"], crashed["count"]) == (5, number), outcome.results
+    refused, other = launch(crash, folder=str(tmp_path), rank=rank).results
+    assert refused == other
+    assert refused[0] == "CannotResume"
+    assert "2 x epoch 1, iteration 5, step 5: " in refused[1]
+
+
 def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
     def stop(folder):
         import os

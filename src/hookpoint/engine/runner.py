@@ -81,6 +81,7 @@ class Runner:
         init_weights: Mapping[str, Any] | None = None,
         log_every: int = 50,
         max_retries: int = 3,
+        max_crashes: int | None = 5,
         on_nonfinite: Literal["raise", "warn"] = "raise",
         strict_sync: bool = False,
         samples: Callable[[Any], int] | None = None,
@@ -93,8 +94,6 @@ class Runner:
         check_step_options(precision, accumulate, clip_grad_norm)
         if lr_scheduler_on not in ("epoch", "step"):
             raise BadLoop(text(f"lr_scheduler_on={lr_scheduler_on!r}.", choose="'epoch' or 'step'"))
-        if on_nonfinite not in ("raise", "warn"):
-            raise BadLoop(text(f"on_nonfinite={on_nonfinite!r}.", choose="'raise' or 'warn'"))
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
@@ -130,6 +129,7 @@ class Runner:
             name=name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
             log_every=log_every,
             max_retries=max_retries,
+            max_crashes=max_crashes,
             samples=samples,
             on_nonfinite=on_nonfinite,
             config=config,

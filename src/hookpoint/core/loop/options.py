@@ -48,6 +48,7 @@ class LoopOptions:
     name: str = "run"
     log_every: int = 50
     max_retries: int = 3
+    max_crashes: int | None = 5
     samples: Callable[[Any], int] | None = None
     config: Any = None
     store: Store | None = None
@@ -73,6 +74,10 @@ class LoopOptions:
     def __post_init__(self) -> None:
         if self.log_every < 0 or self.max_retries < 0:
             raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{self.log_every} and {self.max_retries}"))
+        if self.max_crashes is not None and (type(self.max_crashes) is not int or self.max_crashes < 0):
+            raise BadLoop(text("max_crashes is an integer, or None or 0 for no limit.", got=repr(self.max_crashes)))
+        if self.on_nonfinite not in ("raise", "warn"):
+            raise BadLoop(text(f"on_nonfinite={self.on_nonfinite!r}.", choose="'raise' or 'warn'"))
         counter(self.samples)
         config_of(self.config)
         own_parts(self.state)
