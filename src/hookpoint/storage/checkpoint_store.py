@@ -31,7 +31,7 @@ from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
-from hookpoint.storage.run_file import RunFile, read_run_file
+from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, places
 from hookpoint.storage.workdir.lock import WorkdirLock
@@ -157,13 +157,11 @@ class CheckpointStore:
 
         Only "auto", the default, continues what was: whoever gives another `resume` begins to count from 0.
         """
-        if resume != "auto":
-            return {}
+        found = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         try:
-            has_checkpoint = bool(places(self.workdir))
-        except OSError:  # `open` says more
-            has_checkpoint = False
-        return {"crashes": (read_run_file(self.workdir) or {}).get("crashes"), "has_checkpoint": has_checkpoint}
+            return {"crashes": found, "has_checkpoint": bool(places(self.workdir))} if found else {}
+        except OSError as error:
+            raise cannot_save(self.workdir, error) from error
 
     def close(self) -> None:
         """Wait for the background and let go of the workdir. Nothing happens the second time."""
