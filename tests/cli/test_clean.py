@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -162,6 +166,78 @@ def test_what_kills_left_goes(command, mine):
     assert (mine / "checkpoints" / ".staging-mine").exists()
 
 
+KILLED = """
+    import os, signal, sys
+
+    left = int(sys.argv.pop(1))
+
+    def count(event, arguments):
+        global left
+        if event in ("os.remove", "os.rename", "os.rmdir") and "checkpoints" in str(arguments[0]):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    from hookpoint.cli.main import main
+    main()
+"""
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Run the command in a process that is killed after so many changes; say whether it was."""
+
+    def run(changes, *arguments):
+        program = [sys.executable, "-c", textwrap.dedent(KILLED), str(changes), *arguments]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return done.returncode != 0
+
+    return run
+
+
+@pytest.mark.parametrize("options", [(), ("--all",)], ids=["old ones", "all"])
+def test_a_clean_that_is_killed_is_finished_by_the_next(command, train_run, killed, options, spread):
+    for changes in spread(range(20), 5):
+        folder = train_run(f"run-{changes}", epochs=3, callbacks=[cb.ModelSaver()])
+        was_killed = killed(changes, "clean", folder.name, "--yes", *options)
+        assert was_killed == (changes < (8 if options == () else 14))
+        if was_killed:
+            command("verify", folder.name)
+            command("clean", folder.name, "--yes", *options)
+        assert not folder.exists() if options else checkpoints(folder) == ["last", "step-00000012"]
+
+
+def test_a_clean_that_is_killed_leaves_nothing_that_a_start_trips_over(command, train_run, killed):
+    folder = train_run(epochs=2, callbacks=[cb.ModelSaver()])
+    assert killed(6, "clean", "mine", "--yes", "--all")  # the last checkpoint is half deleted
+    assert checkpoints(folder)
+    train_run(epochs=1, callbacks=[cb.ModelSaver()])
+    assert RunFolder(folder).epoch == 1
+
+
+def test_a_clean_that_is_killed_where_files_of_others_are(command, train_run, killed):
+    folder = train_run(epochs=3, callbacks=[cb.ModelSaver()])
+    notes = folder / "checkpoints" / "step-00000004" / "notes.txt"
+    notes.write_text("mine")
+    assert killed(2, "clean", "mine", "--yes")
+    assert "checkpoints/step-00000004  1 file   half deleted" in command("clean", "mine", "--yes").stdout
+    assert checkpoints(folder) == ["last", "step-00000004", "step-00000012"]
+    assert os.listdir(notes.parent) == ["notes.txt"]
+    assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
+
+
+def test_a_folder_without_a_manifest_goes_if_it_has_nothing_but_files_of_ours(command, train_run):
+    folder = train_run(epochs=4, callbacks=[cb.ModelSaver(), Save("a"), Save("b")])
+    for step in ("04", "08", "16"):
+        (folder / "checkpoints" / f"step-000000{step}" / "manifest.json").unlink()
+    (folder / "checkpoints" / "step-00000008" / "notes.txt").write_text("mine")
+    command("clean", "mine", "--yes")
+    assert checkpoints(folder) == ["last", "step-00000008", "step-00000012", "step-00000016"]
+    assert len(os.listdir(folder / "checkpoints" / "step-00000008")) == 2
+
+
 def test_a_running_run_is_not_touched(command, training):
     with training() as live:
         live.epoch()
@@ -198,8 +274,10 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
     shutil.rmtree(mine / "tensorboard", ignore_errors=True)
     (mine / "tensorboard").symlink_to(outside)
     (mine / "checkpoints" / "step-00000099").symlink_to(outside)
+    assert "step-00000099  a symbolic link, and a checkpoint is a folder" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--all", "--yes")
     assert (outside / "events.out.tfevents.1").exists()
+    assert (mine / "checkpoints" / "step-00000099").is_symlink()
 
 
 def test_a_file_that_keeps_a_name_frees_nothing(train_run):

@@ -246,8 +246,6 @@ def test_one_that_never_answers_is_given_up_on(post, caplog):
 
 def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, caplog):
     monkeypatch.setattr(monitors, "DRAIN_SECONDS", 0.01)
-    drain = monitors.Monitors.drain
-    monkeypatch.setattr(monitors.Monitors, "drain", lambda self, seconds=0.01: drain(self, seconds))
     monkeypatch.setattr(delivery, "LINGER_SECONDS", 0.0)
     with accepting() as (root, came):
         steps = []

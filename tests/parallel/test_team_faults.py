@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -100,6 +101,59 @@ def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
     for name in ("unsaveable", "raises"):
         assert first[name][0] == second[name][0]
     assert verify(tmp_path / "once").ok
+
+
+def test_a_save_for_which_one_process_has_no_memory_fails_on_all_and_they_train_on(launch, tmp_path):
+    def hungry(folder):
+        import subject
+        from subject import RANK
+
+        from hookpoint import Callback
+
+        class Hungry(Callback):
+            per_rank_state = True
+            asked = 0
+
+            def state_dict(self):
+                self.asked += 1
+                return {"rows": bytes(1 << 62 if RANK == 1 and self.asked == 3 else 1)}
+
+        callback = Hungry()
+        return [subject.train("data", f"{folder}/run", epochs=2, more=(callback,))["step"], callback.asked]
+
+    first, second = launch(hungry, folder=str(tmp_path)).results
+    assert first == second
+    reasons = [json.loads(line).get("reason") for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert len([reason for reason in reasons if reason and "there is not enough memory for a checkpoint" in reason]) == 1
+    assert verify(tmp_path / "run").ok
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_crash_loop_of_one_process_is_refused_on_all(rank, launch, tmp_path):
+    def crash(folder, rank):
+        from subject import RANK, train
+
+        from hookpoint import Callback
+
+        class Crash(Callback):
+            def on_train_iter_begin(self, run):
+                if rank == RANK and run.step == 5:
+                    raise ValueError("no such sample")
+
+        try:
+            train("data", f"{folder}/run", more=(Crash(),), epochs=2, max_crashes=2)
+        except Exception as error:
+            return [type(error).__name__, str(error)]
+
+    for number in (1, 2):
+        outcome = launch(crash, folder=str(tmp_path), rank=rank)
+        assert outcome.results[rank] == ["ValueError", "no such sample"]
+        [crashed] = read_run_file(tmp_path / "run")["crashes"]
+        assert (crashed["step"], crashed["count"]) == (5, number), outcome.results
+    refused, other = launch(crash, folder=str(tmp_path), rank=rank).results
+    assert refused == other
+    assert refused[0] == "CannotResume"
+    assert "2 x epoch 1, iteration 5, step 5: " in refused[1]
 
 
 def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):

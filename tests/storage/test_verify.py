@@ -57,6 +57,24 @@ def test_a_checkpoint_may_be_given_itself(workdir):
     assert len(verify(workdir / "checkpoints").rows) == 4
 
 
+def test_a_stray_file_is_no_damage_and_is_named(workdir):
+    (workdir / "checkpoints" / "step-00000020" / "notes.txt").write_text("mine")
+    found = verify(workdir)
+    assert found.ok
+    said = "not listed in its manifest.json, and not read: 'notes.txt'"
+    assert found.rows[1] == ("step-00000020", 20, True, said)
+    assert str(found).splitlines()[1] == f"step-00000020  step 20   good; {said}"
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(workdir, tmp_path):
+    link = workdir / "checkpoints" / "step-00000300"
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere")
+    for found in (verify(workdir).rows[2], *verify(link).rows):
+        assert found[:3] == ("step-00000300", 300, False)
+        assert found.problem.startswith("a symbolic link, and a checkpoint is a folder")
+
+
 def test_a_folder_that_lost_its_manifest_is_damaged(workdir):
     (workdir / "checkpoints" / "step-00000001" / "manifest.json").unlink()
     assert verify(workdir / "checkpoints" / "step-00000001").rows[0].problem == "damaged: it has no manifest.json"

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from hookpoint.core.errors import WorkdirInUse
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.run_folder.usage_error import IN_USE, NOT_WRITTEN, USAGE, Refusal
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST, PREVIOUS, is_leftover
+from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.lock import NAME as LOCK
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
@@ -117,9 +118,10 @@ def _delete(one: Deletion) -> list[Path]:
     """Delete files and folders that are empty then; return the folders that are not."""
     left: list[Path] = []
     try:
-        for path in one.files:
+        files, folders = _hidden(one)
+        for path in files:
             path.unlink(missing_ok=True)
-        for folder in one.folders:
+        for folder in folders:
             try:
                 folder.rmdir()
             except FileNotFoundError:
@@ -131,6 +133,27 @@ def _delete(one: Deletion) -> list[Path]:
     except OSError as error:
         raise Refusal(f"{shown(one.what)} could not be deleted: {error.strerror or error}", NOT_WRITTEN) from error
     return [folder for folder in left if folder.name not in (PREVIOUS, CHECKPOINTS)]
+
+
+def _hidden(one: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
+    """Rename what is about to be deleted, so that a kill leaves nothing that looks like a checkpoint; return files and folders.
+
+    Where files of others are in the folder, it keeps its name, and the manifest gets one by which the next `clean` knows it.
+    """
+    folder, files = one.checkpoint, list(one.files)
+    if folder is None or is_leftover(folder.name) or not files:
+        return files, one.folders
+    if {path.name for path in files} == set(disk.names(folder)):
+        new = folder.with_name(disk.hidden("deleting", folder.name))
+        disk.rename(folder, new)
+        disk.sync_folder(folder.parent)
+        return [new / path.name for path in files], (new,)
+    if files[0].name == MANIFEST:
+        mark = folder / disk.hidden("deleting", MANIFEST)
+        disk.rename(files[0], mark)
+        disk.sync_folder(folder)
+        files = [*files[1:], mark]
+    return files, one.folders
 
 
 @contextmanager

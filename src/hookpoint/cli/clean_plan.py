@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hookpoint.storage.checkpoint.layout import (
     SHARDS,
     TENSOR_DUMPS,
     Place,
+    is_being_deleted,
     is_leftover,
 )
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
@@ -34,17 +35,23 @@ BY_SAVERS = frozenset({"model", "backup"})
 SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")
 NUMBERED = re.compile(r"\d{3,}")
 TENSORBOARD = "tensorboard"
+HALF_DELETED = "half deleted"
+OURS = frozenset({MANIFEST, FINDER, TORCH, JSON})
 EVENT_FILE = "events.out.tfevents."
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Something to delete: its files, folders that go if nothing else is in them, and what to call it."""
+    """Something to delete: its files, folders that go if nothing else is in them, and what to call it.
+
+    `checkpoint` is its folder if it is a checkpoint, which is hidden before the first of its files goes.
+    """
 
     what: str
     why: str
     files: tuple[Path, ...]
     folders: tuple[Path, ...] = ()
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,8 @@ def planned(
     kept: list[tuple[str, str]] = []
     folder = run.path
     if everything:
-        deletions += [_checkpoint(one, ", ".join(one.tags) or one.problem) for one in run.checkpoints]
+        listed = [one for one in run.checkpoints if _is_folder(one.path)]
+        deletions += [_checkpoint(one, ", ".join(one.tags) or one.problem) for one in listed]
         deletions += _in_checkpoints(folder, damaged=True)
     elif checkpoints:
         going, kept = _old(run, tags)
@@ -102,7 +110,9 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
     going, kept = [], []
     for one in stepped:
         others = [tag for tag in one.tags if tag not in may_go and not tag.startswith(BEST)]
-        if newest is None:
+        if _is_half_deleted(one, newest):
+            going.append(_checkpoint(one, HALF_DELETED))
+        elif newest is None:
             kept.append((one.path.name, "no checkpoint was found to be good"))
         elif one is newest:
             kept.append((one.path.name, "the newest that is good"))
@@ -117,6 +127,20 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
     return going, kept
 
 
+def _is_half_deleted(one: Listed, newest: Listed | None) -> bool:
+    """Say whether a `clean` that was killed has left this.
+
+    The manifest is what it takes away first; a checkpoint is never written without one. It is marked, or there are only files
+    of ours in the folder. What is not marked may also be damaged: it stays where no newer checkpoint is good.
+    """
+    names = _names(one.path)
+    if any(map(_is_mark, names)):
+        return True
+    is_older = newest is not None and one.step is not None and newest.step is not None and one.step < newest.step
+    are_ours = all(_is_ours(name, OURS) and _is_file(one.path / name) for name in names)
+    return is_older and _is_folder(one.path) and MANIFEST not in names and are_ours
+
+
 def _is_good(one: Listed) -> bool:
     """Say whether a run can go on from it; reads all of it, because everything before it may be deleted."""
     try:
@@ -126,15 +150,23 @@ def _is_good(one: Listed) -> bool:
 
 
 def _checkpoint(one: Listed, why: str) -> Deletion:
-    names = {MANIFEST, FINDER, TORCH, JSON} | set(one.manifest.files if one.manifest is not None else ())
-    return _folder(one.path, why, names)
+    return _folder(one.path, why, OURS | set(one.manifest.files if one.manifest is not None else ()))
 
 
-def _folder(path: Path, why: str, names: set[str]) -> Deletion:
+def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
     """Return the files of a checkpoint's folder that are ours. The manifest goes first: a half deleted one is none."""
-    ours = [name for name in _names(path) if name in names or name.endswith((".safetensors", SHARD)) or name.startswith(SHARDS)]
-    ours.sort(key=lambda name: name != MANIFEST)
-    return Deletion(f"{CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,))
+    ours = [name for name in _names(path) if _is_ours(name, names)]
+    ours.sort(key=lambda name: 0 if name == MANIFEST else 2 if _is_mark(name) else 1)
+    return Deletion(f"{CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,), path)
+
+
+def _is_ours(name: str, names: Set[str]) -> bool:
+    return name in names or name.endswith((".safetensors", SHARD)) or name.startswith(SHARDS) or _is_mark(name)
+
+
+def _is_mark(name: str) -> bool:
+    """Say whether this was the manifest of a checkpoint that is being deleted."""
+    return is_being_deleted(name) and name.startswith(f".deleting-{MANIFEST}-")
 
 
 def _in_checkpoints(folder: Path, *, damaged: bool) -> Iterator[Deletion]:
@@ -143,9 +175,9 @@ def _in_checkpoints(folder: Path, *, damaged: bool) -> Iterator[Deletion]:
     for name in _names(place):
         is_damaged = name.startswith(DAMAGED) and (Place.of(_stem(name)) is not None or _stem(name).startswith(BEST))
         if is_leftover(name) or (damaged and is_damaged):
-            why = "half made or half deleted" if is_leftover(name) else "damaged"
+            why = HALF_DELETED if is_being_deleted(name) else "half made" if is_leftover(name) else "damaged"
             if _is_folder(place / name):
-                yield _folder(place / name, why, {MANIFEST, FINDER, TORCH, JSON})
+                yield _folder(place / name, why, OURS)
             else:
                 yield Deletion(f"{CHECKPOINTS}/{name}", why, (place / name,))
     if damaged and os.path.islink(place / LAST):

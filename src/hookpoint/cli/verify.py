@@ -47,10 +47,7 @@ def verify(path: Path, as_json: bool) -> int:
     elif not found.rows:
         note(f"no checkpoints in {shown(path)}")
     else:
-        rows = [
-            (shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.problem) or "good")
-            for row in found.rows
-        ]
+        rows = [(shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.verdict)) for row in found.rows]
         put(table([Column("", least=16), Column("", goes=1), Column("", flows=True)], rows, width(), head=False))
         bad = sum(not row.ok for row in found.rows)
         note(f"{counted(len(found.rows), 'checkpoint')}, {bad or 'none'} damaged")

@@ -80,6 +80,7 @@ class Runner:
         init_weights: Mapping[str, Any] | None = None,
         log_every: int = 50,
         max_retries: int = 3,
+        max_crashes: int | None = 5,
         on_nonfinite: Literal["raise", "warn"] = "raise",
         strict_sync: bool = False,
         samples: Callable[[Any], int] | None = None,
@@ -93,7 +94,6 @@ class Runner:
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm)
         _checks.check_choice("lr_scheduler_on", lr_scheduler_on, ("epoch", "step"))
-        _checks.check_choice("on_nonfinite", on_nonfinite, ("raise", "warn"))
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._sharing = sharing(strategy)
@@ -129,6 +129,7 @@ class Runner:
             name=name or (type(getattr(model, COMPILED, model)).__name__ if modules_of(model) else "run"),
             log_every=log_every,
             max_retries=max_retries,
+            max_crashes=max_crashes,
             samples=samples,
             on_nonfinite=on_nonfinite,
             config=config,

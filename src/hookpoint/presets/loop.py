@@ -29,7 +29,8 @@ class Loop(core.Loop):
     Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C,
     SIGTERM and SIGHUP in the main thread, and leaving puts the old ones back; the first signal ends the run at the next
     boundary, the second at once. A loop may be entered again after it was left: that is a fresh run. `samples` is a function
-    of the batch that returns how many samples it has, where that cannot be seen from its tensors.
+    of the batch that returns how many samples it has, where that cannot be seen from its tensors. `max_crashes` is how often a
+    run in a workdir may end with the same exception at the same moment before it refuses to start again; None is no limit.
 
     Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
     happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes
@@ -60,6 +61,7 @@ class Loop(core.Loop):
         name: str = "run",
         log_every: int = 50,
         max_retries: int = 3,
+        max_crashes: int | None = 5,
         samples: Callable[[Any], int] | None = None,
         config: Any = None,
         store: Store | None = None,
@@ -81,6 +83,7 @@ class Loop(core.Loop):
             name=name,
             log_every=log_every,
             max_retries=max_retries,
+            max_crashes=max_crashes,
             samples=samples,
             config=config,
             resume=resume,

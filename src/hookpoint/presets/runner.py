@@ -23,6 +23,8 @@ class Runner(engine.Runner):
     `lr_metric`, by default val_loss or else loss. `on_nonfinite` says what happens when all losses of two log steps in a
     row, or of an epoch, are NaN or infinite: "raise" NonFiniteLoss, or "warn" and continue. `strict_sync` makes any wait for
     the GPU between log steps an error. `samples` is a function of the batch that returns how many samples it has.
+    `max_crashes` is how often a run in a workdir may end with the same exception at the same moment before it refuses to start
+    again; None is no limit.
     `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
     Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD(). A wait for data or other processes is
     reported after `hang_report_seconds`; `data_timeout_seconds` ends a wait for data.

@@ -33,7 +33,7 @@ from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, open_workdir
-from hookpoint.storage.workdir.catalog import entries
+from hookpoint.storage.workdir.catalog import entries, places
 from hookpoint.storage.workdir.lock import WorkdirLock
 from hookpoint.storage.workdir.quarantine import move_damaged
 from hookpoint.storage.workdir.retention import to_delete
@@ -151,6 +151,17 @@ class CheckpointStore:
         """Add to run.json what is known of the run now."""
         self._refuse_if_closed()
         self._run_file.update(facts)
+
+    def described(self, resume: Resume) -> dict[str, Any]:
+        """Return what is known of crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
+
+        Only "auto", the default, continues what was: whoever gives another `resume` begins to count from 0.
+        """
+        found = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
+        try:
+            return {"crashes": found, "has_checkpoint": bool(places(self.workdir))} if found else {}
+        except OSError as error:
+            raise cannot_save(self.workdir, error) from error
 
     def close(self) -> None:
         """Wait for the background and let go of the workdir. Nothing happens the second time."""

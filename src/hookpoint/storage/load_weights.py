@@ -13,6 +13,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
     read_checkpoint,
     read_manifest,
+    refuse_link,
     verified,
     verify_file,
 )
@@ -41,6 +42,7 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     >>> torch.nn.Linear(2, 1).load_state_dict(load_weights("runs/mine/checkpoints/best-loss"))
     <All keys matched successfully>
     """
+    refuse_link(Path(path))
     given = Path(os.path.realpath(path))
     if disk.is_folder(given):
         folder = given if is_like_a_checkpoint(given) else _newest_good(given)

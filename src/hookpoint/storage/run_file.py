@@ -52,12 +52,16 @@ class RunFile:
             raise
         disk.sync_folder(self._path.parent)
 
-    def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def earlier(self) -> dict[str, Any]:
+        """Return what is written there; say so where it cannot be read, and return nothing."""
         try:
-            earlier = _read(self._path) or {}
+            return _read(self._path) or {}
         except OSError as error:
             logger.warning("%s could not be read, so it forgets earlier starts of the run: %s", self._path, error)
-            earlier = {}
+            return {}
+
+    def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        earlier = self.earlier()
         resumed = _list(earlier.get("resumed"))
         made = {"format": FORMAT, **facts, "resumed": resumed}
         if isinstance(earlier.get("started"), str):

@@ -9,19 +9,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified
+from hookpoint.storage.checkpoint.checkpoint_folder import (
+    is_like_a_checkpoint,
+    is_refused_link,
+    read_manifest,
+    strays,
+    verified,
+)
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, Place
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 class Verified(NamedTuple):
-    """One checkpoint: its folder's name, its step where that is known, and what is wrong with it, if anything."""
+    """One checkpoint: its folder's name, its step where that is known, and what is wrong with it, if anything.
+
+    A good one has a `problem` where files are in its folder that its manifest does not list.
+    """
 
     name: str
     step: int | None
     ok: bool
     problem: str
+
+    @property
+    def verdict(self) -> str:
+        """What to tell of it in a line."""
+        return (f"good; {self.problem}" if self.problem else "good") if self.ok else self.problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class Verification:
     def __str__(self) -> str:
         if not self.rows:
             return "no checkpoints"
-        lines = [(row.name, "" if row.step is None else f"step {row.step}", row.problem or "good") for row in self.rows]
+        lines = [(row.name, "" if row.step is None else f"step {row.step}", row.verdict) for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
@@ -51,7 +65,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):
         raise CannotResume(text(f"there is no folder {folder}.", give="a workdir, or the folder of a checkpoint"))
-    return Verification(tuple(map(_verified, _folders(Path(os.path.realpath(folder))))))
+    folders = [folder] if is_refused_link(folder) else _folders(Path(os.path.realpath(folder)))
+    return Verification(tuple(map(_verified, folders)))
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -67,9 +82,9 @@ def _verified(folder: Path) -> Verified:
     step = place.step if (place := Place.of(folder.name)) is not None else None
     try:
         step = read_manifest(folder).step
-        verified(folder)
+        others = strays(folder, verified(folder))
     except (DamagedCheckpoint, CannotResume) as error:
         return Verified(folder.name, step, False, str(error).splitlines()[0].removeprefix(f"{folder} is ").rstrip("."))
     except OSError as error:
         return Verified(folder.name, step, False, f"cannot be read: {error.strerror or error}")
-    return Verified(folder.name, step, True, "")
+    return Verified(folder.name, step, True, others)

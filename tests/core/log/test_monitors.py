@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback
+from hookpoint import Callback, LambdaCallback, verify
+from hookpoint.core.log import monitors
 from hookpoint.core.log._monitor_queue import CAPACITY
 from hookpoint.core.loop.loop import Loop
 
@@ -180,6 +187,210 @@ def test_a_drain_that_takes_too_long_says_how_many_records_are_missing(caplog):
         gate.set()
         run.monitors.drain()
         assert len(monitor.of("text")) == 4
+
+
+# A monitor that blocks
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Return `waits(seconds)`: set how long a run waits for a monitor; half a second is enough for one that works."""
+
+    def set_seconds(seconds):
+        monkeypatch.setattr(monitors, "DRAIN_SECONDS", seconds)
+        monkeypatch.setattr(monitors, "LEAVE_SECONDS", min(seconds, 0.05), raising=False)
+        monkeypatch.setattr(monitors, "END_SECONDS", seconds, raising=False)
+
+    set_seconds(0.5)
+    return set_seconds
+
+
+class Blocked(Monitor):
+    """Blocks at its first record until its gate opens, with a lock that its other methods take."""
+
+    def __init__(self, **options):
+        super().__init__(gate=threading.Event(), **options)
+        self.lock, self.calls = threading.Lock(), []
+
+    def on_records(self, records):
+        with self.lock:
+            self.is_waiting.set()
+            self.gate.wait()
+            self.records += records
+
+    def state_dict(self):
+        with self.lock:
+            self.calls.append("state_dict")
+            return {"number": len(self.records)}
+
+    def load_state_dict(self, state): ...
+
+    def on_run_end(self):
+        with self.lock:
+            self.calls.append("on_run_end")
+
+
+LATER = 10_000.0  # seconds, which a test would notice
+
+
+@pytest.mark.timeout(60)
+def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, caplog):
+    blocked, other = Blocked(name="blocked"), Monitor(name="other")
+    with Loop([blocked, other], store=disk) as run:
+        for number in run.batches(range(5)):
+            run.put_text("number", str(number))
+            run.save("mine")
+            assert blocked.is_waiting.wait(10)
+            if number == 1:
+                waits(LATER)  # from here on nobody may wait for it
+        assert [step for _, step, _ in disk.checkpoints] == [1, 2, 3, 4, 5]
+        waits(0.5)
+    assert other.of("text") == [{"number": str(number)} for number in range(5)]
+    named, lost, ended = caplog.messages
+    assert re.fullmatch(
+        r"blocked blocks: it has not returned from on_records for 0\.5 s \(.*test_monitors\.py:\d+\);"
+        r" the run continues, and does not wait for it again",
+        named,
+    )
+    assert lost == f"blocked is still blocked: {len(other.records)} records did not reach it"
+    assert ended == "blocked blocks: it has not returned from on_run_end for 0.05 s; the run ends without it"
+    blocked.gate.set()
+
+
+@pytest.mark.timeout(60)
+def test_the_state_of_a_monitor_that_blocks_is_left_out_of_a_checkpoint(waits, disk):
+    blocked = Blocked(name="blocked")
+    with Loop([blocked], store=disk) as run:
+        for _ in run.batches(range(3)):
+            if run.step == 1:
+                run.put_text("a", "b")
+                assert blocked.is_waiting.wait(10)
+                run.save("mine")
+        blocked.gate.set()
+    [(state, _, _)] = disk.checkpoints[:1]
+    assert pickle.loads(state)["callbacks"]["blocked"]["state"] == {}
+    assert blocked.calls[-1] == "on_run_end"
+
+
+@pytest.mark.timeout(60)
+def test_a_full_queue_waits_for_a_bounded_time(waits, caplog):
+    blocked, other = Blocked(name="blocked"), Monitor()
+    with Loop([blocked, other]) as run:
+        run.put_text("number", "first")
+        assert blocked.is_waiting.wait(10)
+        for number in range(CAPACITY):
+            run.put_text("number", str(number))
+        assert caplog.messages == []
+        run.put_text("number", "one too many")
+        assert [message.partition(":")[0] for message in caplog.messages] == ["blocked blocks"]
+        waits(LATER)
+        for number in range(10):
+            run.put_text("number", str(number))
+        waits(0.5)
+    assert len(other.of("text")) == CAPACITY + 12
+    assert caplog.messages[1] == f"blocked is still blocked: {CAPACITY + 12} records did not reach it"
+    blocked.gate.set()
+
+
+@pytest.mark.timeout(60)
+def test_a_monitor_that_blocked_and_caught_up_is_waited_for_again(waits, disk, caplog, until):
+    blocked = Blocked(name="blocked")
+    with Loop([blocked], store=disk) as run:
+        for number in run.batches(range(4)):
+            run.put_text("number", str(number))
+            run.save("mine")
+            if number == 2:
+                blocked.gate.set()
+                until(lambda: len(blocked.of("text")) == 3 and not run.monitors._deliveries[0].is_blocked)
+                waits(10.0)
+    assert [message.partition(":")[0] for message in caplog.messages] == ["blocked blocks"]
+    assert blocked.of("text") == [{"number": str(number)} for number in range(4)]
+    assert pickle.loads(disk.checkpoints[-1][0])["callbacks"]["blocked"]["state"]["number"] > 3
+
+
+@pytest.mark.timeout(60)
+def test_an_on_run_end_that_blocks_keeps_no_other_from_ending(waits, caplog):
+    gate, ended = threading.Event(), []
+
+    class Blocks(Monitor):
+        def on_run_end(self):
+            gate.wait()
+
+    class Ends(Monitor):
+        def on_run_end(self, run):
+            ended.append(run.name)
+            raise OSError("disk is full")
+
+    with pytest.raises(OSError, match="disk is full"), Loop([Blocks(name="first"), Ends(on_error="raise")], name="mine"):
+        pass
+    gate.set()
+    assert ended == ["mine"]
+    assert caplog.messages == ["first blocks: it has not returned from on_run_end for 0.5 s; the run ends without it"]
+
+
+SIGNALLED = """
+    import sys, threading, time
+    from hookpoint import Callback, Loop
+    from hookpoint import callbacks as cb
+    from hookpoint.core.log import monitors
+
+    monitors.DRAIN_SECONDS, monitors.LEAVE_SECONDS = float(sys.argv[1]), 0.05
+
+    class Blocks(Callback):
+        def on_records(self, records):
+            print("blocks", flush=True)
+            threading.Event().wait()
+
+        def on_run_end(self):
+            threading.Event().wait()
+
+    def watch(run):
+        while run.stop_reason is None:
+            time.sleep(0.01)
+        print("stops", flush=True)
+
+    with Loop([cb.ModelSaver(), Blocks()], workdir="run", extra_callbacks=[], monitors=[cb.JSONWriter()]) as run:
+        threading.Thread(target=watch, args=(run,), daemon=True).start()
+        for number in run.batches(range(10**9)):
+            run.put_text("number", str(number)) if number == 0 else time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def signalled(tmp_path):
+    """Train in a process whose monitor blocks, send it so many SIGTERMs, and return its exit code and stderr."""
+
+    def run(times, seconds):
+        program = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(seconds)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(program, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                assert process.stdout.readline() == "blocks\n"
+                process.send_signal(signal.SIGTERM)
+                assert process.stdout.readline() == "stops\n"
+                if times == 2:
+                    process.send_signal(signal.SIGTERM)
+                return process.wait(50), process.stderr.read()
+            finally:
+                process.kill()
+
+    return run
+
+
+@pytest.mark.timeout(120)
+def test_a_process_whose_monitor_blocks_saves_and_ends_after_a_signal(signalled, tmp_path):
+    code, said = signalled(1, 0.2)
+    assert code == 143
+    assert said.count("Blocks blocks: it has not returned from on_records") == 1
+    assert said.count("Blocks is still blocked: ") == 1
+    assert said.count("Blocks blocks: it has not returned from on_run_end") == 1
+    assert verify(tmp_path / "run").rows
+    assert '"event": "signal"' in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_second_signal_does_not_wait_for_it(signalled):
+    assert signalled(2, LATER)[0] == 143
 
 
 # A failing monitor

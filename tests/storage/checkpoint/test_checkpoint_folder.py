@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint
-from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, verified, write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, strays, verified, write_checkpoint
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk.fs_calls import intercepted
 
@@ -86,10 +86,22 @@ def test_something_else_in_place_of_a_file_is_found(file, by, folder, tmp_path):
         read_checkpoint(folder)
 
 
-def test_a_file_more_is_found(folder):
+def test_a_file_more_is_no_damage_and_is_named(folder):
+    before = read_checkpoint(folder).state
+    for name in ("extra.bin", "state.pkl", "weights\x1b[2J", "z"):
+        (folder / name).write_bytes(b"x")
+    (folder / "a folder").mkdir()
+    assert strays(folder, verified(folder)) == (
+        "not listed in its manifest.json, and not read: 'a folder', 'extra.bin', 'state.pkl', …"
+    )
+    assert read_checkpoint(folder).state.keys() == before.keys()
+
+
+def test_a_file_more_hides_no_damage(folder, flip):
     (folder / "extra.bin").write_bytes(b"")
-    with pytest.raises(DamagedCheckpoint, match=r"is damaged: extra\.bin is none of its files\."):
-        read_checkpoint(folder)
+    flip(folder / "model.safetensors", -1)
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has other bytes than were written"):
+        verified(folder)
 
 
 def test_a_file_that_a_desktop_leaves_is_no_damage(folder):

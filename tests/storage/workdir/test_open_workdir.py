@@ -45,6 +45,19 @@ def tree():
     )
 
 
+@pytest.fixture
+def moved_with_a_link(tmp_path):
+    """Move a checkpoint of a workdir elsewhere, and leave a link to it in its place."""
+
+    def go(workdir, name):
+        path = workdir / "checkpoints" / name
+        path.rename(tmp_path / name)
+        path.symlink_to(tmp_path / name)
+        return path
+
+    return go
+
+
 def resumed_step(store):
     return store.resumed.state["clocks"]["step"]
 
@@ -54,6 +67,77 @@ def listed(workdir):
 
 
 # What to go on from
+
+
+def test_a_stray_file_is_one_line_and_the_checkpoint_is_used(run, opened, caplog):
+    workdir = run(1, 2)
+    folder = workdir / "checkpoints" / "step-00000002"
+    (folder / "notes.txt").write_text("the best so far")
+    store = opened()
+    assert store.resumed.path == folder
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line == f"{folder} has files that are not listed in its manifest.json, and not read: 'notes.txt'"
+    assert (folder / "notes.txt").exists()
+    assert listed(workdir / "checkpoints") == ["last", "step-00000001", "step-00000002"]
+
+
+def test_a_stray_file_in_a_best_folder_stays(run, opened, caplog):
+    workdir = run(1, 2, best_x=None)
+    for name in ("best-x", "step-00000002"):
+        (workdir / "checkpoints" / name / f"notes-of-{name}").write_text("mine")
+    opened()
+    assert (workdir / "checkpoints" / "best-x" / "notes-of-best-x").exists()
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "path", "workdir"])
+def test_a_checkpoint_that_is_a_link_is_refused(resume, run, opened, moved_with_a_link, tree, tmp_path):
+    workdir = run(1, 2)
+    link = moved_with_a_link(workdir, "step-00000002")
+    before = tree(workdir)
+    with pytest.raises(CannotResume) as raised:
+        opened({"path": link, "workdir": workdir}.get(resume, resume))
+    assert str(raised.value) == (
+        f"{link} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link."
+    )
+    assert tree(workdir) == before
+    link.unlink()
+    assert resumed_step(opened()) == 1
+
+
+def test_a_link_to_nowhere_is_refused_too(run, opened, moved_with_a_link, tmp_path):
+    workdir = run(1)
+    shutil.rmtree(moved_with_a_link(workdir, "step-00000001").resolve())
+    with pytest.raises(CannotResume, match="is a symbolic link"):
+        opened()
+
+
+def test_a_link_older_than_a_good_checkpoint_is_left_alone(run, opened, write, moved_with_a_link, tmp_path):
+    workdir = run(1, 2, best_x=None)
+    link = moved_with_a_link(workdir, "step-00000001")
+    store = opened()
+    assert resumed_step(store) == 2
+    write(store, 3, best_x=None)
+    assert link.is_symlink()
+    assert os.listdir(tmp_path / "step-00000001")
+
+
+def test_a_best_folder_that_is_a_link_becomes_a_folder(run, opened, moved_with_a_link, tmp_path):
+    workdir = run(1, best_x=None)
+    link = moved_with_a_link(workdir, "best-x")
+    opened()
+    assert link.is_dir()
+    assert not link.is_symlink()
+    assert os.listdir(tmp_path / "best-x")
+
+
+def test_links_of_other_names_are_followed(run, opened, tmp_path):
+    workdir = run(1, 2)
+    (tmp_path / "mine").symlink_to(workdir)
+    (tmp_path / "production").symlink_to(workdir / "checkpoints" / "step-00000001")
+    for path, step in ((workdir / "checkpoints" / "last", 2), (tmp_path / "mine", 2), (tmp_path / "production", 1)):
+        store = opened(path)
+        assert resumed_step(store) == step
+        store.close()
 
 
 def test_auto_in_an_empty_workdir_starts_anew(opened, tmp_path):

@@ -80,6 +80,8 @@ class ResumableStore(Store, Protocol):
 
     One with a method `fill(found, parts)` may read tensors late: it is given what `open` has returned and the objects of the
     run, as its processes share them, before anything is put back, and returns the checkpoint with all of its tensors.
+    One with a method `described(resume)` is asked before `open` for the `crashes` of earlier starts, as `describe` was told
+    them, and whether it `has_checkpoint`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:

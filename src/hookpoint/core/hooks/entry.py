@@ -52,6 +52,7 @@ class Entry:
     schedule: When | None
     armed: dict[str, Armed] = field(default_factory=dict)
     disabled: bool = False
+    is_blocked: bool = False  # a monitor whose thread does not return: whatever waits for that would wait, too
     has_run: bool = False
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
@@ -137,7 +138,8 @@ class Entry:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the callback and of its schedules."""
-        state = self.contained(self.subject.state_dict, "state_dict")() if hasattr(self.subject, "state_dict") else {}
+        is_asked = hasattr(self.subject, "state_dict") and not self.is_blocked
+        state = self.contained(self.subject.state_dict, "state_dict")() if is_asked else {}
         return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
     def load_state(self, kept: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
+
+
+def _made(name: str, call: Callable[[], object]) -> object:
+    return call()
 
 
 class Hooks:
@@ -85,15 +89,25 @@ class Hooks:
                 self._tables[key] = watcher.around_points(points, self._tables[key])
         return self._tables[key]
 
-    def contain(self, point: str, run: Any, *, monitors: bool | None = None) -> list[Exception]:
-        """Make the calls of a point one by one, of monitors or of the others only; return the errors, raise none."""
+    def contain(
+        self,
+        point: str,
+        run: Any,
+        *,
+        monitors: bool | None = None,
+        around: Callable[[str, Callable[[], object]], object] = _made,
+    ) -> list[Exception]:
+        """Make the calls of a point one by one, of monitors or of the others only; return the errors, raise none.
+
+        `around` gets the name of each callback and its call, and makes it.
+        """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
             if monitors is None or (call.entry.kind == MONITOR) is monitors:
                 single = compile_dispatch(point, [call], timed=True)
                 assert single is not None
                 try:
-                    single(run)
+                    around(call.entry.name, partial(single, run))
                 except StopRun:
                     pass
                 except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,11 +21,15 @@ class Delivery:
 
     When the queue is full, `put` waits, or, where `drops` is set, drops the oldest and counts it. An error that `receive`
     lets through ends the delivery; `error` keeps it for the training thread to raise.
+
+    A monitor that `wait` or `put` has waited for in vain `is_blocked`: nobody waits for it again, and a full queue drops the
+    oldest, until it has caught up after all. Its thread is a daemon, which keeps no process from ending.
     """
 
     def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
         self.name = name
         self.dropped = 0
+        self.is_blocked = False
         self.error: Exception | None = None
         self._receive = receive
         self.drops = drops
@@ -36,14 +41,19 @@ class Delivery:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, seconds: float) -> bool:
+        """Add a record, for whose place a local monitor is waited for so long; say whether it was found to be blocked now."""
+        was_blocked, until = self.is_blocked, None
         with self._change:
             while len(self._records) >= self._capacity and self.error is None:
-                if self.drops:
+                until = monotonic() + seconds if until is None else until
+                if self.drops or self.is_blocked:
                     self._records.popleft()
                     self.dropped += 1
+                elif monotonic() >= until:
+                    self.is_blocked = True
                 else:
-                    self._change.wait(0.1)  # wakes now and then, so that Ctrl-C gets through
+                    self._change.wait(min(0.1, seconds))  # wakes now and then, so that Ctrl-C gets through
             if self.error is None:
                 self._records.append(record)
             if self._thread is None:
@@ -51,6 +61,30 @@ class Delivery:
                 self._thread.start()
             if len(self._records) == 1 or self._is_half_full():
                 self._change.notify_all()
+            return self.is_blocked and not was_blocked
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until all is delivered, for so long at most; say whether the monitor was found to be blocked now."""
+        if self.is_blocked:
+            return False
+        left = self.drain(monotonic() + seconds)
+        with self._change:
+            self.is_blocked = left > 0 and self._in_hand > 0 and self.error is None
+            return self.is_blocked
+
+    def where(self) -> str:
+        """Return the line that the monitor is at, for the one who wrote it; empty if it is at none."""
+        frame = None if self._thread is None else sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None and frame.f_globals.get("__name__") == "threading":
+            frame = frame.f_back
+        is_inside = frame is not None and frame.f_code is not Delivery._work.__code__
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None and is_inside else ""
+
+    def hurry(self) -> None:
+        """Have what is queued delivered now, without waiting for it."""
+        with self._change:
+            self._is_urgent = True
+            self._change.notify_all()
 
     def drain(self, deadline: float) -> int:
         """Wait until all is delivered or `monotonic()` passes the deadline; return how many records are left."""
@@ -61,6 +95,11 @@ class Delivery:
                 self._change.wait(0.05)
             self._is_urgent = False
             return len(self._records) + self._in_hand
+
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether the monitor has not returned from the records that it was last given."""
+        return self._in_hand > 0 and self.error is None
 
     def close(self) -> None:
         """Let the thread end once it has delivered what it holds."""
@@ -86,6 +125,7 @@ class Delivery:
                 self.error = error
             with self._change:
                 self._in_hand = 0
+                self.is_blocked = self.is_blocked and bool(self._records)
                 self._change.notify_all()
             if self.error is not None:
                 return

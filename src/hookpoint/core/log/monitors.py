@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: one that was found blocked is not waited for again
+LEAVE_SECONDS = 1.0  # the same for one that was found blocked, and for a process that is to leave after a second signal
+END_SECONDS = 60.0  # how long a run waits for on_run_end of a local monitor, which may have a file to finish
 
 
 class Monitors:
@@ -30,12 +35,15 @@ class Monitors:
         self._metrics = metrics
         self._clocks = clocks
         self._run = run
-        self._gates = {
-            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry.gates()
+        self._hooks = hooks
+        self._entries = {
+            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry
             for entry in hooks.entries
             if entry.kind == MONITOR
         }
+        self._gates = {delivery: entry.gates() for delivery, entry in self._entries.items()}
         self._deliveries = list(self._gates)
+        self._said_blocked: set[Delivery] = set()
         self._resolver = Delivery("values", _resolve)
 
     def get_latest(self, name: str) -> float:
@@ -66,9 +74,10 @@ class Monitors:
         record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
         receivers = [one for one in self._deliveries if all(gate.ready(self._run, None) for gate in self._gates[one])]
         for delivery in receivers:
-            delivery.put(record)
+            if delivery.put(record, DRAIN_SECONDS):
+                self._say_blocked(delivery, DRAIN_SECONDS)
         if not receivers and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
-            self._resolver.put(record)
+            self._resolver.put(record, DRAIN_SECONDS)
 
     def raise_errors(self) -> None:
         """Raise what a monitor with `on_error="raise"` failed with, on the thread that trains."""
@@ -83,27 +92,66 @@ class Monitors:
             self._deliveries.remove(delivery)
         return [delivery.error for delivery in failed if delivery.error is not None]
 
-    def drain(self, seconds: float = DRAIN_SECONDS) -> None:
-        """Wait until every monitor has what was sent to it, for so long at most; say what was lost."""
+    def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
+        """Wait until every monitor has what was sent to it, for so long at most, by default 10 s; say what was lost."""
+        seconds = _limit(is_leaving) if seconds is None else seconds
+        deliveries = (*self._deliveries, self._resolver)
+        for delivery in deliveries:
+            delivery.hurry()
         deadline = monotonic() + seconds
-        for delivery in (*self._deliveries, self._resolver):
-            left = delivery.drain(deadline)
-            if left and delivery.error is None:
+        for delivery in deliveries:
+            was_blocked = delivery.is_blocked
+            left = delivery.drain(min(deadline, monotonic() + LEAVE_SECONDS) if was_blocked else deadline)
+            if was_blocked and left:
+                logger.warning("%s is still blocked: %d records did not reach it", delivery.name, left + delivery.dropped)
+            elif left and delivery.error is None:
                 logger.warning("%s was too slow: %d records did not reach it within %g s", delivery.name, left, seconds)
-            if delivery.dropped:
+            if delivery.dropped and not (was_blocked and left):
                 logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)
 
+    def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
+        """Fire on_run_end of the monitors, those of this machine for a bounded time each; return their errors.
+
+        Those are called on a thread, as `on_records` is: one that never returns keeps no process from ending. Monitors of the
+        outside have limits of their own, and may take longer to send the rest.
+        """
+        most = {
+            entry.name: LEAVE_SECONDS if is_leaving or delivery.is_in_hand else END_SECONDS
+            for delivery, entry in self._entries.items()
+            if not delivery.drops
+        }
+        return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_bounded, most))
+
     def settle(self) -> None:
-        """Wait until the monitors of this machine have what was sent to them, so that a checkpoint knows where they stand."""
-        deadline = monotonic() + DRAIN_SECONDS
-        for delivery in self._deliveries:
-            if not delivery.drops:
-                delivery.drain(deadline)
+        """Wait until the monitors of this machine have what was sent to them, so that a checkpoint knows where they stand.
+
+        One that does not come is named once, and not waited for again; of its state, a checkpoint keeps nothing new.
+        """
+        local = [delivery for delivery in self._deliveries if not delivery.drops]
+        for delivery in local:
+            if not delivery.is_blocked:
+                delivery.hurry()
+        for delivery in local:
+            if delivery.wait(DRAIN_SECONDS):
+                self._say_blocked(delivery, DRAIN_SECONDS)
+            self._entries[delivery].is_blocked = delivery.is_blocked
 
     def close(self) -> None:
         """End the threads; what was sent after this reaches nobody."""
         for delivery in (*self._deliveries, self._resolver):
             delivery.close()
+
+    def _say_blocked(self, delivery: Delivery, seconds: float) -> None:
+        if delivery in self._said_blocked:
+            return
+        self._said_blocked.add(delivery)
+        where = delivery.where()
+        logger.warning(
+            "%s blocks: it has not returned from on_records for %g s%s; the run continues, and does not wait for it again",
+            delivery.name,
+            seconds,
+            f" ({where})" if where else "",
+        )
 
     def _hand_over(self, entry: Entry, records: list[Record]) -> None:
         for handler in entry.handlers:
@@ -113,6 +161,34 @@ class Monitors:
                 except BaseException as error:
                     error.add_note(f"in callback {entry.name} at on_records")
                     raise
+
+
+def _limit(is_leaving: bool) -> float:
+    return min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
+
+
+def _bounded(most: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
+    """Make a call, on a thread where the callback has a limit of seconds; raise what it has raised until then."""
+    if name not in most:
+        call()
+        return
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name=f"hookpoint {name} on_run_end", daemon=True)
+    thread.start()
+    if not done.wait(most[name]):
+        logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, most[name])
+    for error in errors:
+        raise error
 
 
 def _resolve(records: list[Record]) -> None:

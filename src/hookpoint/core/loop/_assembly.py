@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.crashes import Crashes
 from hookpoint.core.checkpoint.randomness import HostRandomness
 from hookpoint.core.hang.hang_watch import HangWatch
 from hookpoint.core.hooks.hooks import Hooks
@@ -113,16 +114,17 @@ def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | No
     saving = Saving(parts, store, signals, agree=agree)
     if store is not None:
         signals.ask_save = saving.ask_by_signal if agreement is None else agreement.ask_save_by_signal
+    crashes = Crashes(options.max_crashes)
     if agreement is not None:
         agreement.connect(saving, signals)
     return Components(
         saving=saving,
-        resuming=Resuming(parts, saving, agreement, after_load=options.after_load, is_quiet=host is not None),
+        resuming=Resuming(parts, saving, agreement, crashes=crashes, after_load=options.after_load, is_quiet=host is not None),
         agreement=agreement,
         agree=agree,
         signals=signals,
         steps=StepHooks(run, clocks) if host is None else HostSteps(run, clocks),
-        record=RunRecord(run, clocks, saving.resumable),
+        record=RunRecord(run, clocks, saving.resumable, crashes),
         missing=missing,
         model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
         watch=HangWatch(

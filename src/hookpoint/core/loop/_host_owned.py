@@ -19,6 +19,7 @@ class HostSignals:
     caught: signal.Signals | None = None
     received: signal.Signals | None = None
     has_stopped = False
+    is_leaving = False
     ask_save: Callable[[], None] | None = None
 
     def install(self) -> None: ...

@@ -20,12 +20,13 @@ from hookpoint.core.checkpoint.positions import Entered
 from hookpoint.core.checkpoint.rank_state import share_of
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
-from hookpoint.core.checkpoint.store import Checkpoint, Resume
+from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.errors import BadLoop, CannotResume, text
 from hookpoint.core.run.run import stepper_of
 from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop.passes import Pass
@@ -46,6 +47,7 @@ class Resuming:
         saving: Saving,
         agreement: Agreement | None,
         *,
+        crashes: Crashes,
         after_load: Callable[[Run], None] | None = None,
         is_quiet: bool = False,
     ) -> None:
@@ -54,7 +56,7 @@ class Resuming:
         self.has_resumed = False
         self.moved: Mapping[str, int] | None = None
         self._shared, self._saving, self._agreement = parts, saving, agreement
-        self._after_load, self._is_quiet = after_load, is_quiet
+        self._after_load, self._is_quiet, self._crashes = after_load, is_quiet, crashes
         self._run, self._clocks, self._parts = parts.run, parts.clocks, parts.stateful
         self._found: Checkpoint | None = None
         self._epochs_over = 0
@@ -75,15 +77,26 @@ class Resuming:
                 )
             )
         if store is not None:
+            self._refuse_crash_loop(store, resume)
             self.identity = identity()
             self._found = store.open(resume, self.identity)
         if self._found is not None:
             self._found = Checkpoint(self._found.path, share_of(self._found.state, run.rank, run.world_size))
             self.moved = self._found.state.get("moved")
             self._clocks.load_state_dict(self._found.state["clocks"])
+            self._crashes.reached(self._clocks.moment)
             self.place = self._found.state["place"]
             self.has_resumed = run.resuming = True
             self._shared.logbook.is_muted = run.monitors.is_muted = True
+
+    def _refuse_crash_loop(self, store: ResumableStore, resume: Resume) -> None:
+        """Raise CannotResume if the run keeps crashing at one moment; whoever gives `resume` by hand wants to try again."""
+        described = getattr(store, "described", None)
+        if described is not None:
+            facts = described(resume)
+            self._crashes.load(facts)
+            again = 'resume="must"' if facts.get("has_checkpoint") else 'resume="never"'
+            self._crashes.refuse(str(self._run.workdir or self._run.name), again)
 
     def inexact(self) -> list[str]:
         """Return what makes a run that goes on another one than it would have been, where anything does."""

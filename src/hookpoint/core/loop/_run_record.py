@@ -17,6 +17,7 @@ from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 
 if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
@@ -30,8 +31,8 @@ class RunRecord:
     Secrets in the settings that a user gave, in the command, and in what it failed with or was stopped for, are masked.
     """
 
-    def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None) -> None:
-        self._run, self._clocks = run, clocks
+    def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None, crashes: Crashes) -> None:
+        self._run, self._clocks, self._crashes = run, clocks, crashes
         self._describe = getattr(store, "describe", None)
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
@@ -52,6 +53,7 @@ class RunRecord:
             callbacks=[entry.name for entry in run.hooks.entries],
             identity=identity,
             **({"inexact": inexact} if inexact else {}),
+            **({"crashes": self._crashes.rows} if self._crashes.rows else {}),
             **self._standing(),
         )
 
@@ -69,7 +71,22 @@ class RunRecord:
         except Exception as error:  # a value on a device that has failed
             logger.warning("how %s stood when it ended is not known: %s", self._run.name, error)
             standing = {}
-        self._tell(status=status, reason=masked(reason), ended=_now(), **standing)
+        self._tell(status=status, reason=masked(reason), ended=_now(), **standing, **self._crashed(failure, status))
+
+    def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
+        """Count an exception that ended the run, and say when there are too many of its kind."""
+        crashes, moment = self._crashes, self._clocks.moment
+        had_any = bool(crashes.rows)
+        if isinstance(failure, Exception):
+            count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
+            if count == crashes.most and self._describe is not None and self._run.is_chief:
+                said = "%s has ended with this error at this moment as often as max_crashes=%d allows; it will not start again"
+                logger.error(said, self._run.name, count)
+        elif status == "finished":
+            crashes.rows = []
+        else:
+            crashes.reached(moment)
+        return {"crashes": crashes.rows} if crashes.rows or had_any else {}
 
     def _outcome(self, failure: BaseException | None) -> tuple[str, str]:
         run, done = self._run, self._clocks.epochs_done

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_memory
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
@@ -309,9 +311,11 @@ class Saving:
         self.announce(saved)
 
     def _not_saved(self, error: BaseException) -> None:
-        """Go on without a checkpoint that could not be written, or raise what is no fault of the disk or of the weights."""
+        """Go on without a checkpoint that could not be written, or raise what disk, memory and weights are not at fault for."""
         if isinstance(error, NotFinite):
             self._refused(error)
+        elif is_out_of_memory(error):
+            self._failed(out_of_memory(error))
         elif isinstance(error, OSError):
             self._failed(error)
         else:
@@ -332,10 +336,11 @@ class Saving:
         )
         self._run.put_event("save_failed", reason=str(error), in_a_row=self._failures)
         if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
-            cures = {
-                "last": f"good checkpoint: {self._last or 'none of this run'}",
-                "make": "room, or the folder writable, and start again: the run goes on from there",
-            }
+            cures = {"last": f"good checkpoint: {self._last or 'none of this run'}"}
+            if error.errno == errno.ENOMEM:
+                cures["free"] = "memory, or save without async_save=True, which needs a copy, and start again: the run resumes"
+            else:
+                cures["make"] = "room, or the folder writable, and start again: the run goes on from there"
             raise CannotSave(text(f"step {self._run.step} could not be saved: {error}", **cures), error.errno) from error
 
 

@@ -38,6 +38,7 @@ class Signals:
         self.caught: signal.Signals | None = None
         self.received: signal.Signals | None = None
         self.has_stopped = False
+        self.is_leaving = False
         self.ask_save: Callable[[], None] | None = None  # None where there is nothing to save to
         self._is_in_team = is_in_team
         self._ask_stop = ask_stop
@@ -92,6 +93,7 @@ class Signals:
             return
         if self.caught is not None:
             self.restore()
+            self.is_leaving = True
             raise _ending(signal.Signals(number))
         self.caught = signal.Signals(number)
         if not self._is_in_team:

@@ -85,10 +85,14 @@ class Agrees(Protocol):
 
 
 class Listens(Protocol):
-    """Ctrl-C and SIGTERM. `received` is what stopped the run, `has_stopped` whether nothing else had before."""
+    """Ctrl-C and SIGTERM. `received` is what stopped the run, `has_stopped` whether nothing else had before.
+
+    `is_leaving` says that a second signal has come: nobody is waited for any more than has to be.
+    """
 
     received: signal.Signals | None
     has_stopped: bool
+    is_leaving: bool
 
     def install(self) -> None: ...
     def restore(self) -> None: ...

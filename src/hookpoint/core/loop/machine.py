@@ -366,11 +366,11 @@ class Machine:
         problems = self.hooks.contain("on_run_end", run, monitors=False) if fires else []
         problems += errors_of(self.saving.at_end, failure) + errors_of(scopes.cleanup.leave, None)
         self.logbook.flush()
-        run.monitors.drain()
+        run.monitors.drain(is_leaving=self.signals.is_leaving)
         if failure is None and self.logbook.loss_check is not None:
             self.logbook.loss_check.look()
         problems += run.monitors.take_errors()
-        problems += self.hooks.contain("on_run_end", run, monitors=True) if fires else []
+        problems += run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else []
         if fires and failure is None and not self.verdicts.stop:
             self.missing.say_at_end(run)
         return problems

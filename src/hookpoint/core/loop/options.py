@@ -49,6 +49,7 @@ class LoopOptions:
     name: str = "run"
     log_every: int = 50
     max_retries: int = 3
+    max_crashes: int | None = 5
     samples: Callable[[Any], int] | None = None
     config: Any = None
     store: Store | None = None
@@ -80,6 +81,10 @@ class LoopOptions:
         for name in ("hang_report_seconds", "data_timeout_seconds"):
             if (seconds := getattr(self, name)) is not None and not seconds > 0:
                 raise BadLoop(text(f"{name} is more than 0, or None.", got=repr(seconds)))
+        if self.max_crashes is not None and (type(self.max_crashes) is not int or self.max_crashes < 0):
+            raise BadLoop(text("max_crashes is an integer, or None or 0 for no limit.", got=repr(self.max_crashes)))
+        if self.on_nonfinite not in ("raise", "warn"):
+            raise BadLoop(text(f"on_nonfinite={self.on_nonfinite!r}.", choose="'raise' or 'warn'"))
         counter(self.samples)
         config_of(self.config)
         own_parts(self.state)

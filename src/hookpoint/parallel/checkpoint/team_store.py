@@ -48,6 +48,8 @@ class OwnStore(ResumableStore, Protocol):
 
     def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]: ...
 
+    def described(self, resume: Resume) -> dict[str, Any]: ...
+
     def stage(self, step: int) -> Path: ...
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]: ...
@@ -176,6 +178,11 @@ class TeamStore:
         """Let the chief write down what is known of the run."""
         if self.team.rank == 0:
             self._store.describe(facts)
+
+    def described(self, resume: Resume) -> dict[str, Any]:
+        """Return on all ranks what the chief's store knows of crashes: all of them refuse to start, or none."""
+        known: dict[str, Any] = self._by_chief(lambda: self._store.described(resume), dict)
+        return known
 
     def close(self) -> None:
         """Let go of the workdir, on the chief."""

@@ -20,8 +20,9 @@ class Background:
     def start(self, save: Callable[[], Saved]) -> None:
         """Begin to save, when the one before is over."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
+        thread.start()  # which fails where there is no memory for another one
+        self._thread = thread
 
     def wait(self) -> None:
         """Return when nothing is under way."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint
-from hookpoint.core.errors import CannotSave, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint, text
 from hookpoint.storage.checkpoint import manifest
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -22,6 +22,7 @@ from hookpoint.storage.disk.hashing_writer import NewFile
 logger = logging.getLogger("hookpoint")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+SHOWN_STRAYS = 3
 FINDER = ".DS_Store"  # which macOS leaves in every folder that a person looks into
 
 
@@ -79,14 +80,21 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
     """Return the manifest of a checkpoint whose files are what it says, or raise DamagedCheckpoint. Reads everything once.
 
     Without `shards`, of the parts that processes have written only the sizes are looked at: who reads one verifies it then.
+    Other files in the folder are no damage, because nothing reads them: see `strays`.
     """
     found = read_manifest(folder)
-    there = set(disk.names(folder)) - {MANIFEST, FINDER}
-    for name in sorted(there ^ set(found.files)):
-        raise _damaged(folder, f"{name} is missing" if name in found.files else f"{name} is none of its files")
+    for name in sorted(set(found.files) - set(disk.names(folder))):  # before any is read
+        raise _damaged(folder, f"{name} is missing")
     for name in found.files:
         verify_file(folder, name, found, content=shards or not name.endswith(SHARD))
     return found
+
+
+def strays(folder: Path, found: Manifest) -> str:
+    """Say which files in the folder of a checkpoint its manifest does not list, or return ""."""
+    names = [name for name in disk.names(folder) if name not in found.files and name not in (MANIFEST, FINDER)]
+    shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
+    return f"not listed in its {MANIFEST}, and not read: {shown}" if names else ""
 
 
 def verify_file(folder: Path, name: str, found: Manifest, *, content: bool = True) -> None:
@@ -101,7 +109,11 @@ def verify_file(folder: Path, name: str, found: Manifest, *, content: bool = Tru
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what a checkpoint is, its files not verified; raise DamagedCheckpoint where there is none that makes sense."""
+    """Return what a checkpoint is, its files not verified; raise DamagedCheckpoint where there is none that makes sense.
+
+    A symbolic link in place of the folder raises CannotResume.
+    """
+    refuse_link(folder)
     if not disk.is_file(folder / MANIFEST):
         raise _damaged(folder, f"it has no {MANIFEST}")
     found = manifest.parsed(_read(folder, MANIFEST, disk.read), str(folder))
@@ -109,6 +121,18 @@ def read_manifest(folder: Path) -> Manifest:
     if place is not None and place.step != found.step:
         raise _damaged(folder, f"it is of step {found.step}")
     return found
+
+
+def refuse_link(path: Path) -> None:
+    """Raise CannotResume for a symbolic link that has the name of a checkpoint. Other links are followed."""
+    if is_refused_link(path):
+        raise CannotResume(
+            text(f"{path} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link.")
+        )
+
+
+def is_refused_link(path: Path) -> bool:
+    return (Place.of(path.name) is not None or path.name.startswith(BEST)) and disk.is_link(path)
 
 
 def is_like_a_checkpoint(folder: Path) -> bool:
@@ -121,8 +145,8 @@ def discard(path: Path) -> None:
     try:
         if disk.exists(path):
             disk.remove(path)
-    except OSError as error:
-        logger.warning("%s could not be removed: %s", path, error)
+    except (OSError, MemoryError) as error:
+        logger.warning("%s could not be removed: %s", path, error or type(error).__name__)
 
 
 def cannot_save(path: Path, error: OSError) -> CannotSave:

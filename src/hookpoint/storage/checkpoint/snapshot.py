@@ -41,9 +41,13 @@ class Snapshots:
                     devices.add(tensor.device)
             return taken[memory]
 
-        snapshot: dict[str, Any] = copied(dict(state), leaf)
-        for device in devices:
-            _wait_for(device)
+        try:
+            snapshot: dict[str, Any] = copied(dict(state), leaf)
+            for device in devices:
+                _wait_for(device)
+        except BaseException:
+            self._buffers = {}  # there may be too little memory for all of them: the training gets it back
+            raise
         return snapshot
 
 

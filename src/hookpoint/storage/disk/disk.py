@@ -161,6 +161,11 @@ def is_file(path: Path) -> bool:
     return found is not None and stat.S_ISREG(found.st_mode)
 
 
+def is_link(path: Path) -> bool:
+    found = status(path)
+    return found is not None and stat.S_ISLNK(found.st_mode)
+
+
 def is_same(one: Path, other: Path) -> bool:
     """Say whether two names are of one file."""
     first, second = status(one), status(other)

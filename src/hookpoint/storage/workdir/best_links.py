@@ -104,8 +104,11 @@ def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
 
 def _holds(folder: Path, checkpoint: Path) -> bool:
     """Say whether a folder's files are those of a checkpoint: by name where there are hard links, else by content."""
-    names = disk.names(checkpoint)
-    if disk.names(folder) != names:
+    if disk.is_link(folder):
+        return False
+    try:
+        names = [*read_manifest(checkpoint).files, MANIFEST]
+    except (DamagedCheckpoint, CannotResume, OSError):
         return False
     if all(disk.is_same(folder / name, checkpoint / name) for name in names):
         return True

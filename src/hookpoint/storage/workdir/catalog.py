@@ -23,10 +23,10 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return every checkpoint folder of a workdir, the oldest first."""
+    """Return every checkpoint folder of a workdir, the oldest first; also a link of such a name, which nobody reads."""
     folder = checkpoints(workdir)
     found = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
-    return sorted((place, path) for place, path in found if disk.is_folder(path))
+    return sorted((place, path) for place, path in found if _may_be_listed(path))
 
 
 def entries(workdir: Path) -> list[Entry]:
@@ -35,11 +35,15 @@ def entries(workdir: Path) -> list[Entry]:
 
 
 def best_folders(workdir: Path) -> Iterator[Path]:
-    """Yield the best-… folders of a workdir."""
+    """Yield the best-… folders of a workdir; also a link of such a name, which nobody reads."""
     folder = checkpoints(workdir)
     for name in disk.names(folder):
-        if name.startswith(BEST) and disk.is_folder(folder / name):
+        if name.startswith(BEST) and _may_be_listed(folder / name):
             yield folder / name
+
+
+def _may_be_listed(path: Path) -> bool:
+    return disk.is_folder(path) or disk.is_link(path)
 
 
 def _manifest(path: Path) -> Manifest | None:

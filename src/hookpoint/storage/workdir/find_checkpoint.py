@@ -10,7 +10,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
-from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, verified
+from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, refuse_link, strays, verified
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
@@ -90,6 +90,7 @@ def at_path(path: Path) -> Found:
 
 def folder_at(path: Path) -> Path:
     """Return the checkpoint folder that a path leads to."""
+    refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(
             text(
@@ -110,6 +111,8 @@ def folder_at(path: Path) -> Path:
 def read(folder: Path) -> Found:
     """Return what is in a checkpoint folder, or raise DamagedCheckpoint."""
     manifest = verified(folder)
+    if others := strays(folder, manifest):
+        logger.warning("%s has files that are %s", folder, others)
     return Found(folder, manifest, read_state(folder, manifest.files))
 
 

@@ -1,0 +1,88 @@
+"""Crashes: how often a run has ended with the same error at the same moment, over all of its starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.schedule.moment import Moment
+
+MOST_KEPT = 20  # kinds of crashes, the last ones
+MOST_LETTERS = 200
+
+
+class Crashes:
+    """Count the exceptions that end a run by (moment, type), and refuse to start it again after `most` of one kind.
+
+    A run that gets further than a crash forgets it. A kill, a signal or a stop is no crash: a machine that is taken away five
+    times before the next checkpoint is not at fault. None or 0 is no limit.
+
+    >>> crashes = Crashes(2)
+    >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")
+    1
+    >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:05")
+    2
+    >>> crashes.reached(Moment(1, 8, 8))
+    >>> crashes.rows
+    []
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most or None
+        self.rows: list[dict[str, Any]] = []
+
+    def load(self, facts: Mapping[str, Any]) -> None:
+        """Take over what is written down; leave out what makes no sense, as anyone can edit a file."""
+        found = facts.get("crashes")
+        rows = [_row(one) for one in found] if isinstance(found, list) else []
+        self.rows = [row for row in rows if row is not None][-MOST_KEPT:]
+
+    def refuse(self, name: str, resume: str) -> None:
+        """Raise CannotResume if the run has crashed too often in the same way; `resume` is how to start it all the same."""
+        if self.most is None or all(row["count"] < self.most for row in self.rows):
+            return
+        shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
+        count = max(row["count"] for row in self.rows)
+        raise CannotResume(
+            text(
+                f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
+                fix=f"the cause, then start it with {resume}, which sets the count to 0",
+                allow="more with max_crashes=, or any number with max_crashes=None",
+            )
+        )
+
+    def reached(self, moment: Moment) -> None:
+        """Forget the crashes before a moment that the run has reached."""
+        self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
+
+    def add(self, moment: Moment, kind: str, said: str, when: str) -> int:
+        """Count a crash; return how many of its kind there are now."""
+        self.reached(moment)
+        same = [row for row in self.rows if row["type"] == kind and Moment.of(row).is_same(moment)]
+        count: int = 1 + sum(row["count"] for row in same)
+        new = {**moment.fields(), "type": kind, "text": _first_line(said), "count": count, "last": when}
+        self.rows = [*(row for row in self.rows if row not in same), new][-MOST_KEPT:]
+        return count
+
+
+def _row(found: Any) -> dict[str, Any] | None:
+    try:
+        count = found["count"]
+        if type(count) is not int or count < 1:
+            return None
+        words = {name: _first_line(str(found.get(name) or "")) for name in ("text", "last")}
+        return {**Moment.of(found).fields(), "type": _first_line(str(found["type"])), **words, "count": count}
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    error = row["type"] + (f": {row['text']}" if row["text"] else "")
+    last = f", last {row['last']}" if row["last"] else ""
+    return f"{row['count']} x epoch {row['epoch']}, iteration {row['iteration']}, step {row['step']}: {error}{last}"
+
+
+def _first_line(said: str) -> str:
+    line = (said.strip().splitlines() or [""])[0]
+    return line if len(line) <= MOST_LETTERS else line[: MOST_LETTERS - 1] + "…"
