@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -67,11 +68,11 @@ def _format(output: str, form: str | None) -> str:
 
 
 def _write_csv(found: WideTable, file: TextIO) -> int:
-    writer = csv.DictWriter(file, found.columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(found.columns)
     count = 0
     for row in found.rows():
-        writer.writerow(row)
+        writer.writerow([*map(row.get, found.columns, repeat(""))])
         count += 1
     return count
 
@@ -94,7 +95,13 @@ def _write_lines(found: WideTable, file: TextIO) -> int:
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(plain(row), allow_nan=False)
+    try:
+        return _encode(row)
+    except ValueError:  # NaN or an infinity
+        return _encode(plain(row))
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 WRITERS: dict[str, Callable[[WideTable, TextIO], int]] = {"csv": _write_csv, "json": _write_json, "jsonl": _write_lines}

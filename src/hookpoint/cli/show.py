@@ -97,11 +97,14 @@ def _best(run: RunFolder, limit: int | None) -> list[str]:
             shown(best.metric),
             number(best.value),
             "" if best.step is None else f"step {best.step}",
-            f"the {best.mode}imum of what was logged" if best.source == "guess" else _saved_as(saved.get(best.metric)),
+            _GUESSES[best.source].format(best.mode) if best.source in _GUESSES else _saved_as(saved.get(best.metric)),
         )
         for best in _kept_best(run)
     ]
     return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
+
+
+_GUESSES = {"guess": "the {}imum of what was logged", "newest": "the {}imum of the newest records"}
 
 
 def _last(run: RunFolder, limit: int | None) -> list[str]:

@@ -27,6 +27,7 @@ logger = logging.getLogger("hookpoint")
 
 EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
+PIECE_BYTES = 2**16
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -95,6 +96,8 @@ class JSONWriter(Callback):
             with self._writing:
                 for path in (self._folder / self.filename, self._folder / EVENTS, self._folder):
                     _sync(path)
+                if self._cut_after is not None and self._sizes is None:
+                    return {}  # of a run that resumes and has not said yet where; to find out is to read the whole file
                 return {"sizes": {self.filename: self._end(self._folder / self.filename)}}
         except OSError as error:
             logger.warning("%s is not known to be on disk: %s; a resumed run may lose lines of it", self.filename, error)
@@ -144,8 +147,14 @@ def end_of_whole_lines(file: BinaryIO) -> int:
     end = file.seek(0, os.SEEK_END)
     if end == 0 or _ends_a_line(file, end):
         return end
-    file.seek(0)
-    return file.read().rfind(b"\n") + 1
+    while end > 0:  # from the end: only the torn line is read
+        start = max(0, end - PIECE_BYTES)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
