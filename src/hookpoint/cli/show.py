@@ -61,7 +61,7 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
         ("at", ", ".join(where)),
         ("started", moment(run.started) + (f", trained for {took}" if took else "")),
         ("resumed", ", ".join(moment(moment_of(one)) for one in _list(run.facts.get("resumed")))),
-        ("inexact", "; ".join(map(str, _list(run.facts.get("inexact"))))),
+        ("inexact", shown("; ".join(map(str, _list(run.facts.get("inexact")))))),
         ("command", shown(run.facts.get("command", ""))),
         ("in", shown(run.facts.get("folder", ""))),
         ("on", shown(run.facts.get("host", ""))),
