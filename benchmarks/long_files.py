@@ -34,11 +34,11 @@ LIMITS = {"show": (1.0, None), "runs": (1.0, None), "plot": (None, 100), "plot -
 
 
 def write_scalars(path: Path, lines: int) -> None:
-    """Write what a run logs that logs three values at every step."""
+    """Write what a run logs that logs three values at every step, all of them before its first epoch: a resume keeps them."""
     values = random.Random(0)
     with open(path, "a") as file:
         for step in range(1, lines + 1):
-            clocks = f'"step": {step}, "iteration": {step}, "epoch": 1, "time": {1731664800 + step / 100:.3f}, "at": "step"'
+            clocks = f'"step": {step}, "iteration": {step}, "epoch": 0, "time": {1731664800 + step / 100:.3f}, "at": "step"'
             file.write(f'{{{clocks}, "loss": {values.random()!r}, "accuracy": {values.random()!r}, "learning_rate": 0.001}}\n')
 
 
