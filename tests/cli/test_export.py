@@ -56,7 +56,7 @@ def test_what_is_not_finite_and_odd_names(command, tmp_path):
     row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", "a": "nan", 'b,"\n': "-inf", "c": "soup", "values/step": 2}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
     (read,) = csv.DictReader(io.StringIO(command("export", "odd", "-o", "-").stdout, newline=""))
-    assert read == {"step": "1", "epoch": "1", "at": "step", "time": "1.0", "a": "nan", 'b,"\n': "-inf", "values/step": "2.0"}
+    assert read == {"step": "1", "epoch": "1", "at": "step", "time": "1.0", "a": "nan", 'b,"\\n': "-inf", "values/step": "2.0"}
     (read,) = json.loads(command("export", "odd", "-o", "-", "--format", "json").stdout)
     assert (read["a"], read['b,"\n'], read["values/step"]) == ("nan", "-inf", 2.0)
 

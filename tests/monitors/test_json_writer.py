@@ -403,3 +403,14 @@ def test_a_torn_line_is_no_part_of_a_file(tmp_path, text, end):
 def test_appending_nothing_makes_no_file(tmp_path):
     append(tmp_path / "none", [])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 64, 2**16])
+def test_cutting_from_the_end_finds_every_later_line(tmp_path, monkeypatch, piece_bytes):
+    monkeypatch.setattr("hookpoint.monitors.json_writer.PIECE_BYTES", piece_bytes)
+    path = tmp_path / "scalars.jsonl"
+    lines = [f'{{"step": {step}}}\n' for step in range(1, 30)]
+    path.write_text("".join(lines) + '{"step": 30, "lo')
+    with open(path, "rb") as file:
+        for step in range(31):
+            assert end_of_kept_lines(file, Moment(0, None, step), None) == len("".join(lines[:step]))

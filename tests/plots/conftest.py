@@ -23,6 +23,11 @@ class Values:
     steps: array = field(init=False)
     epochs: array = field(init=False)
     times: array = field(init=False)
+    smoothed: None = None
+
+    @property
+    def count(self):
+        return len(self.values)
 
     def __post_init__(self):
         self.steps = array("q", [self.stride * (index + 1) for index in range(len(self.values))])

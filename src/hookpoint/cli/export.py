@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,6 +26,8 @@ from hookpoint.storage.checkpoint.layout import OF_A_RUN
 from hookpoint.storage.disk import disk
 
 STDOUT = "-"
+KINDS = frozenset({"step", "epoch", "value"})
+FORMULAS = ("=", "+", "-", "@")  # what a cell begins with that a spreadsheet computes
 
 
 @click.command()
@@ -38,7 +41,8 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
 
     The column "at" tells means since the last log step ("step") from means of whole passes ("epoch") and from single values
     ("value"). Where there is no value the field is empty, in JSON the key is left out. NaN and
-    infinities are nan, inf and -inf, in JSON as strings. A file that is there is replaced when all is written.
+    infinities are nan, inf and -inf, in JSON as strings. In CSV, names have control characters escaped, and a ' in front where
+    a spreadsheet would take them for a formula. A file that is there is replaced when all is written.
 
     \b
     Examples:
@@ -67,13 +71,27 @@ def _format(output: str, form: str | None) -> str:
 
 
 def _write_csv(found: WideTable, file: TextIO) -> int:
-    writer = csv.DictWriter(file, found.columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_cell, found.columns))
     count = 0
     for row in found.rows():
-        writer.writerow(row)
+        if row["at"] not in KINDS:
+            row["at"] = _cell(row["at"])
+        if type(row.get("iteration", 0)) is not int:
+            row["iteration"] = _cell(str(row["iteration"]))
+        writer.writerow([*map(row.get, found.columns, repeat(""))])
         count += 1
     return count
+
+
+def _cell(text: str) -> str:
+    """Return a text that neither a terminal nor a spreadsheet acts on: control characters escaped, no formula.
+
+    >>> _cell("loss"), _cell("a" + chr(27) + "[2J"), _cell("=1+1")
+    ('loss', 'a\\\\x1b[2J', "'=1+1")
+    """
+    plain_text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return f"'{plain_text}" if plain_text.startswith(FORMULAS) else plain_text
 
 
 def _write_json(found: WideTable, file: TextIO) -> int:
@@ -94,7 +112,13 @@ def _write_lines(found: WideTable, file: TextIO) -> int:
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(plain(row), allow_nan=False)
+    try:
+        return _encode(row)
+    except ValueError:  # NaN or an infinity
+        return _encode(plain(row))
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 WRITERS: dict[str, Callable[[WideTable, TextIO], int]] = {"csv": _write_csv, "json": _write_json, "jsonl": _write_lines}

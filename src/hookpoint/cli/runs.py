@@ -17,8 +17,6 @@ from hookpoint.run_folder.formatting import duration, moment, number, shown
 from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
 from hookpoint.run_folder.usage_error import USAGE, Refusal
 
-SCALARS_BYTES = 32 * 2**20  # how much of one run is read for a best value that nobody kept
-
 COLUMNS = (
     Column("name", least=20),
     Column("status", style=status_style),
@@ -69,8 +67,9 @@ def runs(
     """List the runs in DIR: runs/ if there is such a folder, else this one.
 
     A run is "killed" if its files say that it runs and no process does, and "unknown" if nothing says how it ended. The best
-    value is that of a saver, or else a guess by the metric's name. The last value is of the same metric; where no best value is
-    known, it stands with its name. On a narrow terminal columns are left out; --json and pipes always have all.
+    value is that of a saver, or else a guess by the metric's name; "newest" marks a guess from the end of a long file. The last
+    value is of the same metric; where no best value is known, it stands with its name. On a narrow terminal columns are left
+    out; --json and pipes always have all.
 
     \b
     Examples:
@@ -81,10 +80,7 @@ def runs(
     where = default_folder() if folder is None else folder
     if not os.path.isdir(where):
         raise Refusal(f"there is no folder {shown(where)}; give one with runs in it", USAGE)
-    found = [
-        (RunFolder(path, scalars_bytes=SCALARS_BYTES), os.path.relpath(path, where))
-        for path in find_runs(where, levels=levels, previous=previous)
-    ]
+    found = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
     found = _sorted([pair for pair in found if not wanted or pair[0].status in wanted], SORTS[sort], reverse)
     if as_json:
         put_json([_facts(run, name) for run, name in found])
@@ -110,7 +106,7 @@ def _row(run: RunFolder, name: str) -> tuple[str, ...]:
         run.status,
         "" if run.epoch is None else f"{run.epoch}{of}",
         "" if run.step is None else str(run.step),
-        "" if best is None else f"{shown(best.metric)} {number(best.value)}",
+        "" if best is None else f"{shown(best.metric)} {number(best.value)}{' (newest)' if best.source == 'newest' else ''}",
         "" if last is None else number(last[1]) if best is not None else f"{shown(last[0])} {number(last[1])}",
         moment(run.started, "%Y-%m-%d %H:%M"),
         duration(run.seconds),

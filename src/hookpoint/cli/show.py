@@ -61,7 +61,7 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
         ("at", ", ".join(where)),
         ("started", moment(run.started) + (f", trained for {took}" if took else "")),
         ("resumed", ", ".join(moment(moment_of(one)) for one in _list(run.facts.get("resumed")))),
-        ("inexact", "; ".join(map(str, _list(run.facts.get("inexact"))))),
+        ("inexact", shown("; ".join(map(str, _list(run.facts.get("inexact")))))),
         ("command", shown(run.facts.get("command", ""))),
         ("in", shown(run.facts.get("folder", ""))),
         ("on", shown(run.facts.get("host", ""))),
@@ -97,11 +97,14 @@ def _best(run: RunFolder, limit: int | None) -> list[str]:
             shown(best.metric),
             number(best.value),
             "" if best.step is None else f"step {best.step}",
-            f"the {best.mode}imum of what was logged" if best.source == "guess" else _saved_as(saved.get(best.metric)),
+            _GUESSES[best.source].format(best.mode) if best.source in _GUESSES else _saved_as(saved.get(best.metric)),
         )
         for best in _kept_best(run)
     ]
     return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
+
+
+_GUESSES = {"guess": "the {}imum of what was logged", "newest": "the {}imum of the newest records"}
 
 
 def _last(run: RunFolder, limit: int | None) -> list[str]:

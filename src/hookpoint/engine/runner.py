@@ -23,7 +23,7 @@ from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, evaluate, left_on_error
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.loop.options import KEPT, LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of, set_stepper
 from hookpoint.core.run_view import Dispatch
@@ -209,16 +209,8 @@ class Runner:
             schedule.start(machine_of(run).clocks)
 
         state = {**self._state, "fit/validation": schedule, **self._sharing.state, **settings_of(train, val)}
-        passed = {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "criterion": self.criterion,
-            "lr_scheduler": self.lr_scheduler,
-            "metrics": self._metrics,
-            "callbacks": self._callbacks,
-            "train": train,
-            "val": val,
-        }
+        passed = {name: getattr(self, name) for name in KEPT}
+        passed.update(metrics=self._metrics, callbacks=self._callbacks, train=train, val=val)
         names = names_of_fit(passed, self._step_options["lr_metric"], lr_each_step=self._steps_lr_with_optimizer)
         with (
             self._running(inside, begin, state=state, names=names) as run,

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -27,6 +27,8 @@ logger = logging.getLogger("hookpoint")
 
 EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
+PIECE_BYTES = 2**16
+LOOK_BACK_BYTES = 2**18
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -144,25 +146,51 @@ def end_of_whole_lines(file: BinaryIO) -> int:
     end = file.seek(0, os.SEEK_END)
     if end == 0 or _ends_a_line(file, end):
         return end
-    file.seek(0)
-    return file.read().rfind(b"\n") + 1
+    while end > 0:  # from the end: only the torn line is read
+        start = max(0, end - PIECE_BYTES)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     """Return where to cut a file for a run that resumes from a moment: at a size, or else before the first later line.
 
-    The size is that of the file when the checkpoint was made. Where no line ends there, it is the size of another file.
+    The size is that of the file when the checkpoint was made. Where no line ends there, it is the size of another file. Later
+    lines are looked for from the end, until there is none in 256 KiB: a run writes its lines in order.
     """
     whole = end_of_whole_lines(file)
     if size is not None and size <= whole and (size == 0 or _ends_a_line(file, size)):
         return size
-    file.seek(0)
-    end = 0
-    for line in file:
-        if end >= whole or _is_after(line, moment):
+    end = whole
+    for start, line in _backwards(file, whole):
+        if _is_after(line, moment):
+            end = start
+        elif end - start > LOOK_BACK_BYTES:
             break
-        end += len(line)
     return end
+
+
+def _backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each line before a place where one ends, the last one first, with where it begins."""
+    start, rest = end, b""
+    while start > 0:
+        size = min(start, PIECE_BYTES)
+        start -= size
+        file.seek(start)
+        lines = (file.read(size) + rest).split(b"\n")
+        rest = lines[0]  # which may begin further in front
+        position = start + sum(map(len, lines)) + len(lines) - 1
+        for line in reversed(lines[1:]):
+            position -= len(line)
+            if position < end:
+                yield position, line
+            position -= 1
+    if rest:
+        yield 0, rest
 
 
 def _ends_a_line(file: BinaryIO, position: int) -> bool:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from math import isfinite, nan
+from math import isfinite, nan  # noqa: F401  # nan is for the example
 from operator import gt
+
+from hookpoint.plots.moving_average import MovingAverage
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """Return the exponential moving average, corrected for its start: the first value stands for itself.
-
-    `weight` is that of the past, from 0 (nothing is smoothed) up to 1. A value that is not finite has no average and leaves
-    later ones as they are.
+    """Return the exponential moving average of values; `weight` is that of the past, 0 for none of it.
 
     >>> smoothed([4.0, 8.0, nan, 8.0], 0.5)
     [4.0, 6.666666666666667, nan, 7.428571428571429]
     """
-    result = []
-    total, seen = 0.0, 0.0
-    for value in values:
-        if isfinite(value):
-            total = weight * total + (1 - weight) * value
-            seen = weight * seen + (1 - weight)  # 1 - weight**n, without the loss of digits
-            result.append(total / seen)
-        else:
-            result.append(nan)
-    return result
+    average = MovingAverage(weight)
+    return [average.add(value) for value in values]
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:

@@ -29,14 +29,14 @@ def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
     return next((unit for unit in reversed(UNITS) if longest >= 3 * unit.seconds), UNITS[0])
 
 
-def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit) -> Axis:
+def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit, epoch_ends: Mapping[int, int] | None = None) -> Axis:
     """Return what gives the places of a run's values: time counts from its first record, epochs go on between whole ones."""
     if x == "step":
         return lambda one: one.steps
     if x == "time":
         begin, _ = _span(series.values())
         return lambda one: [(time - begin) / unit.seconds for time in one.times]
-    place = _Epochs(series.values())
+    place = _Epochs(series.values(), epoch_ends)
     return lambda one: [place(step, epoch) for step, epoch in zip(one.steps, one.epochs, strict=True)]
 
 
@@ -48,10 +48,10 @@ def _span(run: Iterable[Series]) -> tuple[float, float]:
 class _Epochs:
     """Where a step lies between the begin of its epoch and its end; one that is under way is as long as the one before."""
 
-    def __init__(self, run: Iterable[Series]) -> None:
+    def __init__(self, run: Iterable[Series], ends: Mapping[int, int] | None) -> None:
         series = list(run)
-        self._ends: dict[int, int] = {}
-        for one in series:
+        self._ends: dict[int, int] = dict(ends or {})
+        for one in series if ends is None else ():
             for step, epoch in zip(one.steps, one.epochs, strict=True):
                 if step > self._ends.get(epoch, 0):
                     self._ends[epoch] = step

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 X = Literal["step", "epoch", "time"]
-LEAST = 1e-300  # below it, differences are no numbers any more
+LEAST, MOST = 1e-300, 1e300  # below the one and beyond the other, differences are no numbers any more
 
 
 class Series(Protocol):
-    """The values of one metric. `at` is "step", "epoch" or "value", as in scalars.jsonl."""
+    """The values of one metric. `at` is "step", "epoch" or "value", as in scalars.jsonl. Of many, some may be left out."""
 
     @property
     def name(self) -> str: ...
     @property
     def at(self) -> str: ...
+    @property
+    def count(self) -> int: ...  # of all values, also of those that are left out
     @property
     def steps(self) -> Sequence[int]: ...
     @property
@@ -25,6 +27,8 @@ class Series(Protocol):
     def times(self) -> Sequence[float]: ...
     @property
     def values(self) -> Sequence[float]: ...
+    @property
+    def smoothed(self) -> Series | None: ...  # the moving average of all values, where some are left out
 
 
 @dataclass(frozen=True, slots=True)

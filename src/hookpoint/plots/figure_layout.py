@@ -10,25 +10,28 @@ from typing import Literal, get_args
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, Best, Curve, Panel, Series, Sheet, X
+from hookpoint.plots.figure import LEAST, MOST, Best, Curve, Panel, Series, Sheet, X
 from hookpoint.plots.panels import Group, chosen, is_learning_rate, is_validation
 
 Mode = Literal["min", "max"]
 DECADE = 10.0
 _PREFERENCE = {"epoch": 2, "value": 1}  # among series of a metric that are equally long
-MOST = 1e300  # beyond it, differences are no numbers any more
 MARKS = 64  # so many places of values that are not finite are marked; more would hide the curve
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to draw: its series by name and `at`, which metrics savers watch, and whose lower or higher values are better."""
+    """A run to draw: its series by name and `at`, which metrics savers watch, and whose lower or higher values are better.
+
+    `epoch_ends` is the last step of each epoch. Without it, it is found in the series.
+    """
 
     name: str
     series: Mapping[tuple[str, str], Series]
     about: str = ""
     watched: Collection[str] = ()
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    epoch_ends: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def sheet_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> Sheet:
     known = {name for subject in subjects for name, _ in subject.series}
     groups, left = chosen(known, wish.metrics, {name for subject in subjects for name in subject.watched})
     unit = time_unit(subject.series.values() for subject in subjects)
-    axes = [axis_along(wish.x, subject.series, unit) for subject in subjects]
+    axes = [axis_along(wish.x, subject.series, unit, subject.epoch_ends) for subject in subjects]
     notes = [f"not drawn: {_few(left)}; -m NAME draws them"] if left else []
     panels = [_panel(group, subjects, axes, wish, columns, notes) for group in groups]
     xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
@@ -105,6 +108,11 @@ class _Line:
         low = min((y for y in ys if y > LEAST), default=inf)
         return replace(self, ys=ys, low=low, high=self.high if self.high > LEAST else -inf)
 
+    @property
+    def is_thinned(self) -> bool:
+        """Whether the series has more values than these."""
+        return self.series.count > len(self.ys)
+
     def count(self) -> int:
         """Return how many values it has that can be drawn."""
         return sum(map(isfinite, self.ys))
@@ -125,7 +133,8 @@ def _panel(
         positive = [line.above_zero() for line in lines]
         hidden = sum(line.count() for line in lines) - sum(line.count() for line in positive)
         log = high > LEAST
-        said = f"{_values(hidden)} not above 0 cannot be on the log scale" if log else "no log scale, as no value is above 0"
+        what = "values that are" if any(line.is_thinned for line in lines) else _values(hidden)
+        said = f"{what} not above 0 cannot be on the log scale" if log else "no log scale, as no value is above 0"
         notes.append(f"{printable(group.title)}: {said}")
         lines = positive if log else lines
         low = min(line.low for line in lines)
@@ -135,16 +144,18 @@ def _panel(
     for line in lines:
         mode = subjects[line.run].modes.get(line.name) if line.name in marked else None
         weight = 0.0 if is_learning_rate(line.name) else wish.smooth
-        curves.append(_curve(line, styles[line.name], axes[line.run], mode, weight, columns))
+        curves.append(_curve(line, styles[line.name], axes[line.run], mode, weight, columns, log))
     return Panel(printable(group.title), tuple(map(printable, group.names)), curves, log, low, high)
 
 
-def _curve(line: _Line, style: int, axis: Axis, mode: Mode | None, weight: float, columns: int) -> Curve:
+def _curve(line: _Line, style: int, axis: Axis, mode: Mode | None, weight: float, columns: int, log: bool) -> Curve:
     xs = axis(line.series)
     shown = thinned(xs, line.ys, columns)
     raw = None
     if weight and len(xs) > 1:
-        raw, shown = shown, thinned(xs, smoothed(line.ys, weight), columns)
+        average = line.series.smoothed
+        ys = smoothed(line.ys, weight) if average is None else [y if y > LEAST or not log else nan for y in average.values]
+        raw, shown = shown, thinned(xs if average is None else axis(average), ys, columns)
     broken = tuple(xs[index] for index in line.broken[:: ceil(len(line.broken) / MARKS) or 1])
     return Curve(line.run, printable(line.name), style, *shown, raw, broken, _best(line, xs, mode))
 
@@ -164,7 +175,7 @@ def _values(count: int) -> str:
 def _longest(subject: Subject, name: str) -> Series | None:
     """Return the series of a metric with the most values: single steps say more than whole epochs, if there are any."""
     own = [series for (one, _), series in subject.series.items() if one == name and len(series.values)]
-    return max(own, key=lambda series: (len(series.values), _PREFERENCE.get(series.at, 0)), default=None)
+    return max(own, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
 
 
 def _styles(names: Collection[str]) -> dict[str, int]:

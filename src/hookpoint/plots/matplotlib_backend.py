@@ -68,6 +68,7 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "lines.solid_joinstyle": "round",
     "path.simplify": True,
+    "agg.path.chunksize": 500,  # points drawn at a time: a noisy curve of some thousands takes 50 MB more in one go
     "svg.hashsalt": "hookpoint",  # ids in the file are the same each time
 }
 

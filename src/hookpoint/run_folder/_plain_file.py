@@ -31,28 +31,48 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
     A line that is too long to be one of ours is an OSError.
     """
+    for lines in line_batches(file):
+        yield from lines
+
+
+def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the same lines as `whole_lines`, those of about a megabyte at a time."""
     rest = b""
     while piece := file.read(PIECE_BYTES):
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
-        yield from lines
+        if lines:
+            yield lines
         if len(rest) > MOST_LINE_BYTES:
             raise OSError(errno.EFBIG, "has a line that is too long for a record", file.name)
 
 
-def lines_backwards(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
+def newest_lines(file: BinaryIO, most_bytes: int) -> tuple[list[bytes], bool]:
+    """Return the lines in the last so many bytes, the oldest first, and whether those are all that the file has."""
+    start = max(0, file.seek(0, os.SEEK_END) - most_bytes)
+    file.seek(start)
+    lines = _read(file, most_bytes).split(b"\n")
+    lines.pop()  # a torn line, or nothing
+    return (lines, True) if start == 0 else (lines[1:], False)
+
+
+def lines_backwards(file: BinaryIO, end: int | None = None, most_bytes: int | None = None) -> Iterator[bytes]:
     """Yield the lines from the last to the first, without their ends. A last one that does not end is left out.
 
-    The last is the one before `end`, or that of the file. It ends at a line that is too long to be one of ours.
+    The last is the one before `end`, or that of the file. It ends at a line that is too long to be one of ours, and where
+    `most_bytes` were read.
     """
-    position = file.seek(0, os.SEEK_END) if end is None else end
+    begin = position = file.seek(0, os.SEEK_END) if end is None else end
+    least = 0 if most_bytes is None else max(0, begin - most_bytes)
     rest: bytes | None = None  # the beginning of a line whose end was read; None before the last line end was seen
-    while position > 0:
-        size = min(position, LAST_PIECE_BYTES if rest is None else PIECE_BYTES)
+    while position > least:
+        size = min(position - least, LAST_PIECE_BYTES if rest is None else PIECE_BYTES)
         position -= size
         file.seek(position)
         lines = (_read(file, size) + (rest or b"")).split(b"\n")
         if rest is None and len(lines) == 1:
+            if begin - position > MOST_LINE_BYTES:
+                return
             continue  # a torn line, longer than a piece
         if rest is None:
             lines.pop()
@@ -60,7 +80,7 @@ def lines_backwards(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
         yield from reversed(lines[1:])
         if len(rest) > MOST_LINE_BYTES:
             return
-    if rest is not None:
+    if rest is not None and position == 0:
         yield rest
 
 

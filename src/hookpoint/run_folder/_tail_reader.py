@@ -12,6 +12,7 @@ from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
 LINES_LOOKED_AT = 2_000
+BYTES_LOOKED_AT = 8 * 2**20  # lines of many metrics are long
 OF_STEPS_LOOKED_AT = 50  # of the many records of log steps: behind them only others are worth parsing
 OF_A_STEP = b'"at": "step"'
 
@@ -67,13 +68,13 @@ def _newest(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, the newest first; nothing where there is no plain file that can be read."""
+    """Yield the records in the last 8 MiB of a file, the newest first; nothing where no plain file can be read."""
     return (row for line in _lines(path) if (row := record_of(line)) is not None)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with open_plain(path) as file:
-            yield from lines_backwards(file)
+            yield from lines_backwards(file, most_bytes=BYTES_LOOKED_AT)
     except OSError:
         return

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.log.best import mode_of
-from hookpoint.run_folder._plain_file import open_plain, whole_lines
-from hookpoint.run_folder.scalars_file import number_of, record_of
+from hookpoint.run_folder._plain_file import newest_lines, open_plain
+from hookpoint.run_folder.scalars_file import number_of, records_of
 
 FIRST = ("val_loss", "loss")
+BYTES_LOOKED_AT = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class BestValue:
-    """The best value of a metric, the step it is of, and where it is known from: "run", "events" or "guess"."""
+    """The best value of a metric, the step it is of, and where it is known from: "run", "events", "guess" or "newest".
+
+    "guess" is the best of all that was logged; "newest" is that of the end of a long file.
+    """
 
     metric: str
     value: float
@@ -52,36 +55,32 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
     return None
 
 
-def guessed(path: Path, names: Collection[str], most_bytes: int | None = None) -> BestValue | None:
+def guessed(path: Path, names: Collection[str]) -> BestValue | None:
     """Return the best value of the metric that says most, the one of whole epochs where there are such.
 
-    Reads the file once; and a second time, for the best of all steps, where it is no longer than `most_bytes`.
+    Reads the last 8 MiB of the file. Where that is not all of it, the source of the value is "newest", not "guess".
     """
     watched = metric_to_watch(names)
+    if watched is None:
+        return None
     try:
-        if watched is None:
-            return None
-        best = _best(path, *watched, "epoch")
-        if best is not None or (most_bytes is not None and os.path.getsize(path) > most_bytes):
-            return best
-        return _best(path, *watched, None)
+        with open_plain(path) as file:
+            lines, is_all = newest_lines(file, BYTES_LOOKED_AT)
     except OSError:
         return None
+    source = "guess" if is_all else "newest"
+    return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
 
 
-def _best(path: Path, metric: str, mode: str, at: str | None) -> BestValue | None:
+def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
     key = json.dumps(metric).encode()
     kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # as JSONWriter writes it
     better: tuple[float, int] | None = None
     sign = 1.0 if mode == "min" else -1.0
-    with open_plain(path) as file:
-        for line in whole_lines(file):
-            if key not in line or kind not in line:  # which most lines are, and are not worth parsing
-                continue
-            row = record_of(line)
-            if row is None or (at is not None and row["at"] != at):
-                continue
-            value = number_of(row.get(metric))
-            if value is not None and not math.isnan(value) and (better is None or sign * value < sign * better[0]):
-                better = value, row["step"]
-    return None if better is None else BestValue(metric, *better, mode, "guess")
+    for row in records_of([line for line in lines if key in line and kind in line]):  # most are not worth parsing
+        if row is None or (at is not None and row["at"] != at):
+            continue
+        value = number_of(row.get(metric))
+        if value is not None and not math.isnan(value) and (better is None or sign * value < sign * better[0]):
+            better = value, row["step"]
+    return None if better is None else BestValue(metric, *better, mode, source)

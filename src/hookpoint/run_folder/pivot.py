@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from hookpoint.core.schedule.moment import Moment
-from hookpoint.run_folder._plain_file import open_plain, whole_lines
-from hookpoint.run_folder.scalars_file import OWN_KEYS, BadLines, number_of, record_of
+from hookpoint.run_folder._plain_file import line_batches, open_plain
+from hookpoint.run_folder.scalars_file import OWN_KEYS, BadNumbers, number_of, records_of
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 
@@ -30,47 +29,55 @@ class WideTable:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows, in the order of the file: those columns only that have a value."""
-        moment: Moment | None = None
+        moment: tuple[Any, ...] | None = None
         open_rows: dict[str, dict[str, Any]] = {}  # of the moment that is being read, by `at`
         for record in self._records():
-            if (now := Moment.of(record)) != moment:
+            now = record["step"], record.get("iteration"), record["epoch"]
+            if now != moment:
                 yield from open_rows.values()
                 open_rows, moment = {}, now
-            row = open_rows.setdefault(record["at"], {key: record[key] for key in KEYS if key in record})
+            at = record["at"]
+            row = open_rows.get(at)
+            if row is None:
+                row = open_rows[at] = {key: record[key] for key in KEYS if key in record}
             row["time"] = record["time"]
             for name, given in record.items():
-                if name not in OWN_KEYS and (value := number_of(given)) is not None:
+                if type(given) is float and name != "event":  # as nearly all are; also the time, which it has already
+                    row[name] = given
+                elif name not in OWN_KEYS and (value := number_of(given)) is not None:
                     row[name] = value
         yield from open_rows.values()
 
     def _find_columns(self) -> None:
         names: dict[str, None] = {}
-        has_iteration = False
-        bad: list[int] = []
+        keys: set[str] = set(OWN_KEYS) - {"iteration"}  # in which there is nothing new
+        bad = BadNumbers()
         with open_plain(self._path) as file:
             self._size_bytes = os.fstat(file.fileno()).st_size
-            for number, line in enumerate(whole_lines(file), 1):
-                record = record_of(line)
-                if record is None:
-                    bad.append(number)
-                    continue
-                has_iteration |= "iteration" in record
-                for name, given in record.items():
-                    if name not in names and name not in OWN_KEYS and number_of(given) is not None:
-                        names[name] = None
-        if bad:
-            raise BadLines(self._path, bad)
-        self.columns = (*(key for key in KEYS if key != "iteration" or has_iteration), *names)
+            for record in bad.left_out(line_batches(file)):
+                if not keys.issuperset(record):
+                    found = [
+                        name for name in record if name not in keys and (name in KEYS or number_of(record[name]) is not None)
+                    ]
+                    names.update(dict.fromkeys(found))
+                    keys.update(found)
+        bad.refuse(self._path)
+        self.columns = (
+            *(key for key in KEYS if key != "iteration" or key in names),
+            *(name for name in names if name not in KEYS),
+        )
 
     def _records(self) -> Iterator[dict[str, Any]]:
+        left = self._size_bytes
         with open_plain(self._path) as file:
-            yield from self._until_the_end(file)
-
-    def _until_the_end(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        position = 0
-        for line in whole_lines(file):
-            position += len(line) + 1
-            record = record_of(line)
-            if position > self._size_bytes or record is None:
-                return
-            yield record
+            for lines in line_batches(file):
+                size = sum(map(len, lines)) + len(lines)
+                while size > left:
+                    size -= len(lines.pop()) + 1
+                left -= size
+                for record in records_of(lines):
+                    if record is None:
+                        return
+                    yield record
+                if left <= 0:
+                    return

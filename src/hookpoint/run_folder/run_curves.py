@@ -13,6 +13,8 @@ from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import read_series
 from hookpoint.run_folder.usage_error import Refusal
 
+LEAST_BUCKETS = 512
+
 
 def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> Sheet:
     """Return what to draw of some run folders. Only the metrics that are wished for are read, where each is named in full."""
@@ -26,19 +28,22 @@ def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> She
 
 
 def _sheet(runs: Sequence[RunFolder], wish: Wish, names: Collection[str] | None, columns: int) -> Sheet:
-    return sheet_of([_subject(run, label, names) for run, label in _labelled(runs)], wish, columns=columns)
+    return sheet_of([_subject(run, label, names, wish, columns) for run, label in _labelled(runs)], wish, columns=columns)
 
 
-def _subject(run: RunFolder, label: str, names: Collection[str] | None) -> Subject:
+def _subject(run: RunFolder, label: str, names: Collection[str] | None, wish: Wish, columns: int) -> Subject:
+    ends: dict[int, int] | None = {} if wish.x == "epoch" else None
     try:
-        series = read_series(run.path / SCALARS, names)
+        series = read_series(
+            run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=wish.smooth, epoch_ends=ends
+        )
     except FileNotFoundError:
         raise Refusal(f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes") from None
     if not series and names is None:
         raise Refusal(f"there is nothing to draw in {shown(run.path)}: no number was logged there")
     kept = {name: best.mode for name, best in run.all_best.items()}
     modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
-    return Subject(label, series, _about(run), tuple(kept), modes)
+    return Subject(label, series, _about(run), tuple(kept), modes, ends)
 
 
 def _mode(name: str, kept: str | None) -> Mode | None:

@@ -35,12 +35,11 @@ class RunFolder:
     """What a folder says of the run in it. Nothing is written, and nothing is read before it is asked for.
 
     Files may be anybody's, torn, or just being written: what makes no sense is left out. Values are kept once read; for what
-    is true now make another RunFolder. `scalars_bytes` bounds how long a file is read for a best value that nobody kept.
+    is true now make another RunFolder. Of files that grow only the end is read.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, scalars_bytes: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._scalars_bytes = scalars_bytes
 
     # What it is
 
@@ -129,7 +128,7 @@ class RunFolder:
         """The best value: as run.json has it, or as events say, or a guess. What the run kept is newest when it has ended."""
         kept = self._best_kept()
         told = self._best_told() if kept is None or self.status in (RUNNING, KILLED) else None
-        return told or kept or guessed(self.path / SCALARS, self.values, self._scalars_bytes)
+        return told or kept or guessed(self.path / SCALARS, self.values)
 
     @property
     def all_best(self) -> dict[str, BestValue]:

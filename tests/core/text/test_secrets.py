@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import argparse
 import copy
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -11,12 +16,14 @@ SECRET = [
     "api_key", "apiKey", "APIKEY", "api-key", "token", "TOKEN", "hf_token", "HF_TOKEN", "accessToken", "session_token",
     "key", "secret", "client_secret", "SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "dbpassword", "password",
     "db.password", "passwd", "pwd", "auth", "Authorization", "credentials", "private_key", "ssh_key", "WANDB_API_KEY",
-    "jwt", "passphrase",
+    "jwt", "passphrase", "wandb_key", "pw", "db_pw", "creds", "aws_creds", "pat", "github_pat", "cookie", "session_cookie",
+    "AccountKey", "smtp_pass",
 ]
 HARMLESS = [
     "lr", "max_tokens", "num_tokens", "tokenizer", "keys", "sort_key", "monkey", "keyboard", "primary_key",
     "foreign_key", "key_size", "eos_token_id", "token_type_ids", "author", "authority", "n_heads", "secretary",
-    "epochs", "workdir",
+    "epochs", "workdir", "num_memory_tokens", "max_tokens", "token_dropout", "pad_token_id", "p", "patience", "path", "pwm",
+    "pw_conv", "file_pat", "patch", "forward_pass", "credit", "signature", "cookies_per_day", "token_embedding",
 ]
 # fmt: on
 
@@ -92,6 +99,25 @@ def test_an_object_under_such_a_name_is_not_shown():
         (["--url=postgresql+psycopg2://me:pw@host/db"], ["--url=postgresql+psycopg2://***@host/db"]),
         (["token", "abc"], ["token", "abc"]),
         (["git@example.org:me/x", "me@host", r"C:\keys"], ["git@example.org:me/x", "me@host", r"C:\keys"]),
+        (["--wandb_key", "X"], ["--wandb_key", "***"]),
+        (["--pw", "X", "--creds", "Y", "--pat=Z"], ["--pw", "***", "--creds", "***", "--pat=***"]),
+        (["--cookie", "a=b; c=d", "--lr", "1"], ["--cookie", "***", "--lr", "1"]),
+        (["mysql", "-phunter2", "-pX", "-pässwort"], ["mysql", "-p***", "-p***", "-p***"]),
+        (["-p", "0.1", "-p8080", "-p0.1", "-p1e-3"], ["-p", "0.1", "-p8080", "-p0.1", "-p1e-3"]),
+        (["-path", "x", "-patience=3", "-port", "80"], ["-path", "x", "-patience=3", "-port", "80"]),
+        (
+            ["--p", "0.1", "--patience", "3", "--path", "x", "--pwm", "5"],
+            ["--p", "0.1", "--patience", "3", "--path", "x", "--pwm", "5"],
+        ),
+        (
+            ["--token_dropout", "0.1", "--num_memory_tokens=16", "--tokens", "512"],
+            ["--token_dropout", "0.1", "--num_memory_tokens=16", "--tokens", "512"],
+        ),
+        (['{"lr": 1, "api_key": "X"}'], ['{"lr": 1, "api_key": "***"}']),
+        (['--config={"hub": [{"token": "X"}]}'], ['--config={"hub": [{"token": "***"}]}']),
+        (['{"lr":1}', "[1,2]", "{x"], ['{"lr":1}', "[1,2]", "{x"]),
+        (["{'password': 'X', 'lr': 1}"], ["{'password': '***', 'lr': 1}"]),
+        (["env", "--env=WANDB_API_KEY=X"], ["env", "--env=WANDB_API_KEY=***"]),
         ((), []),
     ],
 )
@@ -115,6 +141,20 @@ def test_arguments(given, expected):
         ("with bearer abcdefghij", "with bearer ***"),
         ("hf_" + "a" * 30, "***"),
         ("sk-" + "a" * 30, "***"),
+        ("login failed: user=me password=X token: Y", "login failed: user=me password=*** token: ***"),
+        ("Config(token='X', lr=0.1, pw=\"Y\")", "Config(token='***', lr=0.1, pw=\"***\")"),
+        ('{"a": {"secret": "X Y"}, "b": 1} is bad', '{"a": {"secret": "***"}, "b": 1} is bad'),
+        ("AccountName=me;AccountKey=X==;Suffix=y", "AccountName=me;AccountKey=***;Suffix=y"),
+        ("https://b.s3.aws.com/x?X-Amz-Date=1&X-Amz-Signature=X", "https://b.s3.aws.com/x?X-Amz-Date=1&X-Amz-Signature=***"),
+        ("https://a.blob.core.windows.net/c?sv=1&sig=X%3D&se=2", "https://a.blob.core.windows.net/c?sv=1&sig=***&se=2"),
+        ("Cookie: a=X; b=Y\nHost: c", "Cookie: ***\nHost: c"),
+        ("is -----BEGIN RSA PRIVATE KEY-----\nX\nY\n-----END RSA PRIVATE KEY----- it", "is *** it"),
+        ("-----BEGIN PRIVATE KEY-----\nX\nY", "***"),
+        ("-----BEGIN CERTIFICATE-----\nX", "-----BEGIN CERTIFICATE-----\nX"),
+        ("unexpected key: layer.weight; tokens: 512", "unexpected key: layer.weight; tokens: 512"),
+        ("Missing key(s) in state_dict: 'a.b'", "Missing key(s) in state_dict: 'a.b'"),
+        ("password: None, token=''", "password: None, token=''"),
+        ("num_memory_tokens=16 max_tokens: 512 pad_token_id=0", "num_memory_tokens=16 max_tokens: 512 pad_token_id=0"),
         ("the tokenizer has 5 tokens", "the tokenizer has 5 tokens"),
         ("loss is 0.5 at step 3", "loss is 0.5 at step 3"),
         ("", ""),
@@ -133,3 +173,60 @@ def test_masking_twice_changes_nothing_more():
 def test_a_number_under_the_name_of_a_token_is_a_size():
     given = {"token_dim": 512, "token_dropout": 0.1, "token": "abc"}
     assert masked(given) == {"token_dim": 512, "token_dropout": 0.1, "token": "***"}
+
+
+@dataclasses.dataclass
+class Hub:
+    token: str = "X"
+    retries: int = 3
+
+
+class Login(NamedTuple):
+    user: str
+    password: str
+
+
+class Odd:
+    def __repr__(self):
+        return "Odd(password=X)"
+
+
+def test_settings_in_objects():
+    given = {
+        "hub": Hub(),
+        "space": SimpleNamespace(lr=0.1, hub=Hub(), api_key="X"),
+        "parsed": argparse.Namespace(pw="X", deeper=[SimpleNamespace(cookie="X")]),
+        "login": Login("me", "X"),
+        "env": ["WANDB_API_KEY=X", "LR=1"],
+        "args": ("--token", "X", "--lr", "1"),
+        "odd": Odd(),
+        "path": Path("a/b"),
+        "json": '{"token": "X"}',
+        "kind": Hub,
+    }
+    hub = {"token": "***", "retries": 3}
+    assert masked(given) == {
+        "hub": hub,
+        "space": {"lr": 0.1, "hub": hub, "api_key": "***"},
+        "parsed": {"pw": "***", "deeper": [{"cookie": "***"}]},
+        "login": ("me", "***"),
+        "env": ["WANDB_API_KEY=***", "LR=1"],
+        "args": ("--token", "***", "--lr", "1"),
+        "odd": "Odd(password=***)",
+        "path": Path("a/b"),
+        "json": '{"token": "***"}',
+        "kind": Hub,
+    }
+
+
+def test_settings_that_refer_to_themselves_end():
+    space = SimpleNamespace(lr=0.1)
+    space.own = space
+    assert masked({"space": space})["space"]["own"]["own"]["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "words", ["a" * 100_000, "- " * 50_000, "token " * 20_000, "-----BEGIN PRIVATE KEY-----" * 3_000, "a=" * 50_000]
+)
+def test_long_texts_take_time_in_proportion(words):
+    assert isinstance(masked(words), str)

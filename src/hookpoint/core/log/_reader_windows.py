@@ -25,22 +25,18 @@ class Windows:
         floats: Floats = floats_one_by_one,
         may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._ways = {name: Way(floats) for name in names}
+        self.ways = {name: Way(floats) for name in names}  # where values of a name go; a name that nobody reads has none
         self._may_wait = may_wait  # for a copy that was queued a log step ago, and for nothing else
 
     def attach(self, name: str, reader: ReaderWindow) -> None:
         """Let a reader have what is logged under this name from now on, where it is a name that is read by steps."""
-        if name in self._ways:
-            self._ways[name].readers.append(reader)
+        if name in self.ways:
+            self.ways[name].readers.append(reader)
 
     def have_all_late(self) -> None:
         """Make numbers of the host as late as device tensors: a team has the means of both at log steps."""
-        for way in self._ways.values():
+        for way in self.ways.values():
             way.is_all_late = True
-
-    def way(self, name: str) -> Way | None:
-        """Return where values of this name go; None where nobody reads them by steps."""
-        return self._ways.get(name)
 
     def read(self, reader: ReaderWindow) -> float | None:
         """Return the mean of what a reader sees and has not read; None where there is nothing new."""
@@ -50,12 +46,12 @@ class Windows:
     def ignore(self, names: Iterable[str]) -> None:
         """Note a final value of each of these names, which readers have seen, or will see, in their windows."""
         for name in names:
-            for reader in self._ways[name].readers if name in self._ways else ():
+            for reader in self.ways[name].readers if name in self.ways else ():
                 reader.ignored += 1
 
     def close(self) -> dict[str, Mean]:
         """Close the current windows, queue their copies to the host, and return them."""
-        closed = {name: way.late for name, way in self._ways.items() if way.late is not None}
+        closed = {name: way.late for name, way in self.ways.items() if way.late is not None}
         self.drop()
         for mean in closed.values():
             mean.close()
@@ -65,12 +61,12 @@ class Windows:
         """Put closed windows in flight; what was in flight before is visible."""
         self.land()
         for name, mean in closed.items():
-            if name in self._ways:
-                self._ways[name].in_flight = mean
+            if name in self.ways:
+                self.ways[name].in_flight = mean
 
     def land(self) -> None:
         """Make what is in flight visible to its readers."""
-        for way in self._ways.values():
+        for way in self.ways.values():
             part, way.in_flight = way.in_flight, None
             if part is not None:
                 for reader in way.readers:
@@ -81,18 +77,18 @@ class Windows:
 
     def drop(self) -> None:
         """Forget the current windows: their pass is cut off."""
-        for way in self._ways.values():
+        for way in self.ways.values():
             way.late = None
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "late": {name: way.late.state() for name, way in self._ways.items() if way.late is not None},
-            "in_flight": {name: way.in_flight.state() for name, way in self._ways.items() if way.in_flight is not None},
+            "late": {name: way.late.state() for name, way in self.ways.items() if way.late is not None},
+            "in_flight": {name: way.in_flight.state() for name, way in self.ways.items() if way.in_flight is not None},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what was kept; checkpoints of before there were windows have none."""
-        for name, way in self._ways.items():
+        for name, way in self.ways.items():
             way.late, way.in_flight = way.kept(state.get("late", {}), name), way.kept(state.get("in_flight", {}), name)
 
 

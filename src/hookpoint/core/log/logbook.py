@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.log._reader_windows import Windows
 from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, floats_one_by_one, held
+from hookpoint.core.log.name_limit import NameLimit
 from hookpoint.core.log.reader_window import ReaderWindow
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Logbook:
         self._floats = floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
+        self._limit = NameLimit()
+        self._names = self._limit.names  # a known name costs a look into this set, and no call
         self.shared: Shared | None = None  # in a team: how the means of all processes become one
         self.loss_check: LossCheck | None = None
         self.has_validated = False  # a validation pass of the run itself is over
@@ -100,16 +103,20 @@ class Logbook:
         if page is not None and page.mode != "train" and not as_given:
             name = logged_name(name, page.mode)
         if page is None:
-            self.metrics.observe(name, value, self._clocks.moment)
-            self._between[name] = value
+            if name in self._names or self._limit.admits(name):
+                self.metrics.observe(name, value, self._clocks.moment)
+                self._between[name] = value
             return
         if page.is_final:
-            page.whole[name] = value
-            page.put.pop(name, None)
-            self._observe(page, name, value)
+            if name in self._names or self._limit.admits(name):
+                page.whole[name] = value
+                page.put.pop(name, None)
+                self._observe(page, name, value)
             return
         mean = page.window.get(name)
         if mean is None:
+            if name not in self._names and not self._limit.admits(name):
+                return
             mean = page.window[name] = self._new_mean(page, name)
         mean.add(value, weight)
         if not page.aside:
@@ -130,6 +137,8 @@ class Logbook:
         page = self._pages[-1] if self._pages else None
         if self.is_muted:
             return
+        if not self._names.issuperset(kept):
+            kept = self._admitted(kept)
         if page is None or page.is_final or page.aside:
             if page is None and not kept.keys().isdisjoint(self._between):  # what is put twice is sent twice
                 self.flush()
@@ -139,7 +148,7 @@ class Logbook:
         self._send({name: self._put(page, name, value, weight) for name, value in kept.items()}, "value")
 
     def _put(self, page: Page, name: str, value: Any, weight: float) -> Any:
-        way = self.windows.way(name) if page.mode == "train" else None
+        way = self.windows.ways.get(name) if page.mode == "train" else None
         if way is not None:
             way.put(value, weight)
         mean = page.put[name] = Mean(self._floats)
@@ -164,6 +173,7 @@ class Logbook:
         """Take in the results of a pass that is over: each stands for itself, also in the middle of another pass."""
         kept = {name: held(name, value) for name, value in values.items()}
         if not self.is_muted:
+            kept = self._admitted(kept)
             for name, value in kept.items():
                 self.metrics.observe(name, value, self._clocks.moment)
             self._send(kept, "epoch", mode)
@@ -192,7 +202,7 @@ class Logbook:
     def show(self, name: str, value: Any) -> None:
         """Make a value the latest one without counting it for any mean: a host's may be a mean already."""
         value = held(name, value)
-        if not self.is_muted:
+        if not self.is_muted and (name in self._names or self._limit.admits(name)):
             self.metrics.show(name, value, self._clocks.epoch)
 
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -205,7 +215,7 @@ class Logbook:
         page.is_final = True
         for name, value in (finals or {}).items():
             name = name if page.mode == "train" else logged_name(name, page.mode)
-            if name not in page.whole and not self.is_muted:
+            if name not in page.whole and not self.is_muted and self._limit.admits(name):
                 page.whole[name] = Mean(self._floats)
                 page.whole[name].add(held(name, value), 1.0)
         is_read = page.mode == "train" and not page.aside
@@ -264,6 +274,7 @@ class Logbook:
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
         """Take back what was kept; with a training pass open again, its means too."""
         self.metrics.load_state_dict(state["metrics"])
+        self._limit.take_back(self.metrics)
         self.next_log_step = state["next_log_step"] if self._log_every else 0
         self._between = dict(state["between"])
         self.windows.load_state_dict(state)
@@ -276,8 +287,11 @@ class Logbook:
             page.put = {name: Mean(self._floats).restore(sums) for name, sums in state.get("put", {}).items()}
 
     def _new_mean(self, page: Page, name: str) -> Mean:
-        way = self.windows.way(name) if page.mode == "train" and not page.aside else None
+        way = self.windows.ways.get(name) if page.mode == "train" and not page.aside else None
         return Mean(self._floats) if way is None else way.mean()
+
+    def _admitted(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if self._limit.admits(name)}
 
     def _observe(self, page: Page, name: str, value: Any) -> None:
         if not page.aside:

@@ -217,9 +217,13 @@ class Metrics(Mapping[str, float]):
 
     def observe(self, name: str, value: Any, moment: Moment) -> None:
         """Take in a final value, with the moment of the run it belongs to."""
-        self.show(name, value, moment.epoch)
+        self._values[name] = value
+        self._epochs[name] = moment.epoch
         self._counts[name] = self._counts.get(name, 0) + 1
-        self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append((moment, value))
+        history = self._history.get(name)
+        if history is None:
+            history = self._history[name] = deque(maxlen=HISTORY_LENGTH)
+        history.append((moment, value))
 
     def observations(self, name: str) -> int:
         return self._counts.get(name, 0)

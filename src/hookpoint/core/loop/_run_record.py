@@ -50,9 +50,9 @@ class RunRecord:
             config=masked(run.config),
             hyper=masked({name: run.hyper[name] for name in run.hyper}),
             objects={name: type(kept).__name__ for name in _OBJECTS if (kept := getattr(run, name)) is not None},
-            callbacks=[entry.name for entry in run.hooks.entries],
+            callbacks=[masked(entry.name) for entry in run.hooks.entries],
             identity=identity,
-            **({"inexact": inexact} if inexact else {}),
+            **({"inexact": [masked(one) for one in inexact]} if inexact else {}),
             **({"crashes": self._crashes.rows} if self._crashes.rows else {}),
             **self._standing(),
         )

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, overload
 
+from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
+
 MASK = "***"
+DEEPEST = 32  # levels of settings; what refers to itself has no end
 
-WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passphrase", "passwd", "password", "pwd", "secret"}
-KINDS = {"access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh"}  # of keys; sort_key is none
-OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens that words are made of
-COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_RUN_TOGETHER = re.compile(r"\w*(?:apikey|password|passwd|secret)s?|(?:access|auth|encryption|private|signing|ssh)keys?")
 _NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
+_PASSWORD = re.compile(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as mysql has it; -p8080 and -p0.1 are numbers
+_OPTIONS = re.compile(  # that are written with one dash, too
+    r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
+    r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
+)
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL
+)
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,40}://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
 _CHAT = re.compile(  # whose addresses are the secret
     r"(?P<start>(?:discord|gchat|ifttt|join|line|mailgun|msteams|pbul|pover|prowl|sendgrid|slack|tgram|twilio|workflows|zulip)s?://"
     r"|https?://(?:hooks\.slack\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|api\.telegram\.org)/)[^\s\"']+"
 )
 _QUERY = re.compile(r"(?P<start>[?&;])(?P<name>[\w.\[\]%-]+)=(?P<value>[^&;#\s\"']+)")
-_HEADER = re.compile(r"(?P<name>[\w-]*authorization[\"']?\s*[:=]\s*[\"']?)(?P<kind>\w+\s+)?(?P<value>[^\s\"']+)", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(?P<name>[\w-]{0,40}authorization[\"']?\s*[:=]\s*[\"']?)(?P<kind>\w+\s+)?(?P<value>[^\s\"']+)", re.IGNORECASE
+)
+_COOKIES = re.compile(r"(?P<name>\b(?:set-)?cookie:\s*)[^\r\n\"']+", re.IGNORECASE)
 _BEARER = re.compile(r"\b(?P<kind>bearer|basic|token)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})\\?[\"']?[ \t]*[=:][ \t]*")  # password=x, 'token': 'x'
+_VALUE = re.compile(r"\\?\"[^\"\\]*\\?\"|\\?'[^'\\]*\\?'|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|[^\s,;&#\"'(){}\[\]]+")
 _LOOKS_SECRET = re.compile(
     r"(?<![A-Za-z0-9])(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
 )
+_NOT_IN_TEXT = {"key", "--key"}  # unexpected key: layer.weight
+_NOTHING = {"none", "null", "true", "false", "''", '""', MASK, f"'{MASK}'", f'"{MASK}"'}
 
 
 @overload
@@ -40,87 +54,166 @@ def masked(given: Sequence[str]) -> list[str]: ...
 def masked(given: Any) -> Any:
     """Return settings, a command's arguments or a text with `***` in the place of secrets; what is given is not changed.
 
-    Settings are masked by their names, at any depth: token, key, password, secret and the like. What is empty, None, True or
-    False stays, and so do counts: `max_tokens=512` is no secret. Of arguments, `--token x`, `--token=x` and `TOKEN=x` lose
-    their value. In every text, so do addresses with a name or password (`postgres://***@host/db`), their parameters with such
-    names, addresses of chats, headers of authorization, and what begins like the tokens of well-known services. A secret
-    under a harmless name that looks like nothing is not seen: this is a net, and no wall.
+    Settings are masked by their names, at any depth: token, key, password, secret, cookie and the like. Dataclasses and
+    namespaces in them become dicts. What is empty, None, True or False stays, and so do counts: `max_tokens=512` is no secret.
+    Of arguments, `--token x`, `--token=x`, `TOKEN=x` and `-px` lose their value, and so do secrets in JSON.
+
+    In every text, so do `password=x` and `token: x`, addresses with a name or password (`postgres://***@host/db`), their
+    parameters with such names or signatures, addresses of chats, headers of authorization, private keys, and what begins like
+    the tokens of well-known services. A secret under a harmless name that looks like nothing is not seen: this is a net, and
+    no wall.
 
     >>> masked({"lr": 0.1, "api_key": "abc", "db": {"password": "x", "url": "postgres://me:pw@host/db"}})
     {'lr': 0.1, 'api_key': '***', 'db': {'password': '***', 'url': 'postgres://***@host/db'}}
     >>> masked(["train.py", "--lr", "0.1", "--wandb-token", "abc", "WANDB_API_KEY=abc"])
     ['train.py', '--lr', '0.1', '--wandb-token', '***', 'WANDB_API_KEY=***']
+    >>> masked("login failed: user=me password=abc")
+    'login failed: user=me password=***'
     """
     if isinstance(given, str):
         return _text(given)
     if isinstance(given, Mapping):
-        return _mapping(given)
+        return _named(given, secret=False, depth=0)
     return _arguments(given)
 
 
-def is_secret(name: str) -> bool:
-    """Say whether a value under this name is to be kept to oneself.
-
-    >>> [name for name in ("api_key", "hfToken", "sort_key", "max_tokens", "PGPASSWORD") if is_secret(name)]
-    ['api_key', 'hfToken', 'PGPASSWORD']
-    """
-    words = [word.lower() for word in _WORD.findall(name)]
-    if any(word in WORDS or _RUN_TOGETHER.fullmatch(word) for word in words):
-        return not set(words) & COUNTED
-    if {"token", "tokens", "jwt"} & set(words):
-        return not set(words) & (COUNTED | OF_TEXT)
-    return words == ["key"] or (bool({"key", "keys"} & set(words)) and bool(KINDS & set(words)))
-
-
-def _mapping(given: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {name: _value(value, secret=_is_secret_here(str(name), value)) for name, value in given.items()}
+def _named(given: Mapping[Any, Any], *, secret: bool, depth: int) -> dict[Any, Any]:
+    return {name: _value(one, secret=secret or _is_secret_here(str(name), one), depth=depth + 1) for name, one in given.items()}
 
 
 def _is_secret_here(name: str, value: Any) -> bool:
-    is_count = isinstance(value, int | float) and "token" in name.lower()  # token_dim=512
-    return is_secret(name) and not is_count
+    is_number = isinstance(value, int | float) and "token" in name.lower()  # token_dim=512
+    return is_secret(name) and not is_number
 
 
-def _value(value: Any, *, secret: bool = False) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _value(one, secret=secret or _is_secret_here(str(name), one)) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        several = [_value(one, secret=secret) for one in value]
-        return several if isinstance(value, list) else tuple(several) if isinstance(value, tuple) else set(several)
+def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
+    if depth > DEEPEST:
+        return MASK
+    if (named := _fields(value)) is not None:
+        return _named(named, secret=secret, depth=depth)
+    if isinstance(value, list | tuple | set | frozenset):
+        return _several(value, secret=secret, depth=depth)
     if secret:
         return value if isinstance(value, str | bytes) and not value else MASK
-    return _text(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _json(value) if value[:1] in ("{", "[") else _text(value)
+    return value if isinstance(value, int | float) else _object(value)
+
+
+def _fields(value: Any) -> Mapping[Any, Any] | None:
+    """Return what settings are in a mapping, a dataclass or a namespace; None for anything else."""
+    if isinstance(value, Mapping):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    is_namespace = isinstance(value, SimpleNamespace) or any(
+        kind.__module__ == "argparse" and kind.__name__ == "Namespace" for kind in type(value).__mro__
+    )
+    return dict(vars(value)) if is_namespace else None
+
+
+def _several(value: Any, *, secret: bool, depth: int) -> Any:
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and isinstance(names, tuple) and len(names) == len(value):
+        return tuple(
+            _value(one, secret=secret or _is_secret_here(str(name), one), depth=depth + 1)
+            for name, one in zip(names, value, strict=True)
+        )
+    if not secret and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        several: list[Any] = _arguments(value)
+    else:
+        several = [_value(one, secret=secret, depth=depth + 1) for one in value]
+    if isinstance(value, list | tuple):
+        return several if isinstance(value, list) else tuple(several)
+    return set(map(_hashable, several))
+
+
+def _hashable(value: Any) -> Any:
+    """Return what a set can hold: a dataclass in it has become a dict."""
+    return str(value) if isinstance(value, dict | list | set) else value
+
+
+def _object(value: Any) -> Any:
+    """Return an object as it is, or its text where that has a secret in it."""
+    try:
+        words = str(value)
+    except Exception:
+        return value
+    hidden = _text(words)
+    return value if hidden == words else hidden
 
 
 def _arguments(given: Sequence[str]) -> list[str]:
     kept: list[str] = []
-    is_value = False  # of the option before it
+    option = ""  # with a secret, whose value comes next
     for argument in map(str, given):
-        if is_value and not argument.startswith("--"):
-            kept.append(MASK)
-            is_value = False
+        if option and not argument.startswith("--"):
+            kept.append(argument if is_count(option, argument) else MASK)
+            option = ""
             continue
-        assigned = _ASSIGNMENT.fullmatch(argument)
-        if assigned is not None and is_secret(assigned[1]) and "://" not in assigned[0][: assigned.end(2) + 2]:
-            kept.append(f"{assigned[1]}{assigned[2]}{MASK if assigned[3] else ''}")
-            is_value = False
-            continue
-        option = _NAME.fullmatch(argument)
-        is_value = argument.startswith("-") and option is not None and is_secret(option[1])
-        kept.append(_text(argument))
+        kept.append(_argument(argument))
+        name = _NAME.fullmatch(argument)
+        option = name[1] if argument.startswith("-") and name is not None and is_secret(name[1]) else ""
     return kept
 
 
+def _argument(argument: str) -> str:
+    """Return one argument without the secrets in it."""
+    if _PASSWORD.fullmatch(argument) and not _OPTIONS.fullmatch(argument) and not is_secret(argument):
+        return f"-p{MASK}"
+    assigned = _ASSIGNMENT.fullmatch(argument)
+    if assigned is not None and "://" not in assigned[0][: assigned.end(2) + 2]:
+        name, between, value = assigned.groups()
+        if is_secret(name) and " " not in name and not is_count(name, value):
+            if not _HEADER.fullmatch(argument):
+                return f"{name}{between}{MASK if value else ''}"
+        elif value[:1] in ("{", "["):
+            return f"{name}{between}{_json(value)}"
+    return _json(argument) if argument[:1] in ("{", "[") else _text(argument)
+
+
+def _json(words: str) -> str:
+    """Return a text of JSON without the secrets in it; as it is, where there are none."""
+    try:
+        given = json.loads(words)
+    except (ValueError, RecursionError):
+        return _text(words)
+    hidden = _value(given)
+    return words if hidden == given else json.dumps(hidden)
+
+
 def _text(words: str) -> str:
+    words = _PRIVATE_KEY.sub(MASK, words)
     words = _USER_INFO.sub(rf"\g<scheme>{MASK}@", words)
     words = _CHAT.sub(rf"\g<start>{MASK}", words)
     words = _QUERY.sub(_parameter, words)
     words = _HEADER.sub(lambda found: f"{found['name']}{found['kind'] or ''}{MASK}", words)
+    words = _COOKIES.sub(rf"\g<name>{MASK}", words)
     words = _BEARER.sub(lambda found: f"{found['kind']} {MASK}", words)
+    words = _assignments(words)
     return _LOOKS_SECRET.sub(MASK, words)
 
 
 def _parameter(found: re.Match[str]) -> str:
-    return f"{found['start']}{found['name']}={MASK}" if is_secret(found["name"]) else found[0]
+    return f"{found['start']}{found['name']}={MASK}" if is_secret_parameter(found["name"]) else found[0]
+
+
+def _assignments(words: str) -> str:
+    """Return a text with the values of secret names masked, wherever something is assigned in it."""
+    kept, done, position = [], 0, 0
+    while (found := _ASSIGNED.search(words, position)) is not None:
+        position = found.end()
+        value = _VALUE.match(words, position) if _is_secret_in_text(found["name"]) else None
+        if value is None or value[0].lower() in _NOTHING or is_count(found["name"], value[0]):
+            continue
+        quote = re.match(r"\\?[\"']", value[0])
+        kept += [words[done:position], MASK if quote is None else f"{quote[0]}{MASK}{quote[0]}"]
+        done = position = value.end()
+    return "".join([*kept, words[done:]])
+
+
+def _is_secret_in_text(name: str) -> bool:
+    is_of_header = name.lower().endswith("authorization")  # of which only the kind is left
+    return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header

@@ -1,0 +1,89 @@
+"""Which names are those of secrets."""
+
+from __future__ import annotations
+
+import re
+
+WORDS = {
+    "auth",
+    "authorization",
+    "bearer",
+    "credential",
+    "credentials",
+    "passcode",
+    "passphrase",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+}
+LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # pw_conv is a convolution
+KINDS = {  # of keys and of personal access tokens; sort_key is none
+    *(
+        "access",
+        "account",
+        "anthropic",
+        "api",
+        "auth",
+        "aws",
+        "azure",
+        "client",
+        "comet",
+        "deploy",
+        "encryption",
+        "gcp",
+        "github",
+    ),
+    *("gitlab", "google", "hf", "hmac", "huggingface", "license", "master", "mlflow", "neptune", "openai", "private", "secret"),
+    *("service", "signing", "ssh", "storage", "wandb", "webhook"),
+}
+OF_PEOPLE = {"admin", "db", "database", "ftp", "login", "mail", "mysql", "postgres", "root", "smtp", "user"}  # user_pass
+OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens that words are made of
+COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
+SIGNATURES = {"sig", "signature"}  # of addresses that whoever has them may use
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_RUN_TOGETHER = re.compile(
+    r"\w*(?:apikey|password|passwd|secret)s?|(?:access|account|auth|encryption|private|signing|ssh|wandb)keys?|(?:access|api|auth|bot|hf|hub|refresh|session|wandb)tokens?"
+)
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+
+
+def is_secret(name: str) -> bool:
+    """Say whether a value under this name is to be kept to oneself.
+
+    >>> [name for name in ("api_key", "hfToken", "sort_key", "max_tokens", "token_dropout", "PGPASSWORD") if is_secret(name)]
+    ['api_key', 'hfToken', 'PGPASSWORD']
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words:
+        return False
+    last, all_words = words[-1], set(words)
+    if all_words & WORDS or last in LAST_WORDS or any(map(_RUN_TOGETHER.fullmatch, words)):
+        return not all_words & COUNTED
+    if last in ("token", "tokens") or "jwt" in all_words:  # token_dropout is no token
+        return not all_words & (COUNTED | OF_TEXT)
+    if last == "pass":
+        return bool(all_words & OF_PEOPLE)
+    if "pat" in all_words:
+        return words == ["pat"] or (last == "pat" and bool(KINDS & all_words))
+    return words == ["key"] or (bool({"key", "keys"} & all_words) and bool(KINDS & all_words))
+
+
+def is_secret_parameter(name: str) -> bool:
+    """Say whether the value of an address's parameter is a secret: also a signature, as in presigned addresses.
+
+    >>> is_secret_parameter("X-Amz-Signature"), is_secret_parameter("page")
+    (True, False)
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and (words[-1] in SIGNATURES or is_secret(name))
+
+
+def is_count(name: str, value: str) -> bool:
+    """Say whether a text under the name of a token is a number of tokens, or the number of one.
+
+    >>> is_count("tokens", "512"), is_count("token", "918273645546"), is_count("password", "512")
+    (True, False, False)
+    """
+    return "token" in name.lower() and len(value) < 8 and _NUMBER.fullmatch(value) is not None

@@ -1,0 +1,130 @@
+"""Series: the values of one metric, and of very many the telling ones."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import isfinite, nan
+
+from hookpoint.plots.figure import LEAST, MOST
+from hookpoint.plots.moving_average import MovingAverage
+
+BUCKETS = 2_048
+LEAST_BUCKETS = 16
+FIRST_WIDTH = 16  # values of a bucket: fewer would not be worth leaving some out
+RAW = 2  # so many values per bucket wait until they are sorted into buckets
+
+
+class Series:
+    """The values of one metric, in the order of the file. `at` is "step", "epoch" or "value", as JSONWriter has it.
+
+    A short series keeps all its values. In a long one, consecutive values share a bucket. A bucket keeps the first, the last,
+    the lowest, the highest, the lowest above 0 and the first that is not finite, in their order. When there are more than
+    `buckets`, neighbours are merged: memory is bounded, and no extreme is lost. `count` is that of all values.
+
+    `smooth` is the weight of the past in a moving average of all values, which is thinned out in the same way. `smoothed` is
+    this average, and None as long as no value is left out: the values are enough then.
+
+    >>> series = Series("loss", "step", buckets=16)
+    >>> for step in range(100_000):
+    ...     series.add(step, 1, 0.0, 9.0 if step == 77_777 else 0.5)
+    >>> series.count, len(series.values) < 200, series.steps[series.values.index(9.0)]
+    (100000, True, 77777)
+    """
+
+    def __init__(self, name: str, at: str, *, buckets: int = BUCKETS, smooth: float = 0.0) -> None:
+        self.name = name
+        self.at = at
+        self.steps = array("q")
+        self.epochs = array("q")
+        self.times = array("d")
+        self.values = array("d")
+        self._left_out = 0
+        self._ends = array("q")  # where each bucket ends in the arrays; behind the last are values that are in none yet
+        self._width = FIRST_WIDTH
+        self._part = 0  # values of the last bucket
+        self._average = MovingAverage(smooth)
+        self._averages = Series(name, at, buckets=buckets) if smooth else None
+        self.limit(buckets)
+
+    @property
+    def count(self) -> int:
+        """How many values there are, with those that are left out."""
+        return self._left_out + len(self.values)
+
+    @property
+    def smoothed(self) -> Series | None:
+        """The moving average of a series that was thinned out."""
+        return self._averages if self._left_out else None
+
+    def add(self, step: int, epoch: int, time: float, value: float) -> None:
+        values = self.values
+        self.steps.append(step)
+        self.epochs.append(epoch)
+        self.times.append(time)
+        values.append(value)
+        if self._averages is not None:
+            self._averages.add(step, epoch, time, self._average.add(value if -MOST <= value <= MOST else nan))
+        if len(values) >= self._most:
+            self._fold()
+
+    def limit(self, buckets: int) -> None:
+        """Keep no more than so many buckets from now on."""
+        self._buckets = max(LEAST_BUCKETS, buckets)
+        self._most = (self._ends[-1] if self._ends else 0) + RAW * self._buckets  # values before the next fold
+        if len(self._ends) > self._buckets or len(self.values) >= self._most:
+            self._fold()
+        if self._averages is not None:
+            self._averages.limit(buckets)
+
+    def _fold(self) -> None:
+        """Sort what is in no bucket yet into buckets; merge neighbours where there are too many."""
+        ends, end = self._ends, len(self.values)
+        bounds = [ends[-1] if ends else 0]
+        if ends and self._part < self._width:  # the last bucket is not full
+            full = min(end, bounds[0] + self._width - self._part)
+            self._part += full - ends.pop()
+            bounds = [ends[-1] if ends else 0, full]
+        while bounds[-1] < end:
+            self._part = min(self._width, end - bounds[-1])
+            bounds.append(bounds[-1] + self._part)
+        self._keep(bounds)
+        while len(self._ends) > self._buckets:
+            self._part += 0 if len(self._ends) % 2 else self._width
+            self._width *= 2
+            every = [0, *self._ends]
+            del self._ends[:]
+            self._keep([*every[:-1:2], every[-1]])
+        self._most = self._ends[-1] + RAW * self._buckets
+
+    def _keep(self, bounds: Sequence[int]) -> None:
+        """Make buckets between bounds, from the first of them to the end of the arrays."""
+        begin, before = bounds[0], len(self.values)
+        buckets = [_telling(self.values, *pair) for pair in pairwise(bounds)]
+        indices = [index for bucket in buckets for index in bucket]
+        for integers in (self.steps, self.epochs):
+            integers[begin:] = array("q", [integers[index] for index in indices])
+        for floats in (self.times, self.values):
+            floats[begin:] = array("d", [floats[index] for index in indices])
+        self._ends.extend(accumulate(map(len, buckets[1:]), initial=begin + len(buckets[0])))
+        self._left_out += before - len(self.values)
+
+
+def _telling(values: array[float], begin: int, end: int) -> list[int]:
+    """Return the indices of the values that a bucket keeps."""
+    part = values[begin:end]
+    low, high = min(part), max(part)
+    if isfinite(sum(part)) and low >= -MOST and high <= MOST:
+        kept = {begin, begin + part.index(low), begin + part.index(high), end - 1}
+        if low <= LEAST < high:
+            kept.add(begin + part.index(min(value for value in part if value > LEAST)))
+        return sorted(kept)
+    numbers = [index for index in range(begin, end) if -MOST <= values[index] <= MOST]
+    others = [index for index in range(begin, end) if not -MOST <= values[index] <= MOST]
+    kept = {begin, end - 1, *others[:1]}
+    if numbers:
+        kept |= {numbers[0], min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__), numbers[-1]}
+        above = [index for index in numbers if values[index] > LEAST]
+        kept |= {min(above, key=values.__getitem__)} if above else set()
+    return sorted(kept)

@@ -1,0 +1,149 @@
+"""Files of a long run: how much is read, and how much memory that takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import hookpoint
+from hookpoint import callbacks as cb
+
+MEGABYTE = 2**20
+
+counts_bytes = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count bytes")
+
+
+def bytes_read():
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+def row(step, at="step", **values):
+    clocks = {"step": step, "iteration": step, "epoch": 1 + step // 1000, "time": 1.7e9 + step, "at": at}
+    return json.dumps({**clocks, **values}) + "\n"
+
+
+def write(folder, lines):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scalars.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def long_run(tmp_path):
+    """A run of 48 MB, without a run.json."""
+    block = [row(step, loss=0.25) for step in range(10_000)]
+    end = [row(90_000 + step, loss=2.0 - step / 100) for step in range(100)]
+    return write(tmp_path / "runs" / "mine", [row(0, loss=0.125), *block * 46, *end])
+
+
+@counts_bytes
+@pytest.mark.parametrize("arguments", [("show", "mine"), ("show", "mine", "--json"), ("runs",)])
+def test_only_the_end_is_read(command, long_run, arguments):
+    size = (long_run / "scalars.jsonl").stat().st_size
+    command("runs", "--help")
+    before = bytes_read()
+    said = command(*arguments).stdout
+    assert bytes_read() - before < 20 * MEGABYTE < size / 2
+    assert "loss" in said
+
+
+def test_a_best_value_of_the_end_is_called_so(command, long_run):
+    said = command("show", "mine").stdout
+    assert re.search(r"loss +0.25 +step \d+ +the minimum of the newest records", said), said
+    assert "loss 0.25 (newest)" in command("runs").stdout
+    assert json.loads(command("show", "mine", "--json").stdout)["best"]["loss"]["source"] == "newest"
+
+
+@counts_bytes
+def test_lines_of_very_many_metrics(command, tmp_path):
+    wide = row(1, **{f"layer{number}/norm": 1.0 for number in range(10_000)})
+    write(tmp_path / "runs" / "wide", [wide] * 150)
+    before = bytes_read()
+    assert "layer9999/norm" in command("show", "wide").stdout
+    assert bytes_read() - before < 20 * MEGABYTE
+
+
+@counts_bytes
+def test_a_file_without_a_line_end_is_not_read_to_its_begin(command, tmp_path):
+    folder = write(tmp_path / "runs" / "torn", [row(1, loss=1.0)])
+    with open(folder / "scalars.jsonl", "a") as file:
+        file.write("x" * 60 * MEGABYTE)
+    before = bytes_read()
+    command("show", "torn")
+    assert bytes_read() - before < 50 * MEGABYTE
+
+
+@counts_bytes
+def test_a_torn_line_is_cut_off_in_place(tmp_path):
+    path = tmp_path / "scalars.jsonl"
+
+    def train(epochs, *, has_long_file=False):
+        options = {"extra_callbacks": [], "monitors": [cb.JSONWriter()], "workdir": tmp_path, "log_every": 0}
+        with hookpoint.Loop([cb.ModelSaver()], **options) as run:
+            for _ in run.epochs(epochs):
+                for batch in run.batches([1.0, 2.0]):
+                    run.log(loss=batch)
+                    if has_long_file and run.iteration == 1:
+                        with open(path, "a") as file:
+                            file.write(row(1, loss=1.0) * 100_000)
+
+    train(1, has_long_file=True)
+    train(2)  # which imports what a resume needs
+    with open(path, "a") as file:
+        file.write(row(5_000, loss=1.0) + row(5_001, loss=1.0)[:30])
+    before = bytes_read()
+    train(3)
+    assert bytes_read() - before < MEGABYTE < path.stat().st_size / 8
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert (steps[0], len(steps), steps[-2:]) == (1, 100_003, [4, 6])
+
+
+def traced_peak(action):
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("options", [(), ("--smooth", "0.9", "--x", "epoch")])
+def test_the_memory_of_a_plot_does_not_grow_with_the_file(command, tmp_path, monkeypatch, options):
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 2**16)  # so that short files show it, too
+    lines = [row(step, loss=1.0 + step % 7) for step in range(40_000)]
+    write(tmp_path / "runs" / "short", lines[:20_000])
+    write(tmp_path / "runs" / "long", lines)
+    command("plot", "short", "--terminal", *options)
+    short, long = (traced_peak(lambda name=name: command("plot", name, "--terminal", *options)) for name in ("short", "long"))
+    assert long - short < 0.25 * MEGABYTE, (short, long)  # the values alone take 0.6 MB more
+
+
+@pytest.mark.parametrize("smooth", [(), ("--smooth", "0.5")])
+def test_a_plot_of_a_long_file_keeps_the_spike(command, tmp_path, smooth):
+    spike = {12_345: 77.0, 23_456: -55.0}
+    write(tmp_path / "runs" / "mine", [row(step, loss=spike.get(step, 0.5)) for step in range(30_000)])
+    said = command("plot", "mine", "--terminal", "--width", "80", *smooth).stdout
+    assert "-55" in said
+    assert "23,456" in said or "23456" in said, said
+
+
+def test_bad_lines_are_counted_and_the_first_are_named(command, tmp_path):
+    write(tmp_path / "runs" / "mine", [row(1, loss=1.0), *["no json\n"] * 3_000])
+    for arguments in (["plot", "mine", "--terminal"], ["export", "mine", "-o", "-"]):
+        assert "lines 2, 3, 4, 5, 6 and 2995 more are no lines" in command(*arguments, code=65).stderr
+
+
+def test_epochs_of_a_long_run_are_where_they_were(tmp_path):
+    from hookpoint.plots.figure_layout import Wish
+    from hookpoint.run_folder.run_curves import sheet_of_runs
+    from hookpoint.run_folder.run_folder import RunFolder
+
+    folder = write(tmp_path / "mine", [row(step, loss=float(step)) for step in range(1, 20_001)])
+    (panel,) = sheet_of_runs([RunFolder(folder)], Wish(x="epoch"), columns=100).panels
+    (curve,) = panel.curves
+    for x, step in zip(curve.xs, curve.ys, strict=True):
+        assert x == pytest.approx((step + 1) / 1000 if step >= 1000 else step / 999, abs=0.003)
