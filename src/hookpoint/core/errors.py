@@ -34,6 +34,7 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── CannotResume (RuntimeError)           there is something to resume from, and it does not fit or is damaged
     ├── WorkdirInUse (RuntimeError)           another process is writing to this workdir
     ├── TooManyRetries (RuntimeError)         run.retry() asked again and again
+    ├── DataTimeout (TimeoutError)            a loader gave no batch in time
     └── OutOfStep (RuntimeError)              the processes of a run are not at the same place
 
     StopRun (Exception)                       raise it to stop the run; no error

@@ -204,9 +204,10 @@ class Machine:
         one.in_iteration = False
         run, now, clocks, is_train = self.run, one.now, self.clocks, one.is_train
         if not (now.asked and self._was_skipped(one)):
-            now.has_ended, are_reported = True, self.steps.are_reported
+            now.has_ended = True
             if one.retries:
                 one.retries, one.again = 0, END
+            are_reported = self.steps.are_reported
             if is_train:
                 clocks.iteration += 1
                 clocks.samples += now.samples
@@ -270,8 +271,7 @@ class Machine:
         except BaseException:
             one.is_closing = False
             raise
-        one.is_open = one.abandoned = False
-        one.is_done = True
+        one.is_open, one.abandoned, one.is_done = False, False, True
         scopes = self.scopes
         try:
             # A user may end validation early; one that a stop has cut off leaves the epoch incomplete, as its metrics are.

@@ -146,16 +146,13 @@ class Run(PeerNames):
         if len(given) == 2:
             self._logbook.log(given[0], given[1], self._now.samples)
         elif given:
-            self._log_all(*given)
+            if len(given) != 1 or type(given[0]) is not dict:
+                _check_mapping(given)
+            for name, value in given[0].items():
+                self._logbook.log(name, value, self._now.samples)
         if values:
-            self._log_all(values)
-
-    def _log_all(self, *given: Any) -> None:
-        if len(given) != 1 or not isinstance(given[0], Mapping):
-            shown = ", ".join(map(repr, given))
-            raise BadValue(text(f"run.log({shown}): there is no value.", write='run.log("name", value) or run.log(name=value)'))
-        for name, value in given[0].items():
-            self._logbook.log(name, value, self._now.samples)
+            for name, value in values.items():
+                self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
         """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
@@ -244,3 +241,9 @@ set_payload: Callable[[Run, dict[str, Any]], None] = vars(Values)["_payload"].__
 now_of: Callable[[Run], Iteration] = attrgetter("_now")
 loop_of: Callable[[Run], RunLoop] = attrgetter("_loop")
 stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")
+
+
+def _check_mapping(given: tuple[Any, ...]) -> None:
+    if len(given) != 1 or not isinstance(given[0], Mapping):
+        shown = ", ".join(map(repr, given))
+        raise BadValue(text(f"run.log({shown}): there is no value.", write='run.log("name", value) or run.log(name=value)'))
