@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from hookpoint.core.errors import BadLoop, text
 from hookpoint.core.log.metric_objects import scores_in, takes_tensors
@@ -66,17 +67,15 @@ class Forward:
         Where it is not needed, as in validation, a model may return none, as many detectors do in eval mode. Of a dict of
         losses it is the one that is called "loss", or else their sum; `parts` has the others.
         """
-        if self.parts:
-            self.parts = {}
         if self._criterion is not None:
             if targets is None:
                 raise BadLoop(
                     text("the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion")
                 )
-            if type(outputs) is not torch.Tensor and self._takes_tensors and not isinstance(outputs, torch.Tensor):
+            if self._takes_tensors and not isinstance(outputs, Tensor):
                 outputs = scores_in(outputs, self._criterion)
             loss = self._criterion(outputs, targets)
-            return loss if isinstance(loss, torch.Tensor) or not isinstance(loss, Mapping) else self._total(loss)
+            return loss if isinstance(loss, Tensor) or not isinstance(loss, Mapping) else self._total(loss)
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
             return outputs
         if isinstance(outputs, Mapping):

@@ -204,15 +204,13 @@ class TorchStepper:
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss in the precision that is set."""
-        now, mode = now_of(run), run.mode
-        outputs, now.targets = self._forward.outputs(now.batch, predicts=mode == "pred")
-        now.outputs, loss = self._forward.split(outputs) if self._forward.may_return_loss else (outputs, None)
+        now, mode, forward = now_of(run), run.mode, self._forward
+        outputs, now.targets = forward.outputs(now.batch, predicts=mode == "pred")
+        now.outputs, loss = forward.split(outputs) if forward.may_return_loss else (outputs, None)
         if mode != "pred":
-            if loss is None:
-                loss = self._forward.loss(outputs, now.targets, is_needed=mode == "train")
-                if self._forward.parts:
-                    self._log_parts(run, now)
-            now.loss = loss
+            now.loss = forward.loss(outputs, now.targets, is_needed=mode == "train") if loss is None else loss
+            if forward.parts:
+                self._log_parts(run, now)
 
     def _log_parts(self, run: Run, now: Iteration) -> None:
         """Log what the loss is the sum of; the next one may be no sum."""
