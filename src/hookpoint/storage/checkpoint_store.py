@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookpoint.core.checkpoint.crashes import is_edited_since
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
 from hookpoint.storage.checkpoint import state_files
@@ -155,9 +156,10 @@ class CheckpointStore:
     def described(self, resume: Resume) -> dict[str, Any]:
         """Return what is known of crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
 
-        Only "auto", the default, continues what was: whoever gives another `resume` begins to count from 0.
+        Only "auto", the default, continues what was: whoever gives another `resume`, or has edited the program, counts from 0.
         """
         found = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
+        found = None if is_edited_since(found) else found
         try:
             return {"crashes": found, "has_checkpoint": bool(places(self.workdir))} if found else {}
         except OSError as error:

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from types import ModuleType
 
 import pytest
 
@@ -65,12 +67,29 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     assert first == f"{tmp_path}/run does not start again: it has ended 5 times with the same error at the same moment."
     assert listed.startswith("  5 x epoch 2, iteration 6, step 6: ValueError: no such sample, last 20")
     assert cures == [
-        '  fix       the cause, then start it with resume="must", which sets the count to 0',
+        '  fix       the cause: changed code counts from 0 again; or start it with resume="must", which does so too',
         "  allow     more with max_crashes=, or any number with max_crashes=None",
     ]
     assert sorted(os.listdir(tmp_path / "run")) == before
     assert crashes() == [(6, "ValueError", 5)]
     assert isinstance(start(), CannotResume)
+
+
+def test_a_program_that_was_edited_counts_from_0(start, crashes, tmp_path, monkeypatch):
+    """A developer who mends an error and meets the next one at the same moment is not refused."""
+    program = tmp_path / "train_digits.py"
+    program.write_text("# trains")
+    os.utime(program, (1, 1))
+    module = ModuleType("train_digits")
+    module.__file__ = str(program)
+    monkeypatch.setitem(sys.modules, "train_digits", module)
+    for _ in range(2):
+        assert isinstance(start(max_crashes=2), ValueError)
+    assert isinstance(start(max_crashes=2), CannotResume)
+    later = time.time() + 10
+    os.utime(program, (later, later))
+    assert isinstance(start(max_crashes=2), ValueError)
+    assert crashes() == [(6, "ValueError", 1)]
 
 
 def test_the_message_lists_every_crash(start):

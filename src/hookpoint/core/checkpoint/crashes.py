@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from hookpoint.core.errors import CannotResume, text
@@ -10,13 +13,14 @@ from hookpoint.core.schedule.moment import Moment
 
 MOST_KEPT = 20  # kinds of crashes, the last ones
 MOST_LETTERS = 200
+INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
     """Count the exceptions that end a run by (moment, type), and refuse to start it again after `most` of one kind.
 
-    A run that gets further than a crash forgets it. A kill, a signal or a stop is no crash: a machine that is taken away five
-    times before the next checkpoint is not at fault. None or 0 is no limit.
+    A run that gets further than a crash forgets it, and so does a program that was edited since. A kill, a signal or a stop is
+    no crash: a machine that is taken away five times before the next checkpoint is not at fault. None or 0 is no limit.
 
     >>> crashes = Crashes(2)
     >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")
@@ -47,7 +51,7 @@ class Crashes:
         raise CannotResume(
             text(
                 f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
-                fix=f"the cause, then start it with {resume}, which sets the count to 0",
+                fix=f"the cause: changed code counts from 0 again; or start it with {resume}, which does so too",
                 allow="more with max_crashes=, or any number with max_crashes=None",
             )
         )
@@ -64,6 +68,31 @@ class Crashes:
         new = {**moment.fields(), "type": kind, "text": _first_line(said), "count": count, "last": when}
         self.rows = [*(row for row in self.rows if row not in same), new][-MOST_KEPT:]
         return count
+
+
+def is_edited_since(found: Any) -> bool:
+    """Say whether a file of the program was changed after the last of these crashes: somebody has looked at them.
+
+    Files of Python and of installed packages do not count.
+    """
+    rows = [row for row in map(_row, found if isinstance(found, list) else []) if row is not None]
+    times = [seconds for row in rows if (seconds := _seconds(row["last"])) is not None]
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    return bool(times) and any(_changed(file) >= max(times) + 1 for file in files if not file.startswith(INSTALLED))
+
+
+def _changed(file: str) -> float:
+    try:
+        return os.stat(file).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _seconds(when: str) -> float | None:
+    try:
+        return datetime.fromisoformat(when).timestamp()
+    except ValueError:
+        return None
 
 
 def _row(found: Any) -> dict[str, Any] | None:
