@@ -51,12 +51,13 @@ style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 
-bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory, saving and long files
+bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory, saving, long files and many callbacks
 	@$(PY) benchmarks/dispatch.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
 	@$(PY) benchmarks/saving.py
 	@$(PY) benchmarks/long_files.py
+	@$(PY) benchmarks/limits.py
 
 bench-parallel: $(VENV)/.stamp-bench ## measure a step of two processes
 	@$(PY) benchmarks/parallel.py
