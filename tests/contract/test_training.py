@@ -9,13 +9,16 @@ import signal
 import tempfile
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from hookpoint import Callback, Runner, callbacks
+from hookpoint.core.points import POINTS
 
+RARE = {"on_iter_error", "on_iter_skip", "on_load", "on_exception", "on_records"}  # not of a training that nothing happens to
 STORE = tempfile.mkdtemp(prefix="hookpoint-")  # a database for all of MLflow's runs here, as each takes a while to be made
 atexit.register(shutil.rmtree, STORE, ignore_errors=True)
 
@@ -145,3 +148,66 @@ def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fail
     while (left := set(threading.enumerate()) - threads) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
+
+
+FIRED = [  # by a training with a validation and a saver
+    point.name
+    for point in POINTS
+    if not point.main_only and not point.in_data and "pred" not in point.name and point.name not in RARE
+]
+
+
+def named(point):
+    """Return how messages name a point: a trigger is part of the end of an epoch."""
+    return "on_epoch_end" if point == "on_trigger" else point
+
+
+class Everywhere(Callback):
+    """Note every point."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        for name in FIRED:
+            setattr(self, name, partial(self.seen.append, name))
+
+
+class FailsAt(Callback):
+    """Fail at a point, each time."""
+
+    def __init__(self, point, **options):
+        super().__init__(**options)
+        self.calls = 0
+        setattr(self, point, partial(self._fail, point))
+
+    def _fail(self, point):
+        self.calls += 1
+        raise ZeroDivisionError(point)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("saved"), callbacks.ModelSaver())
+
+
+@pytest.mark.parametrize("point", FIRED)
+def test_a_callback_that_fails_at_a_point_and_may_changes_no_weight(point, saved, tmp_path, caplog):
+    expected, _, numbers, _ = saved
+    fails, after = FailsAt(point, on_error="warn"), Everywhere()
+    model, _, its_numbers, error = train(tmp_path, fails, callbacks.ModelSaver(), after)
+    assert error is None
+    assert_equal(model.state_dict().values(), expected.state_dict().values())
+    assert torch.equal(numbers[0], its_numbers[0])
+    assert after.seen.count("on_train_iter_end") == 18
+    assert fails.calls == min(after.seen.count(point), 3)
+    assert sum(f"failed at {named(point)}: ZeroDivisionError" in message for message in caplog.messages) == fails.calls > 0
+
+
+@pytest.mark.parametrize("point", FIRED)
+def test_a_callback_that_fails_at_a_point_ends_the_run_and_the_others_are_closed(point, tmp_path):
+    before, after = Everywhere(), Everywhere()
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(tmp_path, before, FailsAt(point, name="bad"), callbacks.ModelSaver(), after)
+    assert raised.value.args == (point,)
+    assert any(note.startswith(f"in callback bad at {named(point)} ") for note in raised.value.__notes__)
+    assert before.seen[-1] == after.seen[-1] == "on_run_end"

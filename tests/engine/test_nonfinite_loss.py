@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from hookpoint import Every, callbacks
-from hookpoint.core.errors import BadLoop, NonFiniteLoss
+from hookpoint.core.errors import BadLoop, NonFiniteLoss, NotFinite
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
@@ -26,6 +26,16 @@ def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint
     with pytest.raises(NonFiniteLoss, match=r"^all losses of the log steps 6 and 8 are NaN or infinite, in epoch 1\."):
         runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(20, bad=[4]), epochs=3)
     assert newest_good(tmp_path).manifest.step == 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("step", range(12))
+def test_at_whatever_step_it_begins_the_last_checkpoint_is_the_one_before(step, value, tmp_path, runner, noise):
+    with pytest.raises((NonFiniteLoss, NotFinite)):
+        runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(12, bad=[step], value=value), epochs=2)
+    found = newest_good(tmp_path)
+    assert (0 if found is None else found.manifest.step) == step
+    assert found is None or all(tensor.isfinite().all() for tensor in found.state["parts"]["model"].values())
 
 
 def test_an_epoch_without_a_finite_loss_ends_the_run(runner, noise):

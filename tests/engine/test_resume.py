@@ -111,6 +111,24 @@ def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, precision, 
         assert_same(train(workdir, **options), whole)
 
 
+@pytest.mark.parametrize("point", ["on_backward_begin", "on_step_end"])
+def test_an_error_of_a_gpu_without_memory_stays_what_it_is_and_saves_nothing(point, tmp_path):
+    whole = train(tmp_path / "whole")
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    class Hungry(callbacks.ModelSaver):
+        @on(point)
+        def ask_for_memory(self, run):
+            if run.iteration == 7:
+                raise error
+
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        train(tmp_path / "run", saver=Hungry().when(Every(steps=2)))
+    assert raised.value is error
+    assert newest_good(tmp_path / "run").manifest.step == 6
+    assert_same(train(tmp_path / "run"), whole)
+
+
 @pytest.mark.parametrize("gone_at", [4, 8])
 def test_with_workers_and_in_the_background(tmp_path, gone_at):
     options = {"workers": 2, "epochs": 2}

@@ -238,6 +238,14 @@ def test_one_that_answers_with_garbage_does_not_end_the_run(post, caplog, answer
     assert f"{root} did not take an epoch: " in caplog.text
 
 
+def test_one_that_does_not_speak_tls_does_not_end_the_run(post, caplog):
+    with accepting(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (root, _):
+        root = root.replace("http:", "https:")
+        assert post([RemoteMonitor(root)]).step == 6
+    assert f"{root} did not take an epoch: " in caplog.text
+    assert "SSL" in caplog.text
+
+
 def test_one_that_never_answers_is_given_up_on(post, caplog):
     with accepting() as (root, _):
         assert post([RemoteMonitor(root, timeout_seconds=0.1)], epochs=1).step == 3

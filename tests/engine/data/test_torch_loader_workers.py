@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from hookpoint import Loop, Runner
+from hookpoint import Every, Loop, Runner
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import DataTimeout
 from hookpoint.core.hang.process_state import GONE, state_of_process
+from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 BAD = 7
 DIED = (RuntimeError, OSError)  # torch says that a worker is gone, or that its connection broke
@@ -157,6 +159,27 @@ def test_a_loop_of_ones_own_names_it_too():
         for _ in run.batches(loader(die)):
             pass
     assert "DataLoader worker 1" in raised.value.__notes__[-1]
+
+
+def miss():
+    raise LookupError("no such sample")
+
+
+def test_an_error_in_a_worker_stays_what_it_is_and_names_the_worker():
+    with pytest.raises(LookupError, match=r"(?s)^Caught LookupError in DataLoader worker process 1\..*: no such sample"):
+        trained(loader(miss))
+
+
+@pytest.mark.parametrize("happens", [die, miss, stop])
+def test_the_run_is_resumed_after_it(happens, tmp_path, capsys):
+    def saved():
+        return {"callbacks": [ModelSaver().when(Every(steps=1))], "workdir": tmp_path}
+
+    with pytest.raises((*DIED, LookupError, DataTimeout)):
+        trained(loader(happens), data_timeout_seconds=0.5 if happens is stop else None, **saved())
+    before = newest_good(tmp_path).manifest.step
+    assert trained(loader(None), **saved()).step == 8
+    assert f"(epoch 1, step {before})" in capsys.readouterr().err
 
 
 def mark(number):

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
+
+import pytest
 
 
 def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
@@ -89,3 +94,53 @@ def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
     assert chief["step"] == other["step"] == 6
     assert re.search(r"(?s)rank 1 \(process \d+ on .*\) is at batch .*, in\n.* in .*busy_elsewhere", chief["reports"][0])
     assert not other["reports"]
+
+
+@pytest.mark.parametrize("how", ["hangs", "is stopped"])
+def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_path):
+    def train(folder, how):
+        import os
+        import signal
+        import threading
+        from pathlib import Path
+
+        from subject import RANK, train
+
+        from hookpoint import Callback
+        from hookpoint.callbacks import StepTimeout
+
+        class Hangs(Callback):
+            def on_train_iter_begin(self, run):
+                if RANK == 1 and run.step == 5 and how == "hangs":
+                    threading.Event().wait()
+                if RANK == 1 and run.step == 5 and how == "is stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+
+        Path(folder, f"pid-{RANK}").write_text(str(os.getpid()))
+        more = (Hangs(), StepTimeout(1.0, first_seconds=60, then="exit")) if how else ()
+        return train("data", f"{folder}/run", more=more, epochs=2)["step"]
+
+    def supervise():
+        """End a process that cannot end itself when the other one has ended, as torchrun does."""
+        while not is_over.wait(0.01):
+            if any((tmp_path / "run").glob("stacks-*.txt")):
+                first, second = (int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1))
+                try:
+                    os.kill(first, 0)
+                except ProcessLookupError:
+                    os.kill(second, signal.SIGKILL)
+                    return
+
+    is_over = threading.Event()
+    supervisor = threading.Thread(target=supervise)
+    if how == "is stopped":
+        supervisor.start()
+    try:
+        outcome = launch(train, check=False, folder=str(tmp_path), how=how)
+    finally:
+        is_over.set()
+        if how == "is stopped":
+            supervisor.join()
+    assert outcome.status, outcome.printed
+    assert outcome.printed.count("the process ends with exit code 75") == (2 if how == "hangs" else 1)
+    assert launch(train, folder=str(tmp_path), how="").results == [12, 12]

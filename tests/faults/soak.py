@@ -1,0 +1,42 @@
+"""Soak: a long run in a process of its own, which looks at itself now and then; a task of `children`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hookpoint import Callback, Loop
+from hookpoint import callbacks as cb
+
+
+class Looks(Callback):
+    """Note the resident bytes, the open files and the threads of this process."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, int, int]] = []
+        self._every = every
+
+    def on_iter_end(self, run: Any) -> None:
+        if run.iteration % self._every == 0:
+            run.monitors.drain()
+            gc.collect()
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            self.seen.append((pages * os.sysconf("SC_PAGESIZE"), len(os.listdir("/proc/self/fd")), threading.active_count()))
+
+
+def train(workdir: str, steps: int, looks: int) -> list[tuple[int, int, int]]:
+    """Train so many steps with monitors and checkpoints; return what was noted."""
+    watch = Looks(steps // looks)
+    monitors: list[Any] = [cb.JSONWriter(), cb.TFEventWriter(), cb.CSVLogger(rows="step")]
+    loop = Loop([watch, cb.ModelSaver()], monitors=monitors, model=torch.nn.Linear(2, 1), workdir=workdir, log_every=50)
+    with loop as run:
+        for _ in run.epochs(10):
+            for batch in run.batches(range(steps // 10)):
+                run.log(loss=float(batch))
+    return watch.seen
