@@ -107,7 +107,7 @@ POINTS: tuple[Point, ...] = (
         spellings=(orca_any_mode("before_epoch"), orca("before_train_epoch"), tensorpack("_before_epoch")),
     ),
     Point("on_batch_fetch_begin", "before the next batch is asked for", (*ALWAYS, "batch_idx"), EVERY_MODE),
-    Point("on_batch_fetch_end", "after the next batch has come", BATCH, EVERY_MODE),
+    Point("on_batch_fetch_end", "after the next batch has come; after the last, once more with None", BATCH, EVERY_MODE),
     Point("on_iter_begin", "before each iteration, in every mode", BATCH, EVERY_MODE, spellings=(orca("before_iter"),)),
     Point(
         "on_train_iter_begin",

@@ -148,6 +148,7 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
         ({"prefix": "a/b"}, ValueError, "is no name of a file"),
         ({"tensor_name": 3}, TypeError, "names no tensor"),
         ({"tensor_name": ""}, TypeError, "names no tensor"),
+        ({"tensor_name": {"mine": len}}, TypeError, "write     lambda run"),
     ],
 )
 def test_wrong_arguments_are_refused(given, kind, message):

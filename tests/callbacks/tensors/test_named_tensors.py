@@ -334,6 +334,14 @@ def test_other_names_are_refused_after_the_first_iteration_with_those_there_are(
     assert refused("nonsense", body)[1] == 1
 
 
+def test_a_name_that_is_set_and_logged_is_listed_once():
+    def body(run, batch):
+        run.loss = torch.tensor(1.0)
+        run.log(loss=run.loss)
+
+    assert refused("nothing", body)[0].endswith("known     loss, batch")
+
+
 @pytest.mark.parametrize("name", ["outputs/logit", "acuracy"])
 def test_so_they_are_however_late_they_would_be_read(name):
     def body(run, batch):

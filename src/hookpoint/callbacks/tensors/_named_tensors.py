@@ -176,7 +176,7 @@ class NamedTensors:
         if head in OF_ITERATION and getattr(run, head) is None:
             logs = " or run.log(loss=...)" if name == "loss" else ""
             raise BadLoop(text(f"{self.owner} reads '{name}', and run.{head} was not set.", set=f"run.{head} = ...{logs}"))
-        here = [*self._of_iteration(run), *run.metrics]
+        here = list(dict.fromkeys([*self._of_iteration(run), *run.metrics]))
         close = get_close_matches(name, [*here, *self._model], 3, ALIKE)
         more = len(self._model) - MOST_LISTED
         known = [*here, *list(self._model)[:MOST_LISTED], *([f"and {more} more of the model"] if more > 0 else [])]

@@ -56,6 +56,9 @@ class DumpTensorAsImage(TensorReader):
         scale: float = 255,
         **options: Unpack[Options],
     ) -> None:
+        if not (isinstance(tensor_name, str) or callable(tensor_name)):
+            cures = {"give": "one name, as in 'batch/0'", "write": "lambda run: ... for a function of the run"}
+            raise TypeError(text(f"DumpTensorAsImage: {tensor_name!r} names no tensor.", **cures))
         own = tensor_name if isinstance(tensor_name, str) else prefix or _name_of(tensor_name)
         super().__init__({own: tensor_name}, **options)
         if map_func is not None and not callable(map_func):
