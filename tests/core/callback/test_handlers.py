@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
@@ -339,3 +340,36 @@ def test_points_of_ones_own_are_checked_when_fired():
 def test_a_function_without_a_signature_gets_the_run(train):
     with pytest.raises(TypeError, match="'Run' object is not iterable"):
         train([LambdaCallback(on_epoch_end={}.update)])
+
+
+class Lookalikes(Callback):
+    """What is nearly another system's method, beside a handler."""
+
+    def on_epoch_end(self, run): ...
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("_trigger(self, run)", "tensorpack's is _trigger(self). To have it called, write on_trigger(self, run)"),
+        ("step_end(self, run_context, epoch)", "MindSpore's is step_end(self, run_context). To have it called, write on_"),
+        ("begin(self, run)", "MindSpore's is begin(self, run_context). To have it called, write on_"),
+    ],
+)
+def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, said):
+    scope = {}
+    exec(f"def {method}: ...", scope)
+    name = method.partition("(")[0]
+    kind = type("Mine", (Lookalikes,), {name: scope[name]})
+    with pytest.warns(errors.HookpointWarning, match=re.escape(f"Mine.{method} is not called: {said}")):
+        handlers = find_handlers(kind())
+    assert [handler.point for handler in handlers] == ["on_epoch_end"]
+
+
+@pytest.mark.parametrize("method", ["_trigger(self, value)", "begin(self)", "step_end(self, run_context)", "_trigger(self)"])
+def test_a_method_of_ones_own_or_theirs_is_not(method, recwarn):
+    scope = {}
+    exec(f"def {method}: ...", scope)
+    name = method.partition("(")[0]
+    find_handlers(type("Mine", (Lookalikes,), {name: scope[name]})())
+    assert not recwarn.list

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookpoint.core.callback.kept import Kept, kept_of
 from hookpoint.core.callback.on import Mark, marks
-from hookpoint.core.errors import TwoSpellings, UnknownArgument, UnknownPoint
+from hookpoint.core.errors import HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
 from hookpoint.core.text.spelling import near_miss
 
@@ -151,15 +152,28 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
     if name in BY_NAME:
         yield _handler(owner, name, name, getattr(subject, name))
     elif name in SPELLINGS and name not in own:
-        function = getattr(subject, name)
-        for point, spelling in _once_per_point(SPELLINGS[name]):
-            if spelling.only_with is None or tuple(inspect.signature(function).parameters) == spelling.only_with:
-                yield _handler(owner, point.name, name, function, spelling)
+        function, spelled = getattr(subject, name), _once_per_point(SPELLINGS[name])
+        given = tuple(inspect.signature(function).parameters) if any(one.only_with is not None for _, one in spelled) else ()
+        fitting = [(point, one) for point, one in spelled if one.only_with in (None, given)]
+        for point, spelling in fitting:
+            yield _handler(owner, point.name, name, function, spelling)
+        if given and not fitting and all(one in RUN_NAMES or one in BY_NAME[spelled[0][0].name].offers for one in given):
+            _warn_of_lookalike(owner, name, given, *spelled[0])
     elif name.startswith(("on_", "before_", "after_")) or name in FOREIGN:
         if name not in own:
             _refuse_misspelt(owner, name)
         if name.startswith("on_"):
             yield _handler(owner, name, name, getattr(subject, name))
+
+
+def _warn_of_lookalike(owner: str, name: str, given: tuple[str, ...], point: Point, spelling: Spelling) -> None:
+    shown, meant = (", ".join(("self", *names)) for names in (given, spelling.only_with or ()))
+    warnings.warn(
+        f"{owner}.{name}({shown}) is not called: {spelling.system}'s is {name}({meant}). To have it called, write"
+        f" {point.name}({shown}); if it is a method of your own, give it another name.",
+        HookpointWarning,
+        stacklevel=2,
+    )
 
 
 def _marked(owner: str, mark: Mark, function: Callable[..., Any], own: tuple[str, ...]) -> Iterator[Handler]:
