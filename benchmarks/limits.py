@@ -43,7 +43,6 @@ def log_names(names: int, *, traced: bool) -> float:
     """Log so many names in each of a few steps; return the seconds, or the bytes that stay allocated."""
     from hookpoint import Loop
 
-    logging.getLogger("hookpoint").setLevel(logging.ERROR)
     values = {f"metric {one}": 1.0 for one in range(names)}
     if traced:
         tracemalloc.start()
@@ -90,6 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.only:
         what, number = options.only[0], int(options.only[1])
+        logging.getLogger("hookpoint").setLevel(logging.ERROR)
         print(compile_seconds(number) if what == "compile" else log_names(number, traced=what == "memory"))
         return
     callbacks, names, rounds = (10, 1_000, 1) if options.quick else (CALLBACKS, NAMES, 5)

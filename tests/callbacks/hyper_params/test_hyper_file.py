@@ -254,7 +254,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=5 * settings.default.max_examples, deadline=None)
+@settings(max_examples=10_000 if settings.default.max_examples > 20 else 100, deadline=None)
 @example([b"lr:0.1", b"lr:nan"], 3, False)
 @given(st.lists(LINES, max_size=8), st.integers(0, 40), st.booleans())
 def test_whatever_it_holds_only_finite_numbers_come_out_and_nothing_is_raised(lines, torn, may_be_half):

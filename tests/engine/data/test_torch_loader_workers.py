@@ -150,24 +150,34 @@ def test_a_timeout_ends_a_run_whose_worker_is_stopped():
 def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
     with pytest.raises(DIED) as raised:
         trained(loader(happens))
-    (note,) = [note for note in raised.value.__notes__ if "DataLoader" in note]
-    assert re.fullmatch(rf"DataLoader worker 1 \(process \d+\) {how} before it gave batch ([13] and )?[35] of epoch 1", note)
+    note = raised.value.__notes__[-1]
+    owed = rf"DataLoader worker 1 \(process \d+\) {how} before it gave batch ([13] and )?[35] of epoch 1"
+    # torch's handler of a signal may raise anywhere, also between two batches.
+    assert re.fullmatch(rf"{owed}|seen after batch [0-3] of epoch 1 was fetched", note)
 
 
 def test_a_loop_of_ones_own_names_it_too():
     with pytest.raises(DIED) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
         for _ in run.batches(loader(die)):
             pass
-    assert "DataLoader worker 1" in raised.value.__notes__[-1]
+    assert re.search("DataLoader worker 1|seen after batch", raised.value.__notes__[-1])
 
 
 def miss():
     raise LookupError("no such sample")
 
 
-def test_an_error_in_a_worker_stays_what_it_is_and_names_the_worker():
-    with pytest.raises(LookupError, match=r"(?s)^Caught LookupError in DataLoader worker process 1\..*: no such sample"):
+def test_an_error_in_a_worker_stays_what_it_is_and_names_the_worker_and_the_batch():
+    said = r"(?s)^Caught LookupError in DataLoader worker process 1\..*: no such sample"
+    with pytest.raises(LookupError, match=said) as raised:
         trained(loader(miss))
+    assert raised.value.__notes__[-1] == "in the loader, which was asked for batch 3 of epoch 1"
+
+
+def test_an_error_of_a_loader_without_workers_names_the_batch():
+    with pytest.raises(LookupError) as raised:
+        trained(DataLoader(Samples(miss), batch_size=2))
+    assert raised.value.__notes__[-1] == "in the loader, which was asked for batch 3 of epoch 1"
 
 
 @pytest.mark.parametrize("happens", [die, miss, stop])
@@ -176,7 +186,9 @@ def test_the_run_is_resumed_after_it(happens, tmp_path, capsys):
         return {"callbacks": [ModelSaver().when(Every(steps=1))], "workdir": tmp_path}
 
     with pytest.raises((*DIED, LookupError, DataTimeout)):
-        trained(loader(happens), data_timeout_seconds=0.5 if happens is stop else None, **saved())
+        # A worker makes one batch at a time: the bad one when the first batch is done and saved.
+        data = loader(happens, prefetch_factor=1)
+        trained(data, data_timeout_seconds=0.5 if happens is stop else None, **saved())
     before = newest_good(tmp_path).manifest.step
     assert trained(loader(None), **saved()).step == 8
     assert f"(epoch 1, step {before})" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from time import monotonic
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookpoint.core.errors import BadLoop, DataTimeout, text
+from hookpoint.core.errors import BadLoop, DataTimeout, HookpointError, StopRun, text
 from hookpoint.core.hang._rank_posts import RankPosts
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ logger = logging.getLogger("hookpoint")
 LOOKS = 12  # per `report_seconds`, or `data_seconds` where that is shorter
 FRAMES = 8  # of a stack that a report shows, the innermost
 SHORT = 4  # the same where several processes are shown
+WORKER = "DataLoader worker (pid"  # how torch begins to say that one has ended
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
@@ -75,6 +76,7 @@ class HangWatch:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._training_thread = 0
+        self._entered: OpenPass | None = None
         self._place: tuple[Any, ...] = ()
         self._since = self._next_report = 0.0
 
@@ -90,6 +92,7 @@ class HangWatch:
 
     def enter(self, one: OpenPass) -> None:
         """Get ready for a pass that is about to ask its loader for an iterator."""
+        self._entered = one
         if self._report_seconds is None and self._data_seconds is None:
             return
         if self._workers is not None:
@@ -101,13 +104,19 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add to an error of a loader which worker failed, and what it was making; end the other workers."""
+        """Add to an error of a loader the batch that was asked for, and which worker ended; end the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
-        stall, fetch = self._stall(frames), next((frame for frame in frames if frame.f_code in self._fetching), None)
-        if stall is not None and fetch is not None:
-            if note := stall.failure(_pass_of(fetch).batches_seen, error):
-                error.add_note(f"{note} of epoch {self._clocks.epoch}")
-            stall.close()
+        fetch = self._fetch_in(frames)
+        if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
+            return
+        if fetch is not None:
+            stall, number = self._stall(frames), _pass_of(fetch).batches_seen
+            note = "" if stall is None else stall.failure(number, error)
+            error.add_note(f"{note or f'in the loader, which was asked for batch {number}'} of epoch {self._clocks.epoch}")
+            if stall is not None:
+                stall.close()
+        elif self._entered is not None and str(error).startswith(WORKER):  # raised by a signal, wherever the training was
+            error.add_note(f"seen after batch {self._entered.batches_seen} of epoch {self._clocks.epoch} was fetched")
 
     def _start(self) -> None:
         if self._thread is None:
@@ -192,15 +201,20 @@ class HangWatch:
 
     def _is_fetching(self, frames: list[FrameType]) -> bool:
         """Say whether the training thread is asking a loader for a batch of this run's innermost pass."""
+        fetch = self._fetch_in(frames)
+        return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
+
+    def _fetch_in(self, frames: list[FrameType]) -> FrameType | None:
+        """Return the frame that asks a loader for a batch, if the innermost frames, which come first, are the loader's."""
         inner = None
         for frame in frames:
             if frame.f_code in self._fetching:
                 is_dispatch = inner is not None and inner.f_code.co_filename.startswith("<")
-                return not is_dispatch and bool(self._passes) and _pass_of(frame) is self._passes[-1]
+                return None if is_dispatch else frame
             if frame.f_code.co_filename.startswith(self._loop_folder):
-                return False
+                return None
             inner = frame
-        return False
+        return None
 
     def _stall(self, frames: list[FrameType]) -> LoaderStall | None:
         return None if self._workers is None else self._workers.stall(frames)

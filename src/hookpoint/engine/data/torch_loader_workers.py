@@ -71,6 +71,7 @@ class WorkerStall:
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
 
     def failure(self, batch_idx: int, error: BaseException) -> str:
+        self._forget_pids()
         if isinstance(error, OSError | EOFError):  # the connection to a worker broke, which ends a moment later
             until = monotonic() + END_SECONDS
             while not any(map(_has_ended, self._workers.values())) and monotonic() < until:
@@ -95,12 +96,16 @@ class WorkerStall:
                 getattr(self._iterator, "_shutdown_workers", _nothing)()
 
     def kill(self) -> None:
-        with suppress(ValueError):  # or torch would report them as killed, in the middle of what comes next
-            getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
-            getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
+        self._forget_pids()
         for worker in self._workers.values():
             with suppress(OSError, ValueError):
                 worker.kill()
+
+    def _forget_pids(self) -> None:
+        """Keep torch from raising once more that a worker has ended, in the middle of what comes next."""
+        with suppress(ValueError, RuntimeError):
+            getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
+            getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
 
     def _maker(self, batch: int) -> int | None:
         """Return which worker still has to make a batch; None where that is not known."""
