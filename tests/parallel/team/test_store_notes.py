@@ -6,6 +6,9 @@ import signal
 import threading
 
 import pytest
+import torch.distributed as dist
+
+from hookpoint.parallel.team._store_notes import StoreNotes
 
 
 def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
@@ -144,3 +147,23 @@ def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_
     assert outcome.status, outcome.printed
     assert outcome.printed.count("the process ends with exit code 75") == (2 if how == "hangs" else 1)
     assert launch(train, folder=str(tmp_path), how="").results == [12, 12]
+
+
+def test_without_a_store_that_can_be_opened_once_more_there_are_no_notes():
+    assert not dist.is_initialized()
+    assert StoreNotes.in_default_store(0, 2) is None
+
+
+def test_a_store_that_does_not_answer_is_not_asked_again():
+    asked = []
+
+    class Gone:
+        def set(self, key, value):
+            asked.append(key)
+            raise RuntimeError("connection reset")
+
+    notes = StoreNotes(0, 2, Gone())
+    assert not notes.put({"count": 1})
+    assert not notes.put({"count": 2})
+    assert notes.read() == [None, None]
+    assert asked == ["0"]

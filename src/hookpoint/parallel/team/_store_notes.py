@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
@@ -12,16 +13,24 @@ import torch.distributed as dist
 SECONDS = 5.0  # a store whose process is stopped never answers
 PREFIX = "hookpoint notes"
 
+logger = logging.getLogger("hookpoint")
+
 
 class StoreNotes:
     """Keep one note per rank, over a connection of its own. A store that once did not answer is not asked again."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
-        default_store = getattr(dist.distributed_c10d, "_get_default_store", None)  # not public
-        self._store: Any = None
-        if default_store is not None:
-            self._store = dist.PrefixStore(PREFIX, default_store().clone())  # type: ignore[attr-defined]
+    def __init__(self, rank: int, size: int, store: Any) -> None:
+        self._rank, self._size, self._store = rank, size, store
+
+    @classmethod
+    def in_default_store(cls, rank: int, size: int) -> StoreNotes | None:
+        """Return notes in a store of torch.distributed; None where there is none, or none that can be opened once more."""
+        try:
+            shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
+            return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]
+        except Exception:  # hang reports are then those of each process alone
+            logger.debug("processes cannot leave notes for each other", exc_info=True)
+            return None
 
     def put(self, note: Mapping[str, Any]) -> bool:
         data = json.dumps(note)

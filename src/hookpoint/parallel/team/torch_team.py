@@ -42,7 +42,7 @@ class TorchTeam:
         self.data_size = self.size // model_size
         self.has_stages = has_stages
         self.seconds = seconds
-        self.notes = StoreNotes(self.rank, self.size)
+        self.notes = StoreNotes.in_default_store(self.rank, self.size)
         wait = timedelta(seconds=seconds)
         # Two of them: answers are on their way while others talk.
         self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=wait) for _ in range(2)]
