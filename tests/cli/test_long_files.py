@@ -114,9 +114,9 @@ print(bytes_read() - before)
 def test_a_torn_line_is_cut_off_in_place(tmp_path):
     path = tmp_path / "scalars.jsonl"
     torn = row(5_000, loss=1.0) + row(5_001, loss=1.0)[:30]
-    # In a process of its own: the system counts what all threads of a process read.
+    # In a process and a folder of its own: the system counts what all threads read, and a run reads the code around it.
     command = [sys.executable, "-c", RESUMES, str(tmp_path), row(1, loss=1.0), torn]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert int(done.stdout.split()[-1]) < 2 * MEGABYTE < path.stat().st_size / 4
     steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
     assert (steps[0], len(steps), steps[-2:]) == (1, 100_003, [4, 6])
