@@ -15,6 +15,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
+from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -141,21 +142,6 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             file.write(lines.encode())
 
 
-def end_of_whole_lines(file: BinaryIO) -> int:
-    """Return how long a file is without a last line that was torn."""
-    end = file.seek(0, os.SEEK_END)
-    if end == 0 or _ends_a_line(file, end):
-        return end
-    while end > 0:  # from the end: only the torn line is read
-        start = max(0, end - PIECE_BYTES)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     """Return where to cut a file for a run that resumes from a moment: at a size, or else before the first later line.
 
@@ -163,7 +149,7 @@ def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     lines are looked for from the end, until there is none in 256 KiB: a run writes its lines in order.
     """
     whole = end_of_whole_lines(file)
-    if size is not None and size <= whole and (size == 0 or _ends_a_line(file, size)):
+    if size is not None and size <= whole and (size == 0 or ends_a_line(file, size)):
         return size
     end = whole
     for start, line in _backwards(file, whole):
@@ -191,11 +177,6 @@ def _backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
             position -= 1
     if rest:
         yield 0, rest
-
-
-def _ends_a_line(file: BinaryIO, position: int) -> bool:
-    file.seek(position - 1)
-    return file.read(1) == b"\n"
 
 
 def _sync(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_lines
 from hookpoint.run_folder.scalars_file import record_of
+from hookpoint.storage.disk.whole_lines import end_of_whole_lines
 
 MARK_BYTES = 256  # so much before where we are tells whether the file is still the one we read
 
@@ -78,7 +79,7 @@ class Following:
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
         """Stand behind the last whole line, and yield the records before it, the newest first."""
-        status, end = os.fstat(file.fileno()), _end_of_whole_lines(file)
+        status, end = os.fstat(file.fileno()), end_of_whole_lines(file)
         file.seek(max(0, end - MARK_BYTES))
         self._file_id, self._position = (status.st_dev, status.st_ino), end
         self._mark = file.read(min(end, MARK_BYTES))
@@ -87,16 +88,3 @@ class Following:
     def _is_as_we_left_it(self, file: BinaryIO) -> bool:
         file.seek(self._position - len(self._mark))
         return file.read(len(self._mark)) == self._mark
-
-
-def _end_of_whole_lines(file: BinaryIO) -> int:
-    """Return where the last whole line ends."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 65_536)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import traceback
 from types import FrameType
 
+from hookpoint.core.text.thread_frames import frames_by_thread
+
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
-
-
-def frames_by_thread() -> dict[int, FrameType]:
-    return sys._current_frames()
 
 
 def stacks(first: int) -> str:

@@ -7,7 +7,6 @@ nothing for it.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.errors import BadLoop, DataTimeout, HookpointError, StopRun, text
 from hookpoint.core.hang._rank_posts import RankPosts
+from hookpoint.core.text.thread_frames import frames_by_thread
 
 if TYPE_CHECKING:
     from hookpoint.core.hang.loader_stall import LoaderStall, LoaderWorkers
@@ -28,7 +28,6 @@ logger = logging.getLogger("hookpoint")
 LOOKS = 12  # per `report_seconds`, or `data_seconds` where that is shorter
 FRAMES = 8  # of a stack that a report shows, the innermost
 SHORT = 4  # the same where several processes are shown
-WORKER = "DataLoader worker (pid"  # how torch begins to say that one has ended
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
@@ -115,7 +114,7 @@ class HangWatch:
             error.add_note(f"{note or f'in the loader, which was asked for batch {number}'} of epoch {self._clocks.epoch}")
             if stall is not None:
                 stall.close()
-        elif self._entered is not None and str(error).startswith(WORKER):  # raised by a signal, wherever the training was
+        elif self._entered is not None and self._workers is not None and self._workers.tells_of_end(error):
             error.add_note(f"seen after batch {self._entered.batches_seen} of epoch {self._clocks.epoch} was fetched")
 
     def _start(self) -> None:
@@ -161,10 +160,8 @@ class HangWatch:
                 cures["end"] = "the run after such a wait: data_timeout_seconds=300"
         else:
             assert self._posts is not None
-            what, said = (
-                "other processes",
-                [*self._posts.report(), f"rank {self._run.rank} is in", *(f"  {line}" for line in _shown(frames, SHORT))],
-            )
+            own = [f"rank {self._run.rank} is in", *(f"  {line}" for line in _shown(frames, SHORT))]
+            what, said = "other processes", [*self._posts.report(), *own]
             cures = {"look": "at each process above; one that is stopped continues with kill -CONT <process>"}
         head = f"{who} has waited {waited:.0f} s for {what}, {self._where()}."
         return text("\n".join([head, *(f"  {line}" for line in said)]), **cures)
@@ -197,7 +194,7 @@ class HangWatch:
 
     def _frames(self) -> list[FrameType]:
         """Return the stack of the training thread, the innermost first."""
-        return _outwards(sys._current_frames().get(self._training_thread))
+        return _outwards(frames_by_thread().get(self._training_thread))
 
     def _is_fetching(self, frames: list[FrameType]) -> bool:
         """Say whether the training thread is asking a loader for a batch of this run's innermost pass."""

@@ -31,5 +31,8 @@ class LoaderWorkers(Protocol):
     def prepare(self, loader: Any) -> None:
         """Let the workers that a loader is going to start answer when they are asked where they are."""
 
+    def tells_of_end(self, error: BaseException) -> bool:
+        """Say whether an error, raised wherever the training was, is about a worker that has ended."""
+
     def stall(self, frames: list[FrameType]) -> LoaderStall | None:
         """Return what the innermost of these frames, which come first, wait for; None where it is no loader with workers."""

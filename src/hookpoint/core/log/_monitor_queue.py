@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
 from hookpoint.core.log.records import Record
+from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
 LINGER_SECONDS = 0.25  # each wake-up takes the interpreter from the training thread; records that come close together share one
@@ -74,7 +74,7 @@ class Delivery:
 
     def where(self) -> str:
         """Return the line that the monitor is at, for the one who wrote it; empty if it is at none."""
-        frame = None if self._thread is None else sys._current_frames().get(self._thread.ident or 0)
+        frame = None if self._thread is None else frames_by_thread().get(self._thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__") == "threading":
             frame = frame.f_back
         is_inside = frame is not None and frame.f_code is not Delivery._work.__code__

@@ -37,6 +37,9 @@ class TorchLoaderWorkers:
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
+    def tells_of_end(self, error: BaseException) -> bool:
+        return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
         for frame in frames:
             iterator = frame.f_locals.get("self")

@@ -1,0 +1,11 @@
+"""What the threads of this process are doing."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+
+def frames_by_thread() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's identifier."""
+    return sys._current_frames()
