@@ -65,8 +65,8 @@ except OSError as error:
 
 A callback that must not end a run has [another policy](writing-callbacks.md#when-a-callback-fails). A package that is missing
 is an `ImportError`, or a line in the log where a run can do without; both name the extra to install: `pip install
-'hookpoint[tensorboard]'`. Bad arguments of a callback are refused where it is made, with a `ValueError` or `TypeError`. The
-[command line](command-line.md#exit-codes) says each of these in one line and turns it into an exit code.
+'hookpoint[tensorboard]'`. A callback refuses a bad argument when it is created, with `BadArgument`: a `ValueError` and a
+`TypeError`. The [command line](command-line.md#exit-codes) says each of these in one line and turns it into an exit code.
 """
 
 GROUPS = {
@@ -119,8 +119,20 @@ GROUPS = {
             "there: [points of your own](guard.md)."
         ),
         "BadLoop": (
-            "An argument of `Loop`, `Runner`, `fit`, `run.epochs` or `run.batches` that cannot be meant, or a "
-            "[verdict](verdicts.md) that comes too late for its iteration. The message has the values there are."
+            "The loop cannot do what was requested: a callback needs a workdir, an optimizer or outputs that the run does "
+            "not have, or a [verdict](verdicts.md) comes too late for its iteration. The three classes below derive from it."
+        ),
+        "BadArgument": (
+            "An argument of a callback, a monitor, `Loop`, `Runner`, `fit`, `run.epochs` or `run.batches` has a value or a "
+            "type that is not accepted. The message lists what is. It is a `ValueError` and a `TypeError`."
+        ),
+        "BadData": (
+            "`fit`, `validate` or `predict` cannot use the data as given: a tuple of tensors needs a batch size, tensors "
+            "differ in length, or a loader yields no batch."
+        ),
+        "BadStrategy": (
+            "A [parallel strategy](strategies.md) cannot train this model, or does not support one of the options. "
+            "The message names both."
         ),
         "BadRetention": "A rule of a saver that would keep no checkpoint at all. Give numbers above 0.",
     },

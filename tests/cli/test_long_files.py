@@ -159,11 +159,11 @@ def test_bad_lines_are_counted_and_the_first_are_named(command, tmp_path):
 
 def test_epochs_of_a_long_run_are_where_they_were(tmp_path):
     from hookpoint.plots.figure_layout import Wish
-    from hookpoint.run_folder.run_curves import sheet_of_runs
+    from hookpoint.run_folder.run_curves import figure_of_runs
     from hookpoint.run_folder.run_folder import RunFolder
 
     folder = write(tmp_path / "mine", [row(step, loss=float(step)) for step in range(1, 20_001)])
-    (panel,) = sheet_of_runs([RunFolder(folder)], Wish(x="epoch"), columns=100).panels
+    (panel,) = figure_of_runs([RunFolder(folder)], Wish(x="epoch"), columns=100).panels
     (curve,) = panel.curves
     for x, step in zip(curve.xs, curve.ys, strict=True):
         assert x == pytest.approx((step + 1) / 1000 if step >= 1000 else step / 999, abs=0.003)

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 
 from hookpoint.cli import main as module
 from hookpoint.cli.main import COMMANDS, main
-from hookpoint.run_folder.usage_error import Refusal
+from hookpoint.run_folder.command_error import CommandError
 
 PROBE = """
 import sys
@@ -118,7 +118,7 @@ def test_control_characters_of_arguments_are_not_printed(command):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (Refusal("no", 73), 73, "hookpoint: no\n"),
+        (CommandError("no", 73), 73, "hookpoint: no\n"),
         (OSError(5, "Input/output error", "x"), 65, "hookpoint: x: Input/output error\n"),
         (OSError(28, "No space left on device"), 73, "hookpoint: No space left on device\n"),
         (MemoryError(), 65, "hookpoint: there is not enough memory for this\n"),

@@ -5,11 +5,11 @@ from math import inf, isnan, nan
 import pytest
 
 from hookpoint.plots._smoothing import smoothed
-from hookpoint.plots.figure_layout import Wish, sheet_of
+from hookpoint.plots.figure_layout import Wish, figure_of
 
 
 def sheet(*subjects, columns=1000, **wish):
-    return sheet_of(subjects, Wish(**wish), columns=columns)
+    return figure_of(subjects, Wish(**wish), columns=columns)
 
 
 def test_a_run_and_its_metrics(values, subject):

@@ -9,12 +9,12 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from hookpoint.plots.figure_layout import Wish, sheet_of
+from hookpoint.plots.figure_layout import Wish, figure_of
 from hookpoint.plots.matplotlib_backend import COLOURS, NoPictures, NoSuchFormat, columns_of, draw
 
 
 def sheet(*subjects, **wish):
-    return sheet_of(subjects, Wish(**wish), columns=columns_of(None))
+    return figure_of(subjects, Wish(**wish), columns=columns_of(None))
 
 
 def colours(path):
@@ -153,7 +153,7 @@ def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
 
 def test_no_display_and_no_pyplot_is_needed():
     program = "import sys, hookpoint.plots.matplotlib_backend as p, hookpoint.plots.figure_layout as c, tempfile, os\n"
-    program += "s = c.sheet_of([], c.Wish(), columns=9)\n"
+    program += "s = c.figure_of([], c.Wish(), columns=9)\n"
     program += "assert 'matplotlib' not in sys.modules\n"
     program += "p.draw(s, os.path.join(tempfile.mkdtemp(), 'a.png'))\n"
     program += "assert 'matplotlib.pyplot' not in sys.modules and 'tkinter' not in sys.modules"

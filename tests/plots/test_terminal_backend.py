@@ -5,14 +5,14 @@ from math import nan
 
 import pytest
 
-from hookpoint.plots.figure_layout import Wish, sheet_of
+from hookpoint.plots.figure_layout import Wish, figure_of
 from hookpoint.plots.terminal_backend import Look, columns_of, lines_of
 
 SMALL = Look(width=40, rows=5, has_colours=False)
 
 
 def text(subjects, look=SMALL, **wish):
-    lines = lines_of(sheet_of(subjects, Wish(**wish), columns=columns_of(look)), look)
+    lines = lines_of(figure_of(subjects, Wish(**wish), columns=columns_of(look)), look)
     return "\n".join("".join(piece for piece, _ in line) for line in lines)
 
 
@@ -38,7 +38,7 @@ def test_several_runs_without_colours_have_symbols_and_with_them_colours(run):
     assert "* mine (1) loss" in plain
     assert "# mine (2) val_loss" in plain
     assert coloured.splitlines()[-1] == "  ── mine (1)   ── mine (2)"
-    lines = lines_of(sheet_of([run, run], Wish(), columns=80), replace(SMALL, has_colours=True))
+    lines = lines_of(figure_of([run, run], Wish(), columns=80), replace(SMALL, has_colours=True))
     assert {"cyan", "yellow"} <= {style for line in lines for _, style in line}
 
 

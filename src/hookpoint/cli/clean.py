@@ -17,9 +17,9 @@ from hookpoint.cli.output import note, put, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.core.errors import WorkdirInUse
+from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.run_folder.usage_error import IN_USE, NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST, PREVIOUS, is_leftover
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.lock import NAME as LOCK
@@ -80,7 +80,7 @@ def _refuse_running(run: RunFolder) -> None:
     holder = holder_of(run.path)
     if holder is not None:
         gone = f", or delete {shown(run.path / LOCK)} if that process does not run any more"
-        raise Refusal(f"{shown(run.path)} is being written to by {shown(holder)}; wait until it ends{gone}", IN_USE)
+        raise CommandError(f"{shown(run.path)} is being written to by {shown(holder)}; wait until it ends{gone}", IN_USE)
 
 
 def _tell(plan: Plan) -> None:
@@ -110,7 +110,7 @@ def _is_confirmed() -> bool:
     click.echo("delete? [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if not answer:
-        raise Refusal("nobody answered, and nothing was deleted; --yes deletes without asking", USAGE)
+        raise CommandError("nobody answered, and nothing was deleted; --yes deletes without asking", USAGE)
     return answer.strip().lower() in ("y", "yes")
 
 
@@ -131,7 +131,7 @@ def _delete(one: Deletion) -> list[Path]:
                     raise
                 left.append(folder)
     except OSError as error:
-        raise Refusal(f"{shown(one.what)} could not be deleted: {error.strerror or error}", NOT_WRITTEN) from error
+        raise CommandError(f"{shown(one.what)} could not be deleted: {error.strerror or error}", NOT_WRITTEN) from error
     return [folder for folder in left if folder.name not in (PREVIOUS, CHECKPOINTS)]
 
 
@@ -168,7 +168,7 @@ def _held(workdir: Path, *, and_gone: bool) -> Iterator[None]:
     except WorkdirInUse:
         raise
     except OSError as error:
-        raise Refusal(f"{shown(workdir)} cannot be written to: {error.strerror or error}", NOT_WRITTEN) from error
+        raise CommandError(f"{shown(workdir)} cannot be written to: {error.strerror or error}", NOT_WRITTEN) from error
     finally:
         logger.disabled = was_disabled
     try:

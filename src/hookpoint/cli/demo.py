@@ -14,9 +14,9 @@ import click
 import hookpoint
 from hookpoint.cli.output import heading, note, put
 from hookpoint.core.text.terminal import printable
+from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
 from hookpoint.run_folder.formatting import duration, shown
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.run_folder.usage_error import INTERRUPTED, NOT_WRITTEN, Refusal
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 SOURCE = "digits.py"
@@ -43,7 +43,7 @@ def demo(workdir: str, epochs: int, anew: bool) -> int:
     source = _source()
     missing = [name for package, name in NEEDED.items() if find_spec(package) is None]
     if missing:
-        raise Refusal(f"the demo needs {' and '.join(missing)}: pip install 'hookpoint[demo]'", NOT_WRITTEN)
+        raise CommandError(f"the demo needs {' and '.join(missing)}: pip install 'hookpoint[demo]'", NOT_WRITTEN)
     was_finished = _is_finished(RunFolder(workdir), epochs) and not anew
     try:
         runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if anew else "auto")
@@ -62,7 +62,7 @@ def _source() -> Path:
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / SOURCE).is_file():
             return folder / SOURCE
-    raise Refusal(f"{SOURCE} is missing from this installation: pip install --force-reinstall hookpoint", NOT_WRITTEN)
+    raise CommandError(f"{SOURCE} is missing from this installation: pip install --force-reinstall hookpoint", NOT_WRITTEN)
 
 
 def _is_finished(run: RunFolder, epochs: int) -> bool:

@@ -13,7 +13,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.text.terminal import printable
-from hookpoint.run_folder.usage_error import NO, Refusal, one_line
+from hookpoint.run_folder.command_error import NO, CommandError, one_line
 
 GOES = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # on a narrow terminal, the last first
 
@@ -38,7 +38,7 @@ def explain(what: str) -> None:
             given = given()
         hooks = _hooks(given)
     except HookpointError as error:
-        raise Refusal(one_line(str(error)), NO) from error
+        raise CommandError(one_line(str(error)), NO) from error
     except Exception as error:
         raise failed(what, error) from error
     put(fitted([printable(line) for line in hooks.explain().splitlines()], width()))

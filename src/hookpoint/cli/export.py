@@ -18,10 +18,10 @@ import click
 from hookpoint.cli.output import note
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.core.text.plain_values import plain
+from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.run_folder.pivot import WideTable
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
-from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 from hookpoint.storage.checkpoint.layout import OF_A_RUN
 from hookpoint.storage.disk import disk
 
@@ -52,7 +52,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
     write = WRITERS[_format(output, form)]
     source = run.path / SCALARS
     if not os.path.lexists(source):
-        raise Refusal(f"{shown(run.path)} has no {SCALARS}: nothing was logged there with JSONWriter")
+        raise CommandError(f"{shown(run.path)} has no {SCALARS}: nothing was logged there with JSONWriter")
     found = WideTable(source)
     if output == STDOUT:
         write(found, sys.stdout)
@@ -66,7 +66,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
 def _format(output: str, form: str | None) -> str:
     by_name = os.path.splitext(output)[1].lower().removeprefix(".")
     if form is None and by_name not in WRITERS and output != STDOUT:
-        raise Refusal(f"the name {shown(output)} does not say what to write; end it with .csv, .json or .jsonl", USAGE)
+        raise CommandError(f"the name {shown(output)} does not say what to write; end it with .csv, .json or .jsonl", USAGE)
     return form or (by_name if by_name in WRITERS else "csv")
 
 
@@ -128,7 +128,7 @@ def _refuse_own_files(run: RunFolder, output: Path) -> None:
     for name in OF_A_RUN:
         own = run.path / name
         if os.path.exists(own) and os.path.exists(output) and os.path.samefile(own, output):
-            raise Refusal(f"{shown(output)} is a file of the run itself; choose another", NOT_WRITTEN)
+            raise CommandError(f"{shown(output)} is a file of the run itself; choose another", NOT_WRITTEN)
 
 
 @contextmanager
@@ -150,4 +150,4 @@ def _new_file(path: Path) -> Iterator[TextIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Refusal(f"{shown(path)} could not be written: {error.strerror or error}", NOT_WRITTEN) from error
+        raise CommandError(f"{shown(path)} could not be written: {error.strerror or error}", NOT_WRITTEN) from error

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
-from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -30,11 +30,11 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
       hookpoint launch -n 4 --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node1:29500 train.py
     """
     if processes != "auto" and (not processes.isdecimal() or not int(processes)):
-        raise Refusal(f"-n {shown(processes)} is no number of processes; give 1 or more, or auto", USAGE)
+        raise CommandError(f"-n {shown(processes)} is no number of processes; give 1 or more, or auto", USAGE)
     if find_spec("torch") is None:
-        raise Refusal("torchrun comes with torch: pip install 'hookpoint[torch]'", NOT_WRITTEN)
+        raise CommandError("torchrun comes with torch: pip install 'hookpoint[torch]'", NOT_WRITTEN)
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
-        raise Refusal(f"there is no script {shown(arguments[0])}", USAGE)
+        raise CommandError(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
     # In its place, not below it: signals reach torchrun, which passes them on.
     start = [sys.executable, "-m", "hookpoint.parallel.launch.launcher", "--nproc-per-node", _number(processes)]

@@ -113,9 +113,9 @@ class Commands(click.Group):
         except Exception as error:
             if debug:
                 raise
-            from hookpoint.run_folder.usage_error import one_line, refusal_of
+            from hookpoint.run_folder.command_error import command_error_of, one_line
 
-            refusal = refusal_of(error)
+            refusal = command_error_of(error)
             return _ended(one_line(str(refusal)), refusal.code)
 
 
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _wrong_usage(error: click.UsageError) -> int:
-    from hookpoint.run_folder.usage_error import one_line
+    from hookpoint.run_folder.command_error import one_line
 
     help_of = error.ctx.command_path if error.ctx is not None else "hookpoint"
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2 and later

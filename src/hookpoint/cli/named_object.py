@@ -8,8 +8,8 @@ import sys
 from difflib import get_close_matches
 from typing import Any
 
+from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
-from hookpoint.run_folder.usage_error import REFUSED, USAGE, Refusal
 
 
 def named_object(given: str) -> Any:
@@ -18,7 +18,9 @@ def named_object(given: str) -> Any:
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").replace(os.sep, ".")
     if not path or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise Refusal(f"{shown(given)} names nothing; type module:name, such as train:callbacks for those of train.py", USAGE)
+        raise CommandError(
+            f"{shown(given)} names nothing; type module:name, such as train:callbacks for those of train.py", USAGE
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found: Any = _module(module_name)
@@ -27,7 +29,7 @@ def named_object(given: str) -> Any:
             names = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
             near = get_close_matches(part, names, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8]) or 'nothing'}"
-            raise Refusal(f"{shown(module_name)} has no {shown(part)}; {hint}", USAGE)
+            raise CommandError(f"{shown(module_name)} has no {shown(part)}; {hint}", USAGE)
         found = getattr(found, part)
     return found
 
@@ -37,14 +39,18 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise Refusal(f"there is no module {shown(name)} here; type it in the folder of {shown(name)}.py", USAGE) from error
-        raise Refusal(f"{shown(name)} needs {shown(error.name)}, which is not installed", REFUSED) from error
+            raise CommandError(
+                f"there is no module {shown(name)} here; type it in the folder of {shown(name)}.py", USAGE
+            ) from error
+        raise CommandError(f"{shown(name)} needs {shown(error.name)}, which is not installed", REFUSED) from error
     except Exception as error:
         raise failed(name, error) from error
     except SystemExit as error:
-        raise Refusal(f"{shown(name)} ended when it was imported; put what it does under if __name__ == '__main__'") from error
+        raise CommandError(
+            f"{shown(name)} ended when it was imported; put what it does under if __name__ == '__main__'"
+        ) from error
 
 
-def failed(name: str, error: Exception) -> Refusal:
+def failed(name: str, error: Exception) -> CommandError:
     """Return the refusal for an error in the user's own code."""
-    return Refusal(f"{shown(name)} raised {type(error).__name__}: {shown(error)} (--debug shows where)", REFUSED)
+    return CommandError(f"{shown(name)} raised {type(error).__name__}: {shown(error)} (--debug shows where)", REFUSED)

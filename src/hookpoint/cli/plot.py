@@ -12,13 +12,13 @@ import click
 from hookpoint.cli.output import note, put, wants_colour
 from hookpoint.cli.run_argument import RunType
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.figure import Sheet, X
+from hookpoint.plots.figure import FigureData, X
 from hookpoint.plots.figure_layout import Wish
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
-from hookpoint.run_folder.run_curves import sheet_of_runs
+from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
+from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.run_folder.usage_error import NOT_WRITTEN, USAGE, Refusal
 
 PIXELS = (200, 10_000, "pixels")
 COLUMNS = (LEAST_WIDTH, 1_000, "columns")
@@ -70,12 +70,12 @@ def plot(
     try:
         sheet = _in_terminal(runs, wish, width, height) if terminal else _in_file(runs, output, wish, width, height)
     except (TooManyPanels, UnknownCurve) as error:
-        raise Refusal(str(error), USAGE) from None
+        raise CommandError(str(error), USAGE) from None
     for line in sheet.notes:
         note(line)
 
 
-def _in_file(runs: Sequence[RunFolder], output: str | None, wish: Wish, width: int | None, height: int | None) -> Sheet:
+def _in_file(runs: Sequence[RunFolder], output: str | None, wish: Wish, width: int | None, height: int | None) -> FigureData:
     from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check, columns_of, draw
     from hookpoint.presets.plot import picture_of
 
@@ -83,20 +83,20 @@ def _in_file(runs: Sequence[RunFolder], output: str | None, wish: Wish, width: i
     try:
         check(target)  # before anything is read
     except NoSuchFormat as error:
-        raise Refusal(str(error), USAGE) from None
+        raise CommandError(str(error), USAGE) from None
     except NoPictures as error:
-        raise Refusal(str(error), NOT_WRITTEN) from None
+        raise CommandError(str(error), NOT_WRITTEN) from None
     elsewhere = "; -o FILE writes it elsewhere" if output is None else ""
-    sheet = sheet_of_runs(runs, wish, columns=columns_of(width))
+    sheet = figure_of_runs(runs, wish, columns=columns_of(width))
     try:
         draw(sheet, target, width=width, height=height)
     except OSError as error:
-        raise Refusal(f"cannot write {target}: {error.strerror or error}{elsewhere}", NOT_WRITTEN) from None
+        raise CommandError(f"cannot write {target}: {error.strerror or error}{elsewhere}", NOT_WRITTEN) from None
     put([f"wrote {printable(str(target))}"])
     return sheet
 
 
-def _in_terminal(runs: Sequence[RunFolder], wish: Wish, width: int | None, height: int | None) -> Sheet:
+def _in_terminal(runs: Sequence[RunFolder], wish: Wish, width: int | None, height: int | None) -> FigureData:
     is_terminal = sys.stdout.isatty()
     look = Look(
         width=width or shutil.get_terminal_size().columns,
@@ -104,7 +104,7 @@ def _in_terminal(runs: Sequence[RunFolder], wish: Wish, width: int | None, heigh
         is_ascii=not _can_show(CHARACTERS),
         has_colours=is_terminal and wants_colour() is not False,
     )
-    sheet = sheet_of_runs(runs, wish, columns=columns_of(look))
+    sheet = figure_of_runs(runs, wish, columns=columns_of(look))
     put(["".join(_styled(text, style) for text, style in line) for line in lines_of(sheet, look)])
     return sheet
 

@@ -8,8 +8,8 @@ from hookpoint.cli.output import put, put_json, width
 from hookpoint.cli.table import Column, table
 from hookpoint.core.points import POINTS, Point
 from hookpoint.core.text.spelling import near_miss
+from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
-from hookpoint.run_folder.usage_error import USAGE, Refusal
 
 
 @click.command()
@@ -45,7 +45,7 @@ def _called(name: str) -> list[Point]:
         known = [point.name for point in POINTS]
         meant = near_miss(name, known)
         hint = f"did you mean {meant}?" if meant else "hookpoint points lists them"
-        raise Refusal(f"there is no point {shown(name)}; {hint}", USAGE)
+        raise CommandError(f"there is no point {shown(name)}; {hint}", USAGE)
     return found
 
 

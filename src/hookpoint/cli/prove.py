@@ -10,8 +10,8 @@ import click
 from hookpoint.cli.named_object import named_object
 from hookpoint.cli.output import put
 from hookpoint.core.text.terminal import printable
+from hookpoint.run_folder.command_error import FINE, NO, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
-from hookpoint.run_folder.usage_error import FINE, NO, USAGE, Refusal
 
 
 @click.command()
@@ -36,7 +36,7 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     """
     make_runner = named_object(what)
     if not callable(make_runner) or not _is_importable(make_runner):
-        raise Refusal(f"{shown(what)} is no function of a module; give one that takes a folder", USAGE)
+        raise CommandError(f"{shown(what)} is no function of a module; give one that takes a folder", USAGE)
     from hookpoint.presets.prove import prove as proven
 
     proof = proven(make_runner, kill_at=kill_at, workdir=workdir)

@@ -12,10 +12,10 @@ import click
 from hookpoint.cli.output import note, put, put_json, status_style, width
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
+from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.find_run import LEVELS, default_folder, find_runs
 from hookpoint.run_folder.formatting import duration, moment, number, shown
 from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
-from hookpoint.run_folder.usage_error import USAGE, Refusal
 
 COLUMNS = (
     Column("name", least=20),
@@ -79,7 +79,7 @@ def runs(
     """
     where = default_folder() if folder is None else folder
     if not os.path.isdir(where):
-        raise Refusal(f"there is no folder {shown(where)}; give one with runs in it", USAGE)
+        raise CommandError(f"there is no folder {shown(where)}; give one with runs in it", USAGE)
     found = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
     found = _sorted([pair for pair in found if not wanted or pair[0].status in wanted], SORTS[sort], reverse)
     if as_json:

@@ -10,9 +10,9 @@ import click
 from hookpoint.cli.output import note, put, put_json, width
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.table import Column, table
+from hookpoint.run_folder.command_error import FINE, NO
 from hookpoint.run_folder.find_run import the_run
 from hookpoint.run_folder.formatting import counted, shown
-from hookpoint.run_folder.usage_error import FINE, NO
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS
 from hookpoint.storage.verify import Verification

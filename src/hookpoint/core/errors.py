@@ -16,7 +16,10 @@ A text says who, what, what was expected and what to type instead. Offending obj
     ├── BadSchedule (ValueError)              a schedule that can never be meant
     ├── BadGuard (TypeError)                  a guard around something it cannot see into
     ├── BadValue (TypeError)                  a value that cannot be logged, set or measured
-    ├── BadLoop (ValueError)                  a loop asked for what cannot be: epochs=-1, mode="test"
+    ├── BadLoop (ValueError)                  a request that a loop cannot honour
+    │   ├── BadArgument (TypeError)           an argument with a value or type that is not accepted: epochs=-1
+    │   ├── BadData (TypeError)               data or a loader that cannot be used as given
+    │   └── BadStrategy                       a parallel strategy that cannot train this model, or not with these options
     ├── BadRetention (ValueError)             a rule of which checkpoints stay that can never be meant
     ├── MissingMetric (KeyError)              a metric that was to be read is not there
     ├── MissingOutput (KeyError)              an output that was to be measured is not there
@@ -72,7 +75,15 @@ class HookpointWarning(UserWarning):
 
 
 class HookpointError(Exception):
-    """The root of all errors of hookpoint."""
+    """The base class of every error that hookpoint raises: one headline, then one line per cure, its verb in a column.
+
+    >>> print(errors.BadArgument("DumpTensors: names is empty.", give="names=['loss']"))
+    DumpTensors: names is empty.
+      give      names=['loss']
+    """
+
+    def __init__(self, headline: str = "", /, **cures: str) -> None:
+        super().__init__(text(headline, **cures))
 
     def __str__(self) -> str:  # KeyError would show the text quoted, its line breaks escaped
         return str(self.args[0]) if self.args else ""
@@ -98,11 +109,9 @@ class UnknownPoint(CompileError):
     def __init__(self, owner: str, name: str, meant: str, *, foreign: bool = False) -> None:
         why = "is another trainer's name" if foreign else "is no point"
         super().__init__(
-            text(
-                f"{owner}.{name} {why}; {meant} is{' ours' if foreign else ''}.",
-                rename=f"{name} -> {meant}",
-                declare=f'{owner}.points = ("{name}",) if it is yours',
-            )
+            f"{owner}.{name} {why}; {meant} is{' ours' if foreign else ''}.",
+            rename=f"{name} -> {meant}",
+            declare=f'{owner}.points = ("{name}",) if it is yours',
         )
         self.owner, self.name, self.meant = owner, name, meant
 
@@ -112,11 +121,9 @@ class UnknownArgument(CompileError, TypeError):
 
     def __init__(self, owner: str, handler: str, argument: str, offered: Iterable[str]) -> None:
         super().__init__(
-            text(
-                f"{owner}.{handler} asks for '{argument}', which this point does not offer.",
-                offered=listed(offered),
-                default=f"give it one, '{argument}=None', if another trainer passes it",
-            )
+            f"{owner}.{handler} asks for '{argument}', which this point does not offer.",
+            offered=listed(offered),
+            default=f"give it one, '{argument}=None', if another trainer passes it",
         )
         self.owner, self.handler, self.argument = owner, handler, argument
 
@@ -126,7 +133,7 @@ class TwoSpellings(CompileError):
 
     def __init__(self, owner: str, point: str, first: str, second: str) -> None:
         super().__init__(
-            text(f"{owner} spells {point} twice: {first} and {second}.", keep=f"one of them; {point} is our name for it")
+            f"{owner} spells {point} twice: {first} and {second}.", keep=f"one of them; {point} is our name for it"
         )
         self.owner, self.point, self.spellings = owner, point, (first, second)
 
@@ -137,19 +144,15 @@ class MainPointTaken(CompileError):
     @classmethod
     def two(cls, first: str, second: str) -> MainPointTaken:
         return cls(
-            text(
-                f"two MainCallbacks: {first} and {second}; a step is computed once.",
-                keep="one of them, or make one of the two an ordinary Callback",
-            )
+            f"two MainCallbacks: {first} and {second}; a step is computed once.",
+            keep="one of them, or make one of the two an ordinary Callback",
         )
 
     @classmethod
     def outsider(cls, owner: str, point: str) -> MainPointTaken:
         return cls(
-            text(
-                f"{owner}.{point} belongs to the MainCallback alone; otherwise a step would be computed twice.",
-                derive=f"class {owner}(MainCallback), or move the work to another point",
-            )
+            f"{owner}.{point} belongs to the MainCallback alone; otherwise a step would be computed twice.",
+            derive=f"class {owner}(MainCallback), or move the work to another point",
         )
 
 
@@ -158,36 +161,27 @@ class NotACallback(CompileError, TypeError):
 
     @classmethod
     def a_class(cls, given: type) -> NotACallback:
-        return cls(text(f"{given.__name__} is a class where an instance belongs.", write=f"{given.__name__}()"))
+        return cls(f"{given.__name__} is a class where an instance belongs.", write=f"{given.__name__}()")
 
     @classmethod
     def a_function(cls, name: str) -> NotACallback:
-        return cls(
-            text(
-                f"the function {name} does not say at which point it runs.",
-                write=f'@on("on_epoch_end") above def {name}',
-            )
-        )
+        return cls(f"the function {name} does not say at which point it runs.", write=f'@on("on_epoch_end") above def {name}')
 
     @classmethod
     def a_pipeline(cls, name: str, method: str) -> NotACallback:
         return cls(
-            text(
-                f"{name}.{method} would never be called: a pipeline runs its callbacks and nothing else.",
-                move=f"{method} into a callback of the pipeline",
-                override="or run(self, hookpoint=None, logs=None), which gets every point",
-            )
+            f"{name}.{method} would never be called: a pipeline runs its callbacks and nothing else.",
+            move=f"{method} into a callback of the pipeline",
+            override="or run(self, hookpoint=None, logs=None), which gets every point",
         )
 
     @classmethod
     def a_thing(cls, given: Any) -> NotACallback:
         if isinstance(given, list | tuple):
-            return cls(text("a list of callbacks stands in a list of callbacks.", write="*callbacks, or CallbackPipeline(...)"))
+            return cls("a list of callbacks stands in a list of callbacks.", write="*callbacks, or CallbackPipeline(...)")
         return cls(
-            text(
-                f"{given!r} is no callback: it has no method named after a point.",
-                write="a class with a method such as on_epoch_end(self, run)",
-            )
+            f"{given!r} is no callback: it has no method named after a point.",
+            write="a class with a method such as on_epoch_end(self, run)",
         )
 
 
@@ -196,11 +190,9 @@ class NoTrigger(CompileError):
 
     def __init__(self, owner: str, schedule: object) -> None:
         super().__init__(
-            text(
-                f"{owner} has no on_trigger that {schedule} could move.",
-                define=f"on_trigger in {owner}",
-                write=f"@on(point, when={schedule}) above the one method that is to run then",
-            )
+            f"{owner} has no on_trigger that {schedule} could move.",
+            define=f"on_trigger in {owner}",
+            write=f"@on(point, when={schedule}) above the one method that is to run then",
         )
         self.owner, self.schedule = owner, schedule
 
@@ -211,19 +203,14 @@ class OrderError(CompileError):
     @classmethod
     def cycle(cls, point: str, names: Iterable[str]) -> OrderError:
         return cls(
-            text(
-                f"no order at {point}: {' -> '.join(names)} each wait for the next.",
-                drop="one of their after, before or reads",
-            )
+            f"no order at {point}: {' -> '.join(names)} each wait for the next.", drop="one of their after, before or reads"
         )
 
     @classmethod
     def pipeline(cls, name: str, pipeline: str, why: str, *, behind: str) -> OrderError:
         return cls(
-            text(
-                f"{name} {why}, but stands in {pipeline}, which it cannot leave.",
-                move=f"{pipeline} behind {behind} in the list, or {name} out of {pipeline}",
-            )
+            f"{name} {why}, but stands in {pipeline}, which it cannot leave.",
+            move=f"{pipeline} behind {behind} in the list, or {name} out of {pipeline}",
         )
 
 
@@ -234,7 +221,7 @@ class UnknownMetric(CompileError):
         hint = "" if meant is None else f" Did you mean '{meant}'?"
         cures = {} if validates else {"give": "validation data: fit(train, val, epochs=...)"}
         cures["log"] = "it in a callback, with run.log, or in the model, with hookpoint.log"
-        super().__init__(text(f"{owner} reads '{name}', which nothing logs.{hint}", known=listed(known), **cures))
+        super().__init__(f"{owner} reads '{name}', which nothing logs.{hint}", known=listed(known), **cures)
         self.owner, self.name, self.meant = owner, name, meant
 
 
@@ -242,7 +229,7 @@ class BadOption(CompileError):
     """An option of a callback has a value nobody knows."""
 
     def __init__(self, owner: str, option: str, value: object, known: Iterable[str]) -> None:
-        super().__init__(text(f"{owner}.{option} is {value!r}.", choose=listed(repr(name) for name in known)))
+        super().__init__(f"{owner}.{option} is {value!r}.", choose=listed(repr(name) for name in known))
 
 
 class BadSchedule(HookpointError, ValueError):
@@ -261,6 +248,18 @@ class BadLoop(HookpointError, ValueError):
     """A loop was asked for what cannot be."""
 
 
+class BadArgument(BadLoop, TypeError):
+    """An argument has a value or a type that is not accepted."""
+
+
+class BadData(BadLoop, TypeError):
+    """Data, or a loader, cannot be used as given."""
+
+
+class BadStrategy(BadLoop):
+    """A parallel strategy cannot train this model, or not with these options."""
+
+
 class BadRetention(HookpointError, ValueError):
     """A rule of which checkpoints stay that can never be meant."""
 
@@ -271,7 +270,7 @@ class MissingMetric(HookpointError, KeyError):
     def __init__(self, name: str, known: Iterable[str], *, reader: str = "", why: str = "", **cures: str) -> None:
         who = f"{reader} reads" if reader else "there is no metric"
         cures = {"known": listed(known), "log": f'run.log({{"{name}": value}}) before it is read', **cures}
-        super().__init__(text(f"{who} '{name}'{f', {why}' if why else ''}.", **cures))
+        super().__init__(f"{who} '{name}'{f', {why}' if why else ''}.", **cures)
         self.name = name
 
 
@@ -281,11 +280,9 @@ class MissingOutput(HookpointError, KeyError):
     def __init__(self, reader: str, name: str, kind: str, known: Iterable[str]) -> None:
         names = listed({str(one) for one in known})
         super().__init__(
-            text(
-                f"{reader} reads '{name}', which is not among the outputs.",
-                known=names if names != "none" else f"none: the outputs are a {kind}, without names",
-                set=f"run.outputs = {{'{name}': ...}} in the forward",
-            )
+            f"{reader} reads '{name}', which is not among the outputs.",
+            known=names if names != "none" else f"none: the outputs are a {kind}, without names",
+            set=f"run.outputs = {{'{name}': ...}} in the forward",
         )
         self.name = name
 
@@ -295,7 +292,7 @@ class UnknownSetting(HookpointError, KeyError):
 
     def __init__(self, name: str, known: Iterable[str], **cures: str) -> None:
         cures = cures or {"register": f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'}
-        super().__init__(text(f"there is no setting '{name}'.", known=listed(known), **cures))
+        super().__init__(f"there is no setting '{name}'.", known=listed(known), **cures)
         self.name = name
 
 
@@ -303,7 +300,7 @@ class NotShared(HookpointError, KeyError):
     """Nothing is shared under that key."""
 
     def __init__(self, key: str, known: Iterable[str]) -> None:
-        super().__init__(text(f"nothing is shared under '{key}'.", known=listed(known), share=f"run.put('{key}', value)"))
+        super().__init__(f"nothing is shared under '{key}'.", known=listed(known), share=f"run.put('{key}', value)")
 
 
 class OutsideIteration(HookpointError, AttributeError):
@@ -311,10 +308,8 @@ class OutsideIteration(HookpointError, AttributeError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            text(
-                f"run.{name} is there from on_iter_begin to on_iter_end only; no iteration is running now.",
-                keep=f"what later points need: run.store['{name}'] = ...",
-            )
+            f"run.{name} is there from on_iter_begin to on_iter_end only; no iteration is running now.",
+            keep=f"what later points need: run.store['{name}'] = ...",
         )
         self.name = name
 
@@ -324,15 +319,15 @@ class NotAssignable(HookpointError, AttributeError):
 
     @classmethod
     def method(cls, name: str, call: str) -> NotAssignable:
-        return cls(text(f"run.{name} is a method; assigning to it would do nothing.", call=call))
+        return cls(f"run.{name} is a method; assigning to it would do nothing.", call=call)
 
     @classmethod
     def kept(cls, name: str) -> NotAssignable:
-        return cls(text(f"run.{name} is kept by the loop; it can be read, not set."))
+        return cls(f"run.{name} is kept by the loop; it can be read, not set.")
 
     @classmethod
     def unknown(cls, name: str) -> NotAssignable:
-        return cls(text(f"the run has no attribute '{name}'.", share=f"run.store['{name}'] = value"))
+        return cls(f"the run has no attribute '{name}'.", share=f"run.store['{name}'] = value")
 
 
 class OutsideRun(HookpointError, RuntimeError):
@@ -357,12 +352,10 @@ class NonFiniteLoss(HookpointError, ValueError):
     def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
         late = f" Seen at step {now}: values are read late, so that no step waits for the device." if now > step else ""
         super().__init__(
-            text(
-                f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
-                resume="from the last good checkpoint",
-                lower="the learning rate, clip gradients, or look at the data of this step",
-                **({} if what is None else {"continue": 'in spite of it with Runner(on_nonfinite="warn")'}),
-            )
+            f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
+            resume="from the last good checkpoint",
+            lower="the learning rate, clip gradients, or look at the data of this step",
+            **({} if what is None else {"continue": 'in spite of it with Runner(on_nonfinite="warn")'}),
         )
         self.value, self.epoch, self.step = value, epoch, step
 
@@ -370,8 +363,8 @@ class NonFiniteLoss(HookpointError, ValueError):
 class CannotSave(HookpointError, OSError):
     """Nothing can be written where checkpoints belong. `errno` is that of the operation that failed."""
 
-    def __init__(self, message: str, errno: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, headline: str = "", /, *, errno: int | None = None, **cures: str) -> None:
+        super().__init__(headline, **cures)
         self.errno = errno
 
 

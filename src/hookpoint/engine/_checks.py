@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.logbook import renamed
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
@@ -36,7 +36,7 @@ def overrides(main: Any, *methods: str) -> bool:
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse a value of an option that is none of its choices."""
     if value not in choices:
-        raise BadLoop(text(f"{name}={value!r}.", choose=" or ".join(map(repr, choices))))
+        raise BadArgument(f"{name}={value!r}.", choose=" or ".join(map(repr, choices)))
 
 
 def check_instances(**given: Any) -> None:
@@ -46,22 +46,19 @@ def check_instances(**given: Any) -> None:
         wrong = next((each for each in several if isinstance(each, type)), None)
         if wrong is not None:
             write = CALLS.get(name, "{0}()").format(wrong.__name__)
-            raise BadLoop(text(f"{name} must be an instance, got the class {wrong.__name__}.", write=f"{name}={write}"))
+            raise BadArgument(f"{name} must be an instance, got the class {wrong.__name__}.", write=f"{name}={write}")
         if isinstance(one, list | tuple) and name != "model":
-            raise BadLoop(text(f"{name} must be one object or a dict of them, got a {type(one).__name__}.", **SEVERAL))
+            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(one).__name__}.", **SEVERAL)
     if given["criterion"] is not None and not callable(given["criterion"]):
         cures = {"give": "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"}
-        raise BadLoop(text(f"criterion must be callable, got {given['criterion']!r}.", **cures))
+        raise BadArgument(f"criterion must be callable, got {given['criterion']!r}.", **cures)
     if (
         given["optimizer"] is not None
         and not isinstance(given["optimizer"], Mapping)
         and not hasattr(given["optimizer"], "step")
     ):
-        raise BadLoop(
-            text(
-                f"optimizer must have a step method, got {given['optimizer']!r}.",
-                give=CALLS["optimizer"].format("torch.optim.SGD"),
-            )
+        raise BadArgument(
+            f"optimizer must have a step method, got {given['optimizer']!r}.", give=CALLS["optimizer"].format("torch.optim.SGD")
         )
 
 
@@ -69,25 +66,19 @@ def check_steps(optimizer: Any) -> None:
     """Refuse an optimizer that the default step cannot use: a mapping of several, or one that computes the loss itself."""
     if not isinstance(optimizer, Mapping):
         if _needs_closure(optimizer):
-            raise BadLoop(
-                text(
-                    f"{type(optimizer).__name__} computes the loss several times in a step; the default step does so once.",
-                    write="main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)",
-                )
+            raise BadArgument(
+                f"{type(optimizer).__name__} computes the loss several times in a step; the default step does so once.",
+                write="main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)",
             )
         if not hasattr(optimizer, "param_groups"):
-            raise BadLoop(
-                text(
-                    f"{type(optimizer).__name__} has no param_groups, whose gradients the default step clears.",
-                    write="main=a MainCallback whose on_iter_backward makes the step",
-                )
+            raise BadArgument(
+                f"{type(optimizer).__name__} has no param_groups, whose gradients the default step clears.",
+                write="main=a MainCallback whose on_iter_backward makes the step",
             )
     else:
-        raise BadLoop(
-            text(
-                "several optimizers are given; when each of them steps only their owner knows.",
-                write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
-            )
+        raise BadArgument(
+            "several optimizers are given; when each of them steps only their owner knows.",
+            write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
         )
 
 
@@ -103,7 +94,7 @@ def check_schedule(name: str, given: Any) -> None:
     """Refuse a number where a schedule belongs: of epochs or of steps, nobody could tell."""
     if given is not None and not isinstance(given, When):
         number = given if isinstance(given, int) and given > 0 else 2
-        raise BadLoop(text(f"{name}={given!r} is no schedule.", write=f"{name}=Every(epochs={number}), or Every(steps=...)"))
+        raise BadArgument(f"{name}={given!r} is no schedule.", write=f"{name}=Every(epochs={number}), or Every(steps=...)")
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
@@ -121,7 +112,7 @@ def asks_in_epochs(schedule: When | None, val: Any) -> bool:
 def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return what gives the metrics of a validation pass the names with this prefix, or refuse what is none."""
     if not isinstance(prefix, str) or not prefix:
-        raise BadLoop(text(f"prefix must be a string that is not empty, got {prefix!r}.", write='prefix="test"'))
+        raise BadArgument(f"prefix must be a string that is not empty, got {prefix!r}.", write='prefix="test"')
     return partial(renamed, prefix=prefix) if prefix != "val" else dict
 
 
@@ -129,4 +120,4 @@ def check_counts(**counts: Any) -> None:
     """Refuse a number of epochs or steps that is none."""
     for name, number in counts.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise BadLoop(text(f"{name}={number!r}.", give="an integer, 0 or more"))
+            raise BadArgument(f"{name}={number!r}.", give="an integer, 0 or more")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.engine.module_modes import modules_of
 
 
@@ -19,7 +19,7 @@ def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
     if wanted != "auto":
         device = torch.device(wanted)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise BadLoop(text(f"device={str(wanted)!r}: there is no CUDA device here.", use='device="auto" or device="cpu"'))
+            raise BadArgument(f"device={str(wanted)!r}: there is no CUDA device here.", use='device="auto" or device="cpu"')
         return device
     for module in modules_of(model):
         for parameter in module.parameters():
@@ -47,9 +47,7 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
         return
     own = {id(parameter) for module in modules_of(model) for parameter in module.parameters()}
     if own and not any(id(parameter) in own for group in groups for parameter in group["params"]):
-        raise BadLoop(
-            text(
-                "the optimizer has none of the model's parameters; it would train something else.",
-                make="it from this model: torch.optim.SGD(model.parameters(), lr=0.1)",
-            )
+        raise BadArgument(
+            "the optimizer has none of the model's parameters; it would train something else.",
+            make="it from this model: torch.optim.SGD(model.parameters(), lr=0.1)",
         )

@@ -1,4 +1,4 @@
-"""Sharing: how a Runner's work is shared with other processes, or that it is alone."""
+"""Distribution: how a Runner's work is shared with other processes, or that it is alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import now_of
 from hookpoint.core.team.checked_team import CheckedTeam
 from hookpoint.engine._checks import overrides
@@ -21,8 +21,8 @@ from hookpoint.engine._forward import Forward
 from hookpoint.engine._staged_forward import StagedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
-from hookpoint.parallel.data.distribute_loader import spread, team_sampler_of, tell_epoch
-from hookpoint.parallel.data.padded_loader import Lengthened
+from hookpoint.parallel.data.distribute_loader import distribute_loader, team_sampler_of, tell_epoch
+from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.strategy.data_parallel import DataParallel
 from hookpoint.parallel.strategy.strategy import Loose, Staged, Strategy, chosen
 from hookpoint.parallel.team.init_process import local_rank
@@ -87,7 +87,7 @@ class Alone:
 class Shared:
     """One of several processes, by a strategy; all of them do the same at the same places.
 
-    Model and optimizer are set up once, when the first run begins. Data is spread over the processes wherever its order is
+    Model and optimizer are set up once, when the first run begins. Data is split across the processes wherever its order is
     torch's own, and the generators of random numbers get a seed for each part of the data: what is drawn for the samples of one
     process is not drawn for those of another. The chief's generators stay those of one process, which the order of the data is
     drawn from.
@@ -117,11 +117,9 @@ class Shared:
     def check_precision(self, precision: str) -> None:
         """Refuse the scaler of fp16 where gradients are not the same everywhere: each process would leave out other steps."""
         if precision == "fp16" and not isinstance(self.strategy, DataParallel):
-            raise BadLoop(
-                text(
-                    f"precision='fp16' with {type(self.strategy).__name__}: each process would leave out other steps.",
-                    choose="'bf16', which needs no scaler, or '32'",
-                )
+            raise BadStrategy(
+                f"precision='fp16' with {type(self.strategy).__name__}: each process would leave out other steps.",
+                choose="'bf16', which needs no scaler, or '32'",
             )
 
     def begin_run(self, run: Run) -> None:
@@ -155,10 +153,10 @@ class Shared:
             return train
         self._refuse_uneven(run, lengths)
         self._lengths, longest = lengths[:: team.size // team.data_size], max(lengths)
-        return train if lengths[team.rank] == longest else Lengthened(train, longest)
+        return train if lengths[team.rank] == longest else PaddedLoader(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
-        tell_epoch(train.data if isinstance(train, Lengthened | AsLongAsAll) else train, epoch)
+        tell_epoch(train.data if isinstance(train, PaddedLoader | AsLongAsAll) else train, epoch)
 
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
@@ -214,22 +212,18 @@ class Shared:
         said = self._team.gather([length_of(loader), mine])
         shared = [one for _, one in said]
         if len(set(shared)) > 1:
-            raise BadLoop(
-                text(
-                    f"the processes have different {what} data: {', '.join(one or 'an order of its own' for one in shared)}.",
-                    give="each of them all of the data, of which it takes its part; or a sampler to each, for its own part",
-                )
+            raise BadStrategy(
+                f"the processes have different {what} data: {', '.join(one or 'an order of its own' for one in shared)}.",
+                give="each of them all of the data, of which it takes its part; or a sampler to each, for its own part",
             )
         return [length for length, _ in said]
 
     def _refuse_few(self, call: Call) -> None:
-        """Raise BadLoop where a model cannot be called by some processes alone."""
+        """Raise BadStrategy where a model cannot be called by some processes alone."""
         if not isinstance(self.strategy, DataParallel):
-            raise BadLoop(
-                text(
-                    f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all.",
-                    set='ranks = "all"',
-                )
+            raise BadStrategy(
+                f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all.",
+                set='ranks = "all"',
             )
 
     def _weigh(self, run: Run, steps: Steps, lengths: list[int]) -> None:
@@ -241,7 +235,7 @@ class Shared:
             now_of(run).samples = 0
 
     def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
-        """Raise BadLoop where a batch that comes again could not be left out of what is computed."""
+        """Raise BadStrategy where a batch that comes again could not be left out of what is computed."""
         together = run.team.size // run.team.data_size
         if min(lengths) == 0:
             why = "One of them has none"
@@ -252,16 +246,14 @@ class Shared:
             why = f"{who} needs as many for each"
         else:
             return
-        raise BadLoop(
-            text(
-                f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}. {why}.",
-                give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
-            )
+        raise BadStrategy(
+            f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}. {why}.",
+            give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
         )
 
     def _part(self, loader: Any, *, trains: bool) -> Any:
         assert self._team is not None
-        make = partial(spread, loader, self._team, self._seed, self._from_chief, trains=trains)
+        make = partial(distribute_loader, loader, self._team, self._seed, self._from_chief, trains=trains)
         try:
             found = self._parts.get(loader)
         except TypeError:  # a list, or another builtin
@@ -291,11 +283,11 @@ class AsLongAsAll:
         self.team.gather(False)
 
 
-Sharing = Alone | Shared
+Distribution = Alone | Shared
 ALONE = Alone()
 
 
-def sharing(strategy: Strategy | Literal["auto"]) -> Sharing:
+def distribution(strategy: Strategy | Literal["auto"]) -> Distribution:
     """Return how a Runner's work is shared, by the strategy that is given."""
     found = chosen(strategy)
     return ALONE if found is None else Shared(found)

@@ -14,10 +14,10 @@ import torch
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.stateful import load_state, state_of
 from hookpoint.core.checkpoint.store import Resume
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-from hookpoint.parallel.checkpoint.by_all import by_chief, together
+from hookpoint.parallel.checkpoint.by_all import by_chief, on_all_ranks
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone, SavedWeights
 
@@ -52,15 +52,13 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
         known = by_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
         if known is None:
             return None
-        found = together(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]
+        found = on_all_ranks(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]
         if all(team.gather(isinstance(found, SavedWeights))):
             return found  # type: ignore[no-any-return]
         time.sleep(SECONDS_BETWEEN)
     raise CannotResume(
-        text(
-            f"the checkpoints of {workdir or resume} are deleted faster than they can be read.",
-            keep="more of them, with max_to_keep=... of the saver",
-        )
+        f"the checkpoints of {workdir or resume} are deleted faster than they can be read.",
+        keep="more of them, with max_to_keep=... of the saver",
     )
 
 
@@ -89,11 +87,9 @@ def _load(name: str, part: Any, found: SavedWeights) -> None:
         load_state(part, _with_versions(part, found.parts[name]))
     except Exception as error:
         raise CannotResume(
-            text(
-                f"the weights in {found.path} do not fit the {name} of this Runner: {error}",
-                give="the model that was trained, or the workdir of its run",
-                keep='the weights that the model has, with resume="never"',
-            )
+            f"the weights in {found.path} do not fit the {name} of this Runner: {error}",
+            give="the model that was trained, or the workdir of its run",
+            keep='the weights that the model has, with resume="never"',
         ) from error
 
 

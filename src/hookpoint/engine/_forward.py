@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
+from hookpoint.core.fields import TARGET_NAMES, is_dataclass, is_graph, named_fields, target_field
 from hookpoint.core.log.metric_objects import scores_in, takes_tensors
-from hookpoint.core.parts import TARGET_NAMES, is_dataclass, is_graph, named_parts, target_in
 from hookpoint.engine.data.as_loader import described
 
 SEQUENCES = (tuple, list)
@@ -54,11 +54,11 @@ class Forward:
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
             return self._model(*inputs), targets
         if isinstance(batch, Mapping) or is_dataclass(batch) or is_graph(batch):
-            parts = named_parts(batch)
+            parts = named_fields(batch)
             if not is_graph(batch):
                 named, targets = self._named(parts)
                 return self._model(**named), targets
-            return self._model(batch) if self._takes_one else self._model(**self._named(parts)[0]), target_in(parts)
+            return self._model(batch) if self._takes_one else self._model(**self._named(parts)[0]), target_field(parts)
         return self._model(batch), None
 
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
@@ -70,7 +70,7 @@ class Forward:
         if self._criterion is not None:
             if targets is None:
                 raise BadLoop(
-                    text("the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion")
+                    "the batch has no targets for the criterion.", give="batches of (inputs, targets), or no criterion"
                 )
             if self._takes_tensors and not isinstance(outputs, Tensor):
                 outputs = scores_in(outputs, self._criterion)
@@ -86,20 +86,16 @@ class Forward:
             return outputs.loss
         elif type(outputs) is tuple and (is_needed or any(map(_is_loss, outputs))):
             raise BadLoop(
-                text(
-                    f"there is no criterion, and the model returned {described(outputs)}, whose loss is not known.",
-                    **{"return": "(logits, loss), or a dict with 'loss', from the forward"},
-                    write="or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])",
-                )
+                f"there is no criterion, and the model returned {described(outputs)}, whose loss is not known.",
+                **{"return": "(logits, loss), or a dict with 'loss', from the forward"},
+                write="or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])",
             )
         if not is_needed:
             return None
         raise BadLoop(
-            text(
-                f"there is no criterion, and the model returned {type(outputs).__name__}, which is no loss.",
-                give="Runner(model, optimizer, criterion)",
-                write="or a MainCallback whose on_iter_forward sets run.loss",
-            )
+            f"there is no criterion, and the model returned {type(outputs).__name__}, which is no loss.",
+            give="Runner(model, optimizer, criterion)",
+            write="or a MainCallback whose on_iter_forward sets run.loss",
         )
 
     def _total(self, losses: Mapping[str, Any]) -> Any:
@@ -122,13 +118,11 @@ class Forward:
         named = {name: value for name, value in items.items() if name not in left}
         if not named:
             raise BadLoop(
-                text(
-                    f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(items)}.",
-                    write="a MainCallback whose on_iter_forward calls the model as it wants to be called",
-                )
+                f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(items)}.",
+                write="a MainCallback whose on_iter_forward calls the model as it wants to be called",
             )
-        taken = target_in(named)
-        if taken is not None and target_in({name: items[name] for name in left}) is None:
+        taken = target_field(named)
+        if taken is not None and target_field({name: items[name] for name in left}) is None:
             return named, taken
         return named, items[left[0]] if len(left) == 1 else {name: items[name] for name in left} or None
 
@@ -145,9 +139,7 @@ def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the loss of a dict of losses, which is called "loss" or else their sum, and the others by name."""
     if not _are_losses(losses):
         shown = {name: described(value) for name, value in losses.items()}
-        raise BadLoop(
-            text(f"a dict of losses has a tensor of one element for each name, not {shown}.", give="the losses alone")
-        )
+        raise BadLoop(f"a dict of losses has a tensor of one element for each name, not {shown}.", give="the losses alone")
     parts = {str(name): value for name, value in losses.items() if name != "loss"}
     return losses["loss"] if "loss" in losses else sum(parts.values()), parts
 
@@ -162,8 +154,6 @@ def _is_loss(value: Any) -> bool:
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise BadLoop(
-        text(
-            "several models are given; how a batch goes through them only their owner knows.",
-            write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
-        )
+        "several models are given; how a batch goes through them only their owner knows.",
+        write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
     )

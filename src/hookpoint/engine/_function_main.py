@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback
-from hookpoint.core.errors import BadLoop, NotACallback, text
+from hookpoint.core.errors import BadArgument, NotACallback
 from hookpoint.core.run.run import Run
 from hookpoint.engine._forward import total_of
 
@@ -23,7 +23,7 @@ class FunctionMain(MainCallback):
         if isinstance(function, type):
             raise NotACallback.a_class(function)
         if not callable(function):
-            raise BadLoop(text(f"main={function!r}.", give="a MainCallback, or a function of the run that returns the loss"))
+            raise BadArgument(f"main={function!r}.", give="a MainCallback, or a function of the run that returns the loss")
         super().__init__(name=getattr(function, "__name__", None))
         self._function = function
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, NotACallback, text
+from hookpoint.core.errors import BadArgument, NotACallback
+from hookpoint.core.fields import named_fields, target_field
 from hookpoint.core.log import metric_objects
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.parts import named_parts, target_in
 from hookpoint.core.run.run import Run, now_of
 
 
@@ -44,7 +44,7 @@ class MetricSet(Callback):
             elif callable(metric):
                 self._functions[name] = metric
             else:
-                raise BadLoop(text(f"metrics[{name!r}] is {metric!r}.", give="a function (outputs, targets) -> number"))
+                raise BadArgument(f"metrics[{name!r}] is {metric!r}.", give="a function (outputs, targets) -> number")
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self._reset("train", run)
@@ -83,7 +83,7 @@ class MetricSet(Callback):
     def _update(self, mode: str, run: Run) -> None:
         outputs, targets = run.outputs, run.targets
         if outputs is None:
-            raise BadLoop(text("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it"))
+            raise BadArgument("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it")
         if targets is None:
             targets = _targets(run.batch)
         scores = None
@@ -118,7 +118,7 @@ def _targets(batch: Any) -> Any:
     """Return the part of a batch that stands for targets that the forward did not set; None where there is none."""
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
-    return target_in(named_parts(batch))
+    return target_field(named_fields(batch))
 
 
 def _inside(metric: Any) -> dict[str, Any] | None:

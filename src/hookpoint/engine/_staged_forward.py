@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.engine._forward import Forward
 from hookpoint.parallel.strategy.strategy import Staged
 
@@ -32,7 +32,7 @@ class StagedForward(Forward):
         if predicts or not torch.is_grad_enabled():
             return self._strategy.outputs(arguments), targets
         if targets is None:
-            raise BadLoop(text("the batch has no targets for the criterion.", give="batches of (inputs, targets)"))
+            raise BadStrategy("the batch has no targets for the criterion.", give="batches of (inputs, targets)")
         outputs, self._loss = self._strategy.walk(arguments, targets, self._criterion)
         return outputs, targets
 

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 
 from hookpoint.core.data.array_batches import BatchSize
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.clocks import Clocks
-from hookpoint.engine._distributed_step import ALONE, Sharing
+from hookpoint.engine._distributed_step import ALONE, Distribution
 from hookpoint.engine._forward import Forward
 from hookpoint.engine._step_errors import is_computed
 from hookpoint.engine.data.as_loader import as_loader
@@ -45,7 +45,7 @@ class TorchStepper:
         clip_grad_norm: float | None = None,
         lr_metric: str | None = None,
         after_step: Callable[[Run], None] | None = None,
-        sharing: Sharing = ALONE,
+        distribution: Distribution = ALONE,
     ) -> None:
         self.backward_was_called = False
         self._forward = forward
@@ -54,8 +54,8 @@ class TorchStepper:
         self._clip = clip_grad_norm
         self._lr_metric = lr_metric
         self._after_step = after_step
-        self._sharing = sharing
-        self._merge = sharing.before_step
+        self._distribution = distribution
+        self._merge = distribution.before_step
         self._was_computed = False
         self._dtype = DTYPES.get(precision)
         self._device_type = device.type
@@ -154,11 +154,11 @@ class TorchStepper:
                 set_now(run, NO_ITERATION)
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
-        loader: Iterable[Any] = self._sharing.part(as_loader(data, batch_size, shuffle=False))
+        loader: Iterable[Any] = self._distribution.part(as_loader(data, batch_size, shuffle=False))
         return loader
 
     def evaluating(self, run: Run) -> AbstractContextManager[None]:
-        return self._sharing.evaluating(run.model)
+        return self._distribution.evaluating(run.model)
 
     def evaluate(self, run: Run, forward: Dispatch | None) -> None:
         """Compute a batch of a validation pass in the precision of the run, and log its loss where it has one."""
@@ -195,11 +195,9 @@ class TorchStepper:
         in_window, most = self._in_window, self._accumulate
         if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
             raise BadLoop(
-                text(
-                    "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
-                    " lr_scheduler_on='step'.",
-                    call="run.backward() and run.optimizer_step() in it",
-                )
+                "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
+                " lr_scheduler_on='step'.",
+                call="run.backward() and run.optimizer_step() in it",
             )
 
     def compute(self, run: Run) -> None:
@@ -233,10 +231,8 @@ class TorchStepper:
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_off and self._accumulate > 1:
             raise BadLoop(
-                text(
-                    "a batch was to be skipped or retried after its gradients were added to those of others.",
-                    ask="before on_backward_end, or run.skip_step() to drop all of the window",
-                )
+                "a batch was to be skipped or retried after its gradients were added to those of others.",
+                ask="before on_backward_end, or run.skip_step() to drop all of the window",
             )
         clear_gradients(run.optimizer)
         self._in_window = 0
@@ -257,7 +253,7 @@ class TorchStepper:
             if scaler is not None:
                 scaler.unscale_(optimizer)
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._sharing.clip_grad_norm(parameters, self._clip)
+            self._distribution.clip_grad_norm(parameters, self._clip)
         if self._counts_steps:
             if self._step_begin is not None:
                 self._step_begin(run)
@@ -287,11 +283,9 @@ class TorchStepper:
         """Say that a skip came too late, where on_step_begin is fired by the optimizer, which then steps in any case."""
         if now.asked and not wants(now, "step"):
             raise BadLoop(
-                text(
-                    "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
-                    " on_iter_backward of one's own.",
-                    ask="at on_backward_end",
-                )
+                "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
+                " on_iter_backward of one's own.",
+                ask="at on_backward_end",
             )
 
     def weigh(self, share: float) -> None:
@@ -340,8 +334,8 @@ def learning_rate(optimizer: Any) -> dict[str, Any]:
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None) -> None:
     """Refuse options of the step that mean nothing."""
     if precision not in ("32", *DTYPES):
-        raise BadLoop(text(f"precision={precision!r}.", choose="'32', 'bf16' or 'fp16'"))
+        raise BadArgument(f"precision={precision!r}.", choose="'32', 'bf16' or 'fp16'")
     if not isinstance(accumulate, int) or accumulate < 1:
-        raise BadLoop(text(f"accumulate={accumulate!r}.", give="an integer, 1 or more"))
+        raise BadArgument(f"accumulate={accumulate!r}.", give="an integer, 1 or more")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
-        raise BadLoop(text(f"clip_grad_norm={clip_grad_norm!r}.", give="a number above 0, or None"))
+        raise BadArgument(f"clip_grad_norm={clip_grad_norm!r}.", give="a number above 0, or None")

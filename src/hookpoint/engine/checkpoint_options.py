@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
@@ -49,7 +49,7 @@ def kept_in(
         model_size = getattr(strategy, "model_size", 1)
         if allow_world_change and model_size > 1:
             cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"
-            raise BadLoop(text(f"{type(strategy).__name__} goes on with as many processes as it had.", drop=cure))
+            raise BadStrategy(f"{type(strategy).__name__} goes on with as many processes as it had.", drop=cure)
         known = {"strategy": strategy, "model_size": model_size, **facts}
         options["identity"] = partial(identity_of, model, optimizer, seed=seed, **known)
     return options

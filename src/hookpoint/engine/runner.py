@@ -18,7 +18,7 @@ from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.data.array_batches import AUTO, BatchSize
-from hookpoint.core.errors import BadLoop, OutsideRun, text
+from hookpoint.core.errors import BadArgument, BadData, BadLoop, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, evaluate, left_on_error
@@ -27,11 +27,11 @@ from hookpoint.core.loop.options import KEPT, LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of, set_stepper
 from hookpoint.core.run_view import Dispatch
-from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine import _checks
 from hookpoint.engine._device import check_optimizer, choose_device
-from hookpoint.engine._distributed_step import sharing
+from hookpoint.engine._distributed_step import distribution
 from hookpoint.engine._function_main import FunctionMain
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
@@ -96,10 +96,10 @@ class Runner:
         _checks.check_choice("lr_scheduler_on", lr_scheduler_on, ("epoch", "step"))
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
-        self._sharing = sharing(strategy)
-        self._sharing.check_precision(precision)
+        self._distribution = distribution(strategy)
+        self._distribution.check_precision(precision)
         self.device = choose_device(model, device)
-        self._sharing.place(model, self.device)
+        self._distribution.place(model, self.device)
         check_optimizer(model, optimizer)
         if init_weights is not None:
             load_weights(model, init_weights)
@@ -117,7 +117,7 @@ class Runner:
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
         self._metrics = by_name(metrics)
-        self._internal: list[Callback] = [*self._sharing.callbacks, *([MetricSet(self._metrics)] if self._metrics else [])]
+        self._internal: list[Callback] = [*self._distribution.callbacks, *([MetricSet(self._metrics)] if self._metrics else [])]
         self._internal += [StrictSync()] if strict_sync else []
         self._options = LoopOptions(
             model=model,
@@ -138,14 +138,14 @@ class Runner:
             data_timeout_seconds=data_timeout_seconds,
             floats=device_floats,
             prepare=partial(move, device=self.device) if self.device.type != "cpu" else None,
-            **self._sharing.loop_options,
+            **self._distribution.loop_options,
             **kept_in(
                 workdir,
                 model,
                 optimizer,
                 seed=seed,
                 allow_world_change=allow_world_change,
-                strategy=self._sharing.strategy,
+                strategy=self._distribution.strategy,
                 precision=precision,
                 accumulate=accumulate,
             ),
@@ -191,7 +191,7 @@ class Runner:
         samples; `batch_size=None` says that the items of a data set are batches. Returns the run.
         """
         if self.optimizer is None:
-            raise BadLoop(text("fit needs an optimizer.", give="Runner(model, optimizer, criterion)"))
+            raise BadArgument("fit needs an optimizer.", give="Runner(model, optimizer, criterion)")
         _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
         _checks.check_schedule("validate_every", validate_every)
@@ -202,13 +202,13 @@ class Runner:
 
         def begin(run: Run) -> None:
             nonlocal train
-            train = self._sharing.begin_fit(run, train, self._seed)
+            train = self._distribution.begin_fit(run, train, self._seed)
             if not _checks.overrides(run.hooks.main, "on_iter_backward"):
                 _checks.check_steps(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(machine_of(run).clocks)
 
-        state = {**self._state, "fit/validation": schedule, **self._sharing.state, **settings_of(train, val)}
+        state = {**self._state, "fit/validation": schedule, **self._distribution.state, **settings_of(train, val)}
         passed = {name: getattr(self, name) for name in KEPT}
         passed.update(metrics=self._metrics, callbacks=self._callbacks, train=train, val=val)
         names = names_of_fit(passed, self._step_options["lr_metric"], lr_each_step=self._steps_lr_with_optimizer)
@@ -278,10 +278,10 @@ class Runner:
     # One epoch, one iteration
 
     def _train_epoch(self, run: Run, train: Iterable[Any], max_steps: int | None) -> None:
-        self._sharing.begin_epoch(train, run.epoch)
+        self._distribution.begin_epoch(train, run.epoch)
         machine, first_step = machine_of(run), run.step + 1
         batches = batches_over(machine, train, "train")
-        train_step = self._sharing.around(self._train_step, self._stepper)
+        train_step = self._distribution.around(self._train_step, self._stepper)
         for batch in batches:
             del batch  # the run has it, and lets go of it when the iteration ends
             train_step(run)
@@ -291,7 +291,7 @@ class Runner:
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
                     _checks.stop_at(run, max_steps)
         if not (batches.one.batches_seen or machine.verdicts.asked):
-            raise BadLoop(text(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK))
+            raise BadData(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK)
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
@@ -305,7 +305,7 @@ class Runner:
         try:
             self._forward(run)
             if now.loss is None:
-                raise BadLoop(text("the forward left no loss.", set="run.loss in on_iter_forward"))
+                raise BadLoop("the forward left no loss.", set="run.loss in on_iter_forward")
             self._logbook.log("loss", now.loss, now.samples)
             self._backward(run)
         except Exception as error:
@@ -318,7 +318,7 @@ class Runner:
     def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None, **given: Any) -> Iterator[Run]:
         """Run a loop around what is inside; with `begin`, which gets the run before its first point, it is a fit."""
         if self._run is not None:
-            raise OutsideRun(text("this runner is running already.", use="validate or predict, or a second Runner"))
+            raise OutsideRun("this runner is running already.", use="validate or predict, or a second Runner")
 
         def prepare(run: Run) -> None:
             self._run, self._loss_is_finite = run, True
@@ -351,10 +351,10 @@ class Runner:
     def _prepare(self, run: Run) -> None:
         hooks = run.hooks
         after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
-        self._sharing.begin_run(run)
-        forward = self._sharing.forward(self.model, self.criterion)
+        self._distribution.begin_run(run)
+        forward = self._distribution.forward(self.model, self.criterion)
         self._stepper = TorchStepper(
-            forward, hooks, self.device, after_step=after_step, sharing=self._sharing, **self._step_options
+            forward, hooks, self.device, after_step=after_step, distribution=self._distribution, **self._step_options
         )
         set_stepper(run, self._stepper)
         self._logbook = machine_of(run).logbook
@@ -380,7 +380,7 @@ class Runner:
         self._stepper.refuse_own_step(run.step - steps)
         self._backward = backward
 
-    def _validation(self, val: Iterable[Any], schedule: Armed) -> Callable[[Run], None]:
+    def _validation(self, val: Iterable[Any], schedule: ArmedSchedule) -> Callable[[Run], None]:
         @on("on_iter_end")
         def validation(run: Run) -> None:
             if run.mode == "train" and schedule.take(run, "iter"):

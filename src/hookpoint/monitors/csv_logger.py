@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadOption, text
+from hookpoint.core.errors import BadArgument, BadOption
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._epoch_values import EPOCH, EpochValues
 from hookpoint.monitors._step_values import STEP, StepValues
@@ -74,11 +74,11 @@ class CSVLogger(Callback):
     ) -> None:
         super().__init__(**options)
         if not isinstance(filename, str) or filename in ("", ".", "..") or any(one in filename for one in "/\\\0"):
-            raise ValueError(
-                text(f"CSVLogger(filename={filename!r}) is no plain name; the file is in the workdir.", write='"log.csv"')
+            raise BadArgument(
+                f"CSVLogger(filename={filename!r}) is no plain name; the file is in the workdir.", write='"log.csv"'
             )
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
-            raise ValueError(text(f"CSVLogger(separator={separator!r}) parts nothing.", choose="',', ';', '\\t' or the like"))
+            raise BadArgument(f"CSVLogger(separator={separator!r}) parts nothing.", choose="',', ';', '\\t' or the like")
         if rows not in ("epoch", "step"):
             raise BadOption("CSVLogger", "rows", rows, ("epoch", "step"))
         self.filename = filename

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.monitors._tracking.mlflow_run import MLflowRun, load, short_errors
 from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
 from hookpoint.monitors._tracking.tracker import Tracker
@@ -81,7 +81,7 @@ class MLflowMonitor(Tracker):
         if tracking_uri is not None:
             _refuse(tracking_uri)
         if experiment is not None and not (isinstance(experiment, str) and experiment.strip()):
-            raise ValueError(text(f"MLflowMonitor(experiment={experiment!r}) is no name.", give='"mine"'))
+            raise BadArgument(f"MLflowMonitor(experiment={experiment!r}) is no name.", give='"mine"')
         self.tracking_uri = tracking_uri
         self.experiment = experiment
 
@@ -129,12 +129,10 @@ class MLflowMonitor(Tracker):
 def _refuse(uri: Any) -> None:
     """Refuse what is no address, and files, which MLflow has given up."""
     if not isinstance(uri, str) or not uri.strip():
-        raise ValueError(text(f"MLflowMonitor(tracking_uri={uri!r}) is no address.", write='"sqlite:///mlflow.db"'))
+        raise BadArgument(f"MLflowMonitor(tracking_uri={uri!r}) is no address.", write='"sqlite:///mlflow.db"')
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
-        raise ValueError(
-            text(
-                "MLflowMonitor: MLflow keeps runs in files no more.",
-                write='tracking_uri="sqlite:////where/mlflow.db"',
-                leave="or it out: then it is mlflow.db in the workdir",
-            )
+        raise BadArgument(
+            "MLflowMonitor: MLflow keeps runs in files no more.",
+            write='tracking_uri="sqlite:////where/mlflow.db"',
+            leave="or it out: then it is mlflow.db in the workdir",
         )

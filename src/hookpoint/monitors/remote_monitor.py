@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.monitors._epoch_values import EPOCH, EpochValues
 
 if TYPE_CHECKING:
@@ -67,12 +67,10 @@ class RemoteMonitor(Callback):
         self.headers = dict(headers or {})
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
-                raise ValueError(text(f"RemoteMonitor: the header {name!r} is no line of text."))
+                raise BadArgument(f"RemoteMonitor: the header {name!r} is no line of text.")
         self.send_as_json = send_as_json
         if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
-            raise ValueError(
-                text(f"RemoteMonitor(timeout_seconds={timeout_seconds!r}) means nothing.", give="a number above 0")
-            )
+            raise BadArgument(f"RemoteMonitor(timeout_seconds={timeout_seconds!r}) means nothing.", give="a number above 0")
         self.timeout_seconds = timeout_seconds
         self._values = EpochValues()
         self._in_run = False
@@ -129,16 +127,14 @@ def _checked(address: str, *, allow_http: bool) -> str:
     parts = urlsplit(address)
     is_one = address.isascii() and address.isprintable() and " " not in address
     if not is_one or parts.scheme not in ("http", "https") or not parts.hostname or _port(parts) == 0:
-        raise ValueError(text("RemoteMonitor(root=...) is no address of a server.", write='"https://example.org"'))
+        raise BadArgument("RemoteMonitor(root=...) is no address of a server.", write='"https://example.org"')
     if parts.username is not None or parts.password is not None:
-        raise ValueError(text("RemoteMonitor(root=...) holds a name or a password.", give="headers= instead"))
+        raise BadArgument("RemoteMonitor(root=...) holds a name or a password.", give="headers= instead")
     if parts.scheme == "http" and parts.hostname not in HERE and not allow_http:
-        raise ValueError(
-            text(
-                f"RemoteMonitor: what is sent to http://{parts.netloc} can be read on its way.",
-                write=f"https://{parts.netloc}",
-                give="or allow_http=True for a network that can be trusted",
-            )
+        raise BadArgument(
+            f"RemoteMonitor: what is sent to http://{parts.netloc} can be read on its way.",
+            write=f"https://{parts.netloc}",
+            give="or allow_http=True for a network that can be trusted",
         )
     return f"{parts.scheme}://{parts.netloc}"
 

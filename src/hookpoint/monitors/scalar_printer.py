@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadSchedule, text
+from hookpoint.core.errors import BadSchedule
 from hookpoint.core.text.terminal import printable, say
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ScalarPrinter(Callback):
         self.enable_step = enable_step
         self.enable_epoch = enable_epoch
         if not isinstance(every_n_epochs, int) or isinstance(every_n_epochs, bool) or every_n_epochs < 1:
-            raise BadSchedule(text(f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every_n_epochs!r}."))
+            raise BadSchedule(f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every_n_epochs!r}.")
         self.every_n_epochs = every_n_epochs
         self._whitelist = None if whitelist is None else _patterns(whitelist)
         self._blacklist = _patterns(blacklist or ())

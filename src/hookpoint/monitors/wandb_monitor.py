@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
 from hookpoint.monitors._tracking.tracker import Tracker
@@ -83,9 +83,9 @@ class WandbMonitor(Tracker):
         super().__init__(params, **options)
         for name, value in (("project", project), ("entity", entity)):
             if value is not None and not (isinstance(value, str) and value.strip()):
-                raise ValueError(text(f"WandbMonitor({name}={value!r}) is no name.", give='"mine"'))
+                raise BadArgument(f"WandbMonitor({name}={value!r}) is no name.", give='"mine"')
         if mode is not None and mode not in MODES:
-            raise ValueError(text(f"WandbMonitor(mode={mode!r}) is none of wandb's ways.", choose="'offline', 'online'"))
+            raise BadArgument(f"WandbMonitor(mode={mode!r}) is none of wandb's ways.", choose="'offline', 'online'")
         self.project, self.entity, self.mode = project, entity, mode
         self.settings = dict(settings or {})
 
@@ -100,7 +100,7 @@ class WandbMonitor(Tracker):
             return
         settings(**self.settings)  # which imports wandb, and refuses what it does not know
         if self._mode() == "online" and not _has_key(self.settings):
-            raise ValueError(text("WandbMonitor finds no API key of wandb.", run="wandb login", give='or mode="offline"'))
+            raise BadArgument("WandbMonitor finds no API key of wandb.", run="wandb login", give='or mode="offline"')
         if self.mode is None and not os.environ.get("WANDB_MODE") and self._mode() == "offline" and "offline" not in _said:
             _said.add("offline")
             logger.warning("WandbMonitor finds no API key, and writes to %s/wandb; `wandb sync` sends it later", workdir)

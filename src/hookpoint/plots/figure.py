@@ -1,4 +1,4 @@
-"""Sheet: what is drawn of some runs, ready for a picture or a terminal. Nothing here draws."""
+"""FigureData: what is drawn of some runs, ready for a picture or a terminal. Nothing here draws."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class FigureData:
     """All that is drawn. `notes` are lines to be said beside it: what was left out, and why."""
 
     title: str

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, MOST, Best, Curve, Panel, Series, Sheet, X
+from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, Series, X
 from hookpoint.plots.panels import Group, chosen, is_learning_rate, is_validation
 
 Mode = Literal["min", "max"]
@@ -50,7 +50,7 @@ class Wish:
             raise ValueError(f"x is {self.x!r}; it is step, epoch or time")
 
 
-def sheet_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> Sheet:
+def figure_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> FigureData:
     """Return what to draw of some runs, each curve thinned out to what as many columns can show.
 
     Raises UnknownCurve where no run has a metric that was asked for.
@@ -63,7 +63,7 @@ def sheet_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> Sheet:
     panels = [_panel(group, subjects, axes, wish, columns, notes) for group in groups]
     xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
     label = {"step": "step", "epoch": "epoch", "time": unit.label}[wish.x]
-    return Sheet(_title(subjects), _distinct(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
+    return FigureData(_title(subjects), _distinct(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
 
 
 def _title(subjects: Sequence[Subject]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._tick_labels import compact, number_text, shortened
-from hookpoint.plots.figure import Curve, Panel, Sheet
+from hookpoint.plots.figure import Curve, FigureData, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def columns_of(width: int | None) -> int:
     return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
 
 
-def draw(sheet: Sheet, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
+def draw(sheet: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
     """Write a sheet to a .png, .svg or .pdf, whole or not at all. `width` and `height` are in pixels; a PNG has twice as many.
 
     A height that is too small for all panels gives way.
@@ -133,7 +133,7 @@ def _across(panels: int, width: int | None) -> int:
     return most if width is None else max(1, min(most, width // LEAST_PANEL))
 
 
-def _figure(sheet: Sheet, width: int | None, height: int | None) -> Figure:
+def _figure(sheet: FigureData, width: int | None, height: int | None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -157,7 +157,7 @@ def _figure(sheet: Sheet, width: int | None, height: int | None) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, sheet: Sheet, wide: float, *, is_last: bool) -> None:
+def _draw_panel(axes: Axes, panel: Panel, sheet: FigureData, wide: float, *, is_last: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     title = shortened(panel.title, int(wide / 9))
@@ -217,7 +217,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
         axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, **_cross(colour), zorder=9)
 
 
-def _colour(curve: Curve, sheet: Sheet) -> str:
+def _colour(curve: Curve, sheet: FigureData) -> str:
     """Return the colour of a run; where there is only one, training and validation have their own."""
     return COLOURS[(curve.run if len(sheet.runs) > 1 else curve.style) % len(COLOURS)]
 
@@ -230,7 +230,7 @@ def _cross(colour: str) -> dict[str, Any]:
     return {"color": colour, "linestyle": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 
 
-def _panel_legend(axes: Axes, panel: Panel, sheet: Sheet, letters: int) -> None:
+def _panel_legend(axes: Axes, panel: Panel, sheet: FigureData, letters: int) -> None:
     """Say what the lines of a panel are: in one run's colour, or where there are several in grey, as colours are the runs'."""
     from matplotlib.lines import Line2D
 
@@ -254,7 +254,7 @@ def _panel_legend(axes: Axes, panel: Panel, sheet: Sheet, letters: int) -> None:
             shown.set_text(shortened(label, letters))  # a label that begins with _ would be left out by matplotlib
 
 
-def _run_names(sheet: Sheet, wide: float) -> list[str]:
+def _run_names(sheet: FigureData, wide: float) -> list[str]:
     return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in sheet.runs] if len(sheet.runs) > 1 else []
 
 
@@ -263,7 +263,7 @@ def _names_across(names: Sequence[str], wide: float) -> int:
     return max(1, min(len(names), int(wide / (7 * longest + 50)))) if names else 1
 
 
-def _run_legend(figure: Figure, sheet: Sheet, names: Sequence[str], across: int) -> None:
+def _run_legend(figure: Figure, sheet: FigureData, names: Sequence[str], across: int) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3) for number in range(len(names))]

@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 
 from hookpoint.plots._braille_canvas import Canvas
 from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, ticks
-from hookpoint.plots.figure import Curve, Panel, Sheet
+from hookpoint.plots.figure import Curve, FigureData, Panel
 
 Piece = tuple[str, str]  # a text and its style, for rich
 Line = list[Piece]
@@ -53,7 +53,7 @@ def columns_of(look: Look) -> int:
     return 2 * look.width
 
 
-def lines_of(sheet: Sheet, look: Look) -> list[Line]:
+def lines_of(sheet: FigureData, look: Look) -> list[Line]:
     """Return the lines to print. None is wider than the terminal, unless that is too narrow for any curve."""
     width = max(LEAST_WIDTH, look.width)
     lines: list[Line] = [[(_fitting(sheet.title, width, look), "bold")]]
@@ -68,7 +68,7 @@ def lines_of(sheet: Sheet, look: Look) -> list[Line]:
     return [_without_end(line) for line in lines]
 
 
-def _panel_lines(panel: Panel, sheet: Sheet, width: int, look: Look) -> list[Line]:
+def _panel_lines(panel: Panel, sheet: FigureData, width: int, look: Look) -> list[Line]:
     frame = _ASCII if look.is_ascii else _LINES
     rows = max(LEAST_ROWS, look.rows)
     if panel.is_empty:
@@ -87,7 +87,7 @@ def _panel_lines(panel: Panel, sheet: Sheet, width: int, look: Look) -> list[Lin
     return lines + _wrapped(_legend(panel, sheet, look, frame, width), width)
 
 
-def _drawn(panel: Panel, sheet: Sheet, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
+def _drawn(panel: Panel, sheet: FigureData, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
     braille = not _uses_symbols(sheet, look)
     canvas = Canvas(across, rows, braille=braille)
     low, high = _x_limits(sheet)
@@ -106,12 +106,12 @@ def _drawn(panel: Panel, sheet: Sheet, across: int, rows: int, look: Look, frame
     return canvas
 
 
-def _uses_symbols(sheet: Sheet, look: Look) -> bool:
+def _uses_symbols(sheet: FigureData, look: Look) -> bool:
     """Say whether curves have symbols of their own: where nothing else would tell them apart."""
     return look.is_ascii or (not look.has_colours and len(sheet.runs) > 1)
 
 
-def _legend(panel: Panel, sheet: Sheet, look: Look, frame: _Frame, width: int) -> list[tuple[Piece, Piece]]:
+def _legend(panel: Panel, sheet: FigureData, look: Look, frame: _Frame, width: int) -> list[tuple[Piece, Piece]]:
     several = len(sheet.runs) > 1
     entries: list[tuple[Piece, Piece]] = []
     if _uses_symbols(sheet, look):
@@ -138,7 +138,7 @@ def _ink(number: int) -> str:
     return INKS[number % len(INKS)]
 
 
-def _curve_ink(curve: Curve, sheet: Sheet) -> str:
+def _curve_ink(curve: Curve, sheet: FigureData) -> str:
     return _ink(curve.run if len(sheet.runs) > 1 else curve.style)
 
 
@@ -164,12 +164,12 @@ def _y_ticks(panel: Panel, most: int) -> list[float]:
     return found[:: ceil(len(found) / most)]
 
 
-def _x_limits(sheet: Sheet) -> tuple[float, float]:
+def _x_limits(sheet: FigureData) -> tuple[float, float]:
     low, high = sheet.x_range
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _x_axis(sheet: Sheet, room: int, across: int, frame: _Frame) -> list[Line]:
+def _x_axis(sheet: FigureData, room: int, across: int, frame: _Frame) -> list[Line]:
     """Return the axis, and its numbers with what they count; numbers that would touch are left out."""
     low, high = _x_limits(sheet)
     whole = sheet.x_label in ("step", "epoch")

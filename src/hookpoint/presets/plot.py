@@ -10,7 +10,7 @@ from hookpoint.plots.figure import X
 from hookpoint.plots.figure_layout import Wish
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
 from hookpoint.run_folder.find_run import the_run
-from hookpoint.run_folder.run_curves import sheet_of_runs
+from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
 PICTURE = "curves.png"
@@ -46,7 +46,7 @@ def plot(
     wish = Wish([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)
     target = picture_of(folders) if path is None else Path(path)
     check(target)
-    draw(sheet_of_runs(folders, wish, columns=columns_of(width)), target, width=width, height=height)
+    draw(figure_of_runs(folders, wish, columns=columns_of(width)), target, width=width, height=height)
     return target
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, HookpointError, text
+from hookpoint.core.errors import BadArgument, HookpointError
 from hookpoint.core.loop.loop import EVERYWHERE
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
@@ -86,7 +86,7 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
         whole, resumed = folder / "whole", folder / "resumed"
         for taken in (whole, resumed):
             if taken.exists():
-                raise BadLoop(text(f"{taken} is there already.", give="prove(..., workdir=...) a new folder"))
+                raise BadArgument(f"{taken} is there already.", give="prove(..., workdir=...) a new folder")
         say("training without kills ...")
         _run(make_runner, whole, None)
         kept = _last(whole)
@@ -140,20 +140,20 @@ def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
     expected = 0 if kill_after is None else -signal.SIGKILL
     if process.exitcode != expected:
         what = f"the run ended before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
-        raise HookpointError(text(f"{what} (exit code {process.exitcode}).", check="make_runner, or kill_at"))
+        raise HookpointError(f"{what} (exit code {process.exitcode}).", check="make_runner, or kill_at")
 
 
 def _kills(kill_at: Sequence[int], steps: int) -> tuple[int, ...]:
     stops = tuple(sorted(set(kill_at))) or tuple(sorted({max(1, steps * part // 4) for part in (1, 2, 3)}))
     if not all(isinstance(stop, int) and 0 < stop <= steps for stop in stops):
-        raise BadLoop(text(f"kill_at={list(kill_at)}.", give=f"steps of the run: from 1 to {steps}"))
+        raise BadArgument(f"kill_at={list(kill_at)}.", give=f"steps of the run: from 1 to {steps}")
     return stops
 
 
 def _last(workdir: Path) -> Mapping[str, Any]:
     found = newest_good(workdir)
     if found is None:
-        raise BadLoop(text("make_runner saves no checkpoints.", add="a saver, such as callbacks.ModelSaver()"))
+        raise BadArgument("make_runner saves no checkpoints.", add="a saver, such as callbacks.ModelSaver()")
     return found.state
 
 

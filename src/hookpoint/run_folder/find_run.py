@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder, looks_like_a_run
-from hookpoint.run_folder.usage_error import REFUSED, USAGE, Refusal
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
 
 RUNS = "runs"  # where runs are looked for when no folder is named
@@ -67,15 +67,15 @@ def the_run(given: str) -> RunFolder:
         if run.is_run:
             return run
     if candidates:
-        raise Refusal(_no_run_in(candidates[0]), REFUSED)
+        raise CommandError(_no_run_in(candidates[0]), REFUSED)
     if as_path.exists():
-        raise Refusal(f"{shown(given)} is no folder; give the folder of a run", USAGE)
+        raise CommandError(f"{shown(given)} is no folder; give the folder of a run", USAGE)
     names = run_names()
     near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     if near:
-        raise Refusal(f"there is no run {shown(given)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
+        raise CommandError(f"there is no run {shown(given)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
     there = "none was found here" if not names else "hookpoint runs lists them"
-    raise Refusal(f"there is no run {shown(given)}; give the folder of a run or a name under {RUNS}/ ({there})", USAGE)
+    raise CommandError(f"there is no run {shown(given)}; give the folder of a run or a name under {RUNS}/ ({there})", USAGE)
 
 
 def _no_run_in(path: Path) -> str:

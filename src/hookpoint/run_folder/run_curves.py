@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hookpoint.core.log.best import Mode, mode_of
-from hookpoint.plots.figure import Sheet
-from hookpoint.plots.figure_layout import Subject, Wish, sheet_of
+from hookpoint.plots.figure import FigureData
+from hookpoint.plots.figure_layout import Subject, Wish, figure_of
 from hookpoint.plots.panels import UnknownCurve
+from hookpoint.run_folder.command_error import CommandError
 from hookpoint.run_folder.formatting import duration, moment, shown
 from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import read_series
-from hookpoint.run_folder.usage_error import Refusal
 
 LEAST_BUCKETS = 512
 
 
-def sheet_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> Sheet:
+def figure_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> FigureData:
     """Return what to draw of some run folders. Only the metrics that are wished for are read, where each is named in full."""
     names = None if not wish.metrics or any(set(name) & set("*?[") for name in wish.metrics) else wish.metrics
     try:
-        return _sheet(runs, wish, names, columns)
+        return _figure_data(runs, wish, names, columns)
     except UnknownCurve:
         if names is None:
             raise
-        return _sheet(runs, wish, None, columns)  # which says what there is
+        return _figure_data(runs, wish, None, columns)  # which says what there is
 
 
-def _sheet(runs: Sequence[RunFolder], wish: Wish, names: Collection[str] | None, columns: int) -> Sheet:
-    return sheet_of([_subject(run, label, names, wish, columns) for run, label in _labelled(runs)], wish, columns=columns)
+def _figure_data(runs: Sequence[RunFolder], wish: Wish, names: Collection[str] | None, columns: int) -> FigureData:
+    return figure_of([_subject(run, label, names, wish, columns) for run, label in _labelled(runs)], wish, columns=columns)
 
 
 def _subject(run: RunFolder, label: str, names: Collection[str] | None, wish: Wish, columns: int) -> Subject:
@@ -38,9 +38,11 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, wish: Wi
             run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=wish.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
-        raise Refusal(f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes") from None
+        raise CommandError(
+            f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes"
+        ) from None
     if not series and names is None:
-        raise Refusal(f"there is nothing to draw in {shown(run.path)}: no number was logged there")
+        raise CommandError(f"there is nothing to draw in {shown(run.path)}: no number was logged there")
     kept = {name: best.mode for name, best in run.all_best.items()}
     modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
     return Subject(label, series, _about(run), tuple(kept), modes, ends)

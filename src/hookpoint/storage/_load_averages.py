@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of
@@ -24,10 +24,10 @@ def averaged_weights(folder: Path, which: bool | str) -> dict[str, Any]:
         cures = (
             {"name": f"one of {', '.join(found)}"} if found else {"leave": "averaged= out, or add SwapEMAWeights() to the run"}
         )
-        raise CannotResume(text(f"{folder} has {'several' if len(named) > 1 else 'no'} {asked}.", **cures))
+        raise CannotResume(f"{folder} has {'several' if len(named) > 1 else 'no'} {asked}.", **cures)
     kept = found[named[0]]
     if not kept["averages"]:
-        raise CannotResume(text(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint"))
+        raise CannotResume(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint")
     # Where layers were on several processes, each has averaged its own; where copies were, the mean of all counts.
     shares = [share.get("callbacks", {}).get(named[0], {}).get("state", {}) for share in state.get("ranks", ())]
     several = [{name: value for part in AVERAGES for name, value in one.get(part, {}).items()} for one in (kept, *shares[1:])]

@@ -16,7 +16,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.crashes import is_edited_since
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
-from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun, text
+from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import (
@@ -299,7 +299,7 @@ class CheckpointStore:
 
     def _refuse_if_closed(self) -> None:
         if not self._is_open:
-            raise OutsideRun(text(f"the store of {self.workdir} is not open.", call='store.open("auto", {}) before it is used'))
+            raise OutsideRun(f"the store of {self.workdir} is not open.", call='store.open("auto", {}) before it is used')
 
 
 def _read_back(target: Path) -> None:
@@ -314,6 +314,6 @@ def _read_back(target: Path) -> None:
             move_damaged(target, error)
         except OSError as failure:
             logger.warning("%s It could not be moved aside: %s", error, failure)
-        raise CannotSave(text(f"{target} was written, and is not what was written.", check="the disk"), errno.EIO) from error
+        raise CannotSave(f"{target} was written, and is not what was written.", check="the disk", errno=errno.EIO) from error
     except OSError as error:
         raise cannot_save(target, error) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_state
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage._load_averages import averaged_weights
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
@@ -48,10 +48,10 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
         folder = given if is_like_a_checkpoint(given) else _newest_good(given)
         return dict(plain_state(averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)))
     if disk.is_file(given) and averaged:
-        raise CannotResume(text(f"{path} is a file of weights, and has no averages.", give="the checkpoint's folder"))
+        raise CannotResume(f"{path} is a file of weights, and has no averages.", give="the checkpoint's folder")
     if disk.is_file(given):
         return dict(plain_state(_of_file(given)))
-    raise CannotResume(text(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file"))
+    raise CannotResume(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file")
 
 
 def _of_checkpoint(folder: Path) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _of_checkpoint(folder: Path) -> dict[str, Any]:
         return _of_file(folder / WEIGHTS)
     model = filled(read_checkpoint(folder).state.get("parts", {}).get("model"), folder)
     if not isinstance(model, dict):
-        raise CannotResume(text(f"{folder} holds no weights of a model.", give="the workdir of a run with a model"))
+        raise CannotResume(f"{folder} holds no weights of a model.", give="the workdir of a run with a model")
     return dict(model)
 
 
@@ -76,7 +76,7 @@ def _of_file(file: Path) -> dict[str, Any]:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # the library's own, which is derived from nothing, or that of a header with unknown names
-        raise CannotResume(text(f"{file} cannot be read: {error}", give="a file in the format of safetensors")) from error
+        raise CannotResume(f"{file} cannot be read: {error}", give="a file in the format of safetensors") from error
 
 
 def _newest_good(given: Path) -> Path:
@@ -88,4 +88,4 @@ def _newest_good(given: Path) -> Path:
                 return folder
         except DamagedCheckpoint as error:
             problems.append(str(error))
-    raise CannotResume(text("\n  ".join([f"there is no good checkpoint in {given}.", *problems])))
+    raise CannotResume("\n  ".join([f"there is no good checkpoint in {given}.", *problems]))

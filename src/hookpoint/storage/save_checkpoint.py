@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_state
-from hookpoint.core.errors import NotSaveable, text
+from hookpoint.core.errors import NotSaveable
 from hookpoint.storage.disk import disk
 
 
@@ -29,7 +29,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> No
     if not weights or not is_writable(weights):
         got = type(save_obj).__name__
         raise NotSaveable(
-            text(f"save_checkpoint: save_obj must be a model or a mapping of names to tensors, got {got}.", give="run.model")
+            f"save_checkpoint: save_obj must be a model or a mapping of names to tensors, got {got}.", give="run.model"
         )
     path = Path(ckpt_file_name)
     new = path.with_name(disk.hidden("writing", path.name))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verified, verify_file
 from hookpoint.storage.checkpoint.layout import checkpoints
 from hookpoint.storage.checkpoint.load_shards import filled
@@ -54,7 +54,7 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedW
     found = None if workdir is None else _newest_good(workdir, names)
     if found is None and resume == "must":
         where = "resume='must' without a workdir: there" if workdir is None else f"there is no checkpoint in {workdir}: there"
-        raise CannotResume(text(f"{where} are no weights to load.", give="the workdir of a run that has saved some, or a path"))
+        raise CannotResume(f"{where} are no weights to load.", give="the workdir of a run that has saved some, or a path")
     return found
 
 
@@ -109,7 +109,7 @@ def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str
         return {MODEL: read_weights(folder / WEIGHTS)}
     parts = read_state(folder, verified(folder, shards=False).files).get("parts", {})
     if MODEL not in parts:
-        raise CannotResume(text(f"{folder} holds no weights of a model.", give="the workdir of a run with a model"))
+        raise CannotResume(f"{folder} holds no weights of a model.", give="the workdir of a run with a model")
     return {name: parts[name] for name in names if name in parts}
 
 
@@ -123,7 +123,7 @@ def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
             raise Gone(path) from error
         if isinstance(error, CannotResume):
             raise
-        raise CannotResume(text(str(error), give="another checkpoint, or the workdir")) from error
+        raise CannotResume(str(error), give="another checkpoint, or the workdir") from error
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -152,10 +152,8 @@ def _newest_good(workdir: Path, names: Collection[str]) -> SavedWeights | None:
     if damaged:
         problems = "\n".join(f"  {error}" for error in damaged)
         raise CannotResume(
-            text(
-                f"all checkpoints in {os.fspath(checkpoints(workdir))} are damaged.\n{problems}",
-                restore="them from a backup",
-                keep='or the weights that the model has, with resume="never"',
-            )
+            f"all checkpoints in {os.fspath(checkpoints(workdir))} are damaged.\n{problems}",
+            restore="them from a backup",
+            keep='or the weights that the model has, with resume="never"',
         )
     return None

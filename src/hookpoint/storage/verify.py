@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
     is_refused_link,
@@ -64,7 +64,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):
-        raise CannotResume(text(f"there is no folder {folder}.", give="a workdir, or the folder of a checkpoint"))
+        raise CannotResume(f"there is no folder {folder}.", give="a workdir, or the folder of a checkpoint")
     folders = [folder] if is_refused_link(folder) else _folders(Path(os.path.realpath(folder)))
     return Verification(tuple(map(_verified, folders)))
 

@@ -4,35 +4,35 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks._shared.async_array import LateArray, as_of_now
+from hookpoint.callbacks._shared.async_array import AsyncArray, as_of_now
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
 def test_it_has_the_numbers_of_the_moment_it_was_made(dtype):
     tensor = torch.tensor([[1, 0], [1, 1]]).to(dtype)
-    late = LateArray(tensor)
+    late = AsyncArray(tensor)
     tensor.zero_()
     assert numpy.asarray(late).tolist() == [[1, 0], [1, 1]]
 
 
 def test_it_may_be_read_as_a_float():
-    assert float(LateArray(torch.tensor(0.5))) == 0.5
-    assert float(LateArray(torch.tensor([0.5], dtype=torch.bfloat16))) == 0.5
+    assert float(AsyncArray(torch.tensor(0.5))) == 0.5
+    assert float(AsyncArray(torch.tensor([0.5], dtype=torch.bfloat16))) == 0.5
 
 
 def test_numpy_may_ask_for_another_type():
-    assert numpy.asarray(LateArray(torch.tensor([1, 2])), dtype="float32").dtype == "float32"
+    assert numpy.asarray(AsyncArray(torch.tensor([1, 2])), dtype="float32").dtype == "float32"
 
 
 def test_it_has_no_part_in_a_graph():
     parameter = torch.nn.Parameter(torch.ones(2))
-    assert not LateArray(parameter * 2)._copy.requires_grad
+    assert not AsyncArray(parameter * 2)._copy.requires_grad
 
 
 def test_of_a_sparse_tensor_it_has_the_values():
     embedding = torch.nn.Embedding(100, 2, sparse=True)
     embedding(torch.tensor([3, 7])).sum().backward()
-    assert numpy.asarray(LateArray(embedding.weight.grad)).tolist() == [[1, 1], [1, 1]]
+    assert numpy.asarray(AsyncArray(embedding.weight.grad)).tolist() == [[1, 1], [1, 1]]
 
 
 def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
@@ -43,7 +43,7 @@ def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
         def to_local(self):
             return torch.tensor([1.0, 2.0])
 
-    assert numpy.asarray(LateArray(Sharded())).tolist() == [1.0, 2.0]
+    assert numpy.asarray(AsyncArray(Sharded())).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -53,7 +53,7 @@ def test_nobody_waits_for_a_gpu_until_it_is_read():
     before = tensor.float().cpu().numpy()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        late, flipped = LateArray(tensor), LateArray(tensor.t())
+        late, flipped = AsyncArray(tensor), AsyncArray(tensor.t())
         tensor.zero_()
         assert (numpy.asarray(late) == before).all()
         assert (numpy.asarray(flipped) == before.T).all()
@@ -63,17 +63,17 @@ def test_nobody_waits_for_a_gpu_until_it_is_read():
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
 def test_what_numpy_does_not_know_becomes_float32(dtype):
-    array = numpy.asarray(LateArray(torch.tensor([0.5, 2.0]).to(dtype)))
+    array = numpy.asarray(AsyncArray(torch.tensor([0.5, 2.0]).to(dtype)))
     assert array.dtype == "float32"
     assert array.tolist() == [0.5, 2.0]
 
 
 def test_a_conjugated_tensor_has_its_own_numbers():
-    assert numpy.asarray(LateArray(torch.tensor([1 + 2j]).conj())).tolist() == [1 - 2j]
+    assert numpy.asarray(AsyncArray(torch.tensor([1 + 2j]).conj())).tolist() == [1 - 2j]
 
 
 def test_on_the_host_it_is_there():
-    assert LateArray(torch.ones(2)).is_there
+    assert AsyncArray(torch.ones(2)).is_there
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2), [1.0, 1.0]])

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks._shared.async_scalars import MOST_WAITING, LateFloats, is_on_host
+from hookpoint.callbacks._shared.async_scalars import MOST_WAITING, AsyncScalars, is_on_host
 
 
 class Distant:
@@ -27,7 +27,7 @@ def unread():
 
 @pytest.mark.parametrize("value", [0.5, 1, torch.tensor(0.5), torch.tensor([0.5]), numpy.float32(0.5), numpy.array(0.5)])
 def test_what_is_on_the_host_is_there_at_once(value):
-    late = LateFloats()
+    late = AsyncScalars()
     late.add("tag", value)
     assert is_on_host(value)
     assert late.take() == [("tag", float(value))]
@@ -35,7 +35,7 @@ def test_what_is_on_the_host_is_there_at_once(value):
 
 
 def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
-    late = LateFloats()
+    late = AsyncScalars()
     for number in range(MOST_WAITING * 2):
         late.add(number, Distant(number))
         assert late.take() == []
@@ -43,7 +43,7 @@ def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
 
 
 def test_the_oldest_are_read_when_many_have_come():
-    late = LateFloats()
+    late = AsyncScalars()
     found = []
     for number in range(MOST_WAITING * 4):
         late.add(number, Distant(number))
@@ -52,7 +52,7 @@ def test_the_oldest_are_read_when_many_have_come():
 
 
 def test_whoever_waits_gets_all_in_order():
-    late = LateFloats()
+    late = AsyncScalars()
     for number in range(MOST_WAITING + 3):
         late.add(number, Distant(number) if number % 2 else number)
     assert late.take(wait=True) == [(number, float(number)) for number in range(MOST_WAITING + 3)]
@@ -60,7 +60,7 @@ def test_whoever_waits_gets_all_in_order():
 
 
 def test_what_is_on_the_host_does_not_overtake():
-    late = LateFloats()
+    late = AsyncScalars()
     late.add("first", Distant(1))
     late.add("second", 2.0)
     assert late.take() == []
@@ -68,7 +68,7 @@ def test_what_is_on_the_host_does_not_overtake():
 
 
 def test_what_was_forgotten_does_not_come():
-    late = LateFloats()
+    late = AsyncScalars()
     late.add("host", 1.0)
     late.add("device", Distant(1))
     late.start()
@@ -80,7 +80,7 @@ def test_what_was_forgotten_does_not_come():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_values_on_a_gpu_come_without_waiting():
-    late = LateFloats()
+    late = AsyncScalars()
     torch.cuda.set_sync_debug_mode("error")
     try:
         found = []

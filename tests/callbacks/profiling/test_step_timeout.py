@@ -13,7 +13,7 @@ import pytest
 from hookpoint import Loop, on
 from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
 from hookpoint.callbacks.profiling._step_watch import StepWatch
-from hookpoint.callbacks.profiling._thread_dump import is_in_debugger, stacks
+from hookpoint.callbacks.profiling._thread_dump import is_in_debugger, thread_dump
 
 LIMIT = 0.5
 SECONDS = 20.0
@@ -294,7 +294,7 @@ def test_stacks_begin_with_the_thread_that_matters():
     end = threading.Event()
     thread = threading.Thread(target=end.wait, name="the one")
     thread.start()
-    words = stacks(thread.ident)
+    words = thread_dump(thread.ident)
     end.set()
     thread.join()
     assert words.startswith("the one, the last call last:\n")

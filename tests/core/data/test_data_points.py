@@ -128,15 +128,15 @@ def test_an_unknown_argument_is_refused_with_what_is_offered():
 
 
 def test_a_callback_without_a_point_in_the_data_is_refused():
-    class Elsewhere(Callback):
+    class ShardedPlaceholder(Callback):
         def on_epoch_end(self): ...
 
     message = (
-        "Elsewhere has neither on_sample nor on_batch_made, the only points of a loader.\n"
+        "ShardedPlaceholder has neither on_sample nor on_batch_made, the only points of a loader.\n"
         "  give      it to the Runner or the Loop"
     )
     with pytest.raises(NotACallback, match=f"^{re.escape(message)}$"):
-        DataPoints([Double(), Elsewhere()])
+        DataPoints([Double(), ShardedPlaceholder()])
     with pytest.raises(NotACallback, match="is a class where an instance belongs"):
         DataPoints([Double])
 

@@ -190,7 +190,7 @@ def test_time_before_training_counts_for_nothing(time):
     assert trigger.steps == [3]
 
 
-# Handlers with a schedule, sharing, starting anew
+# Handlers with a schedule, shared ones, starting anew
 
 
 def test_a_tick_fires_once_where_its_clock_stands_still():

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere, has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
 
 torch = pytest.importorskip("torch")
 
@@ -25,9 +25,9 @@ def sharded():
 
 
 def taken(state, **options):
-    from hookpoint.parallel.checkpoint._split_dtensors import TakenApart
+    from hookpoint.parallel.checkpoint._split_dtensors import SplitDTensors
 
-    return TakenApart(state, **options)
+    return SplitDTensors(state, **options)
 
 
 def test_what_is_whole_stays_where_it_is():
@@ -35,7 +35,7 @@ def test_what_is_whole_stays_where_it_is():
     found = taken(state)
     assert found.rest is state
     assert not found.tensors
-    assert not has_elsewhere(found.rest)
+    assert not has_placeholder(found.rest)
 
 
 def test_sharded_tensors_are_taken_out_by_their_places(sharded):
@@ -46,11 +46,14 @@ def test_sharded_tensors_are_taken_out_by_their_places(sharded):
     kept = found.rest["parts"]["model"]
     assert type(kept) is OrderedDict
     assert kept._metadata == model._metadata
-    assert list(kept.items())[:2] == [("a.b", Elsewhere("parts.model.a.b")), ("tied", Elsewhere("parts.model.a.b"))]
+    assert list(kept.items())[:2] == [
+        ("a.b", ShardedPlaceholder("parts.model.a.b")),
+        ("tied", ShardedPlaceholder("parts.model.a.b")),
+    ]
     assert kept["buffer"] is model["buffer"]
-    assert found.rest["parts"]["model.a"]["b"] == found.rest["list"][1]["x"] == Elsewhere("parts.model.a.b'")
+    assert found.rest["parts"]["model.a"]["b"] == found.rest["list"][1]["x"] == ShardedPlaceholder("parts.model.a.b'")
     assert list(found.tensors) == ["parts.model.a.b", "parts.model.a.b'"]
-    assert has_elsewhere(found.rest)
+    assert has_placeholder(found.rest)
 
 
 def test_what_few_processes_have_is_made_whole(sharded):

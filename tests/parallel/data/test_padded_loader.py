@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hookpoint.parallel.data.padded_loader import Lengthened  # noqa: E402
+from hookpoint.parallel.data.padded_loader import PaddedLoader  # noqa: E402
 
 
 @pytest.mark.parametrize("done", range(6))
 def test_it_goes_on_after_any_batch(done):
-    data = Lengthened(["a", "b", "c"], 5)
+    data = PaddedLoader(["a", "b", "c"], 5)
     assert len(data) == 5
     source = iter(data.data[data.begin_at(done) :])
     assert list(data.after(source, done)) == ["a", "b", "c", "c", "c"][done:]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, read_manifest
@@ -60,7 +60,7 @@ def save(store, tensors, state):
 
 @pytest.fixture
 def checkpoint(store, tensors):
-    return save(store, tensors, {"parts": {"model": {name: Elsewhere(name) for name in tensors}}})
+    return save(store, tensors, {"parts": {"model": {name: ShardedPlaceholder(name) for name in tensors}}})
 
 
 def put(folder, name, data):
@@ -81,7 +81,11 @@ def test_tensors_come_back_whole_or_in_parts(checkpoint, tensors):
         assert weights[name].dtype == tensor.dtype
     model = torch.nn.Module()
     model.register_buffer("short", tensors["short"])
-    state = filled({"parts": {"model": {"short": Elsewhere("short"), "x": Elsewhere("a.b")}}}, checkpoint, {"model": model})
+    state = filled(
+        {"parts": {"model": {"short": ShardedPlaceholder("short"), "x": ShardedPlaceholder("a.b")}}},
+        checkpoint,
+        {"model": model},
+    )
     found = state["parts"]["model"]
     assert type(found["short"]) is type(tensors["short"])
     assert torch.equal(found["short"].full_tensor(), tensors["short"].full_tensor())
@@ -95,8 +99,10 @@ def test_what_an_optimizer_keeps_lies_as_its_parameters(store, mesh):
     one, other = (torch.nn.Parameter(distribute_tensor(torch.ones(2, wide), mesh, [Shard(wide - 2)])) for wide in (2, 3))
     kept = {name: distribute_tensor(torch.ones(2, wide), mesh, [Shard(0)]) for name, wide in (("x", 2), ("y", 3), ("z", 3))}
     fresh = torch.optim.Adam([{"params": [one]}, {"params": [other]}])
-    optimizer = {"state": {0: {"m": Elsewhere("x")}, 1: {"m": Elsewhere("y"), "other shape": Elsewhere("x")}}}
-    state = {"parts": {"optimizer": {"a": optimizer}}, "callbacks": {"averages": {"other": Elsewhere("z")}}}
+    optimizer = {
+        "state": {0: {"m": ShardedPlaceholder("x")}, 1: {"m": ShardedPlaceholder("y"), "other shape": ShardedPlaceholder("x")}}
+    }
+    state = {"parts": {"optimizer": {"a": optimizer}}, "callbacks": {"averages": {"other": ShardedPlaceholder("z")}}}
     model = torch.nn.ParameterDict({"one": one, "other": other})
     folder = save(store, kept, state)
     found = filled(read_checkpoint(folder).state, folder, {"model": model, "optimizer": {"a": fresh}})
@@ -114,7 +120,7 @@ def test_a_damaged_file_is_found_before_it_is_read(checkpoint, name):
     with pytest.raises(DamagedCheckpoint, match=f"{name} has other bytes"):
         load_weights(checkpoint)
     with pytest.raises(DamagedCheckpoint, match=f"{name} has other bytes"):
-        filled({"x": Elsewhere("short")}, checkpoint)
+        filled({"x": ShardedPlaceholder("short")}, checkpoint)
 
 
 class Bomb:

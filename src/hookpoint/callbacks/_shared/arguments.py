@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hookpoint.core.errors import BadOption, text
+from hookpoint.core.errors import BadArgument, BadOption
 
 
 def whole(owner: str, argument: str, given: Any, *, least: int = 0) -> int:
     """Return an integer that is not too small, or refuse it."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=f"an integer, {least} or more"))
+        raise BadArgument(f"{owner}({argument}={given!r}) means nothing.", give=f"an integer, {least} or more")
     return given
 
 
@@ -20,7 +20,7 @@ def number(owner: str, argument: str, given: Any, *, least: float = -math.inf) -
     """Return a finite number that is not too small, or refuse it."""
     if not isinstance(given, int | float) or isinstance(given, bool) or not math.isfinite(given) or given < least:
         bound = "" if least == -math.inf else f", {least:g} or more"
-        raise ValueError(text(f"{owner}({argument}={given!r}) means nothing.", give=f"a number{bound}"))
+        raise BadArgument(f"{owner}({argument}={given!r}) means nothing.", give=f"a number{bound}")
     return given
 
 
@@ -35,5 +35,5 @@ def devices_given(owner: str, given: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers of devices, each once, or refuse what are none."""
     several = [given] if isinstance(given, int | str) else list(given)
     if not several or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in several):
-        raise ValueError(text(f"{owner}(devices={given!r}) names no devices.", give="their numbers, as in devices=[0, 1]"))
+        raise BadArgument(f"{owner}(devices={given!r}) names no devices.", give="their numbers, as in devices=[0, 1]")
     return tuple(dict.fromkeys(several))

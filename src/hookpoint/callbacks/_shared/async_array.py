@@ -1,4 +1,4 @@
-"""LateArray: the numbers of a tensor as they are now, read later and elsewhere."""
+"""AsyncArray: the numbers of a tensor as they are now, read later and elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 KNOWN_TO_NUMPY = ("torch.float16", "torch.float32", "torch.float64")  # bfloat16 and 8-bit floats are not
 
 
-class LateArray:
+class AsyncArray:
     """A copy of a tensor that is on its way to the host; `numpy.asarray` and `float` wait until it is there.
 
     On a GPU the copy is queued behind the work so far, so that it is made before the tensor changes, and nobody waits for it
@@ -59,9 +59,9 @@ class LateArray:
 
 
 def as_of_now(value: Any) -> Any:
-    """Return a tensor as a LateArray, and anything else as a numpy array of its own: what `numpy.asarray` takes later."""
+    """Return a tensor as a AsyncArray, and anything else as a numpy array of its own: what `numpy.asarray` takes later."""
     if hasattr(value, "detach"):
-        return LateArray(value)
+        return AsyncArray(value)
     import numpy
 
     return numpy.array(value)

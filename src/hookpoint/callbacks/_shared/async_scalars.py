@@ -1,4 +1,4 @@
-"""LateFloats: values on a device as floats, a little later, without making the training wait for them."""
+"""AsyncScalars: values on a device as floats, a little later, without making the training wait for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 MOST_WAITING = 48
 
 
-class LateFloats:
+class AsyncScalars:
     """Take in values with a tag each, and hand them out as floats, in the order they came, when they are there.
 
     What is on the host is there at once. Values on a GPU gather until `start` or until there are 48, then one copy of all of

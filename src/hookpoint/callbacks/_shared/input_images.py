@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.core.parts import parts_of
+from hookpoint.core.fields import field_values
 
 MOST_IMAGES = 16
 CHANNELS = (1, 3)
@@ -35,4 +35,4 @@ def images_in(batch: Any) -> Any:
 
 def _first_array(batch: Any) -> Any:
     is_array = hasattr(batch, "ndim") and (hasattr(batch, "detach") or type(batch).__module__ == "numpy")
-    return batch if is_array else next((one for one in map(_first_array, parts_of(batch)) if one is not None), None)
+    return batch if is_array else next((one for one in map(_first_array, field_values(batch)) if one is not None), None)

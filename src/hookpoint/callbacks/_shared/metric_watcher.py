@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default, schedule_of
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -31,7 +31,7 @@ class MetricWatcher(Callback):
     def __init__(self, monitor: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         if not isinstance(monitor, str) or not monitor:
-            raise ValueError(text(f"{type(self).__name__}: {monitor!r} is no metric.", write='"val_loss"'))
+            raise BadArgument(f"{type(self).__name__}: {monitor!r} is no metric.", write='"val_loss"')
         self.monitor = monitor
         self.reads = (monitor,)
         name_by_default(self, f"{type(self).__name__}({monitor})")

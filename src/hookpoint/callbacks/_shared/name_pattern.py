@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 Part = TypeVar("Part")
 Pattern = str | re.Pattern[str]
@@ -31,11 +31,9 @@ class NamePattern:
         several = [given] if isinstance(given, str | re.Pattern) else list(given) if isinstance(given, Iterable) else []
         is_known = all(isinstance(one.pattern if isinstance(one, re.Pattern) else one, str) for one in several)
         if not several or not is_known:
-            raise ValueError(
-                text(
-                    f"{owner}({given!r}) names nothing.",
-                    give='a glob such as "layers.*.linear1", a list of them, or re.compile(...)',
-                )
+            raise BadArgument(
+                f"{owner}({given!r}) names nothing.",
+                give='a glob such as "layers.*.linear1", a list of them, or re.compile(...)',
             )
         self._several = tuple(several)
 
@@ -47,10 +45,10 @@ class NamePattern:
         there = list(named)
         names = [name for name, _ in there]
         if not names:
-            raise BadLoop(text(f"{owner} finds no {what}.", give="model=..., a torch.nn.Module"))
+            raise BadLoop(f"{owner} finds no {what}.", give="model=..., a torch.nn.Module")
         for one in self._several:
             if not any(_fits(one, name) for name in names):
-                raise BadLoop(text(f"{owner}: {_spelled(one)!r} fits no {what}.", **_known(_spelled(one), names)))
+                raise BadLoop(f"{owner}: {_spelled(one)!r} fits no {what}.", **_known(_spelled(one), names))
         return self.found(there)
 
     def found(self, named: Iterable[tuple[str, Part]]) -> dict[str, Part]:

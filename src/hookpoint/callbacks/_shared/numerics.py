@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from hookpoint.callbacks._shared.async_scalars import LateFloats
+from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.callbacks._shared.sharded_tensors import here
 
 MOST_NAMED = 3
@@ -39,7 +39,7 @@ def largest(tensors: Iterable[Any]) -> Any:
 
 def bad_ones(named: Iterable[tuple[str, Any]]) -> str:
     """Return the names of what is not finite, as part of a sentence; empty where nothing is. Waits for the device, once."""
-    late = LateFloats()
+    late = AsyncScalars()
     for name, value in named:
         late.add(name, largest([value]))
     names = [name for name, magnitude in late.take(wait=True) if not math.isfinite(magnitude)]

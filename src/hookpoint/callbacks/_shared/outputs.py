@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import BadLoop, BadValue, MissingOutput, text
-from hookpoint.core.parts import named_parts, target_in
+from hookpoint.core.errors import BadLoop, BadValue, MissingOutput
+from hookpoint.core.fields import named_fields, target_field
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -19,7 +19,7 @@ def outputs_of(reader: str, run: Run) -> Any:
     """Return the outputs of the batch, or say that there are none."""
     if run.outputs is None:
         raise BadLoop(
-            text(f"{reader} needs outputs, and the forward left none.", set="run.outputs in it, or return them from forward=")
+            f"{reader} needs outputs, and the forward left none.", set="run.outputs in it, or return them from forward="
         )
     return run.outputs
 
@@ -31,7 +31,7 @@ def targets_of(run: Run) -> Any:
         return targets
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
-    return target_in(named_parts(batch))
+    return target_field(named_fields(batch))
 
 
 def read(reader: str, run: Run, source: Source) -> Any:
@@ -39,7 +39,7 @@ def read(reader: str, run: Run, source: Source) -> Any:
     outputs = outputs_of(reader, run)
     if not isinstance(source, str):
         return source(outputs, targets_of(run))
-    found = named_parts(outputs)
+    found = named_fields(outputs)
     if source not in found:
         raise MissingOutput(reader, source, type(outputs).__name__, found)
     return found[source]
@@ -49,7 +49,7 @@ def number(reader: str, name: str, value: Any) -> Any:
     """Return a value that has a mean, a number or an array, or refuse it."""
     if hasattr(value, "shape") or (hasattr(value, "__float__") and not isinstance(value, str)):
         return value
-    raise BadValue(text(f"{reader}: '{name}' is {type(value).__name__}.", give="a number, or an array or tensor of numbers"))
+    raise BadValue(f"{reader}: '{name}' is {type(value).__name__}.", give="a number, or an array or tensor of numbers")
 
 
 def vector(reader: str, name: str, value: Any) -> Any:
@@ -57,4 +57,4 @@ def vector(reader: str, name: str, value: Any) -> Any:
     if getattr(value, "shape", ()):
         return value
     what = "a single value" if hasattr(value, "shape") else type(value).__name__
-    raise BadValue(text(f"{reader}: {name} is {what}.", give="an array or tensor with an entry for each sample"))
+    raise BadValue(f"{reader}: {name} is {what}.", give="an array or tensor with an entry for each sample")

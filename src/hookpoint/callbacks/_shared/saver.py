@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.errors import BadLoop, CompileError, text
+from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.schedule.moment import Moment
 
@@ -47,11 +47,9 @@ class Saver(Callback):
             others = entry.subject.rules if isinstance(entry.subject, Saver) and entry.subject is not self else {}
             for tag in self.rules.keys() & others.keys():
                 raise CompileError(
-                    text(
-                        f"{own} and {entry.name} both keep '{tag}', and would delete each other's checkpoints.",
-                        keep="one of them",
-                        give="or the other one another tag=, prefix= or filename=, whichever it takes",
-                    )
+                    f"{own} and {entry.name} both keep '{tag}', and would delete each other's checkpoints.",
+                    keep="one of them",
+                    give="or the other one another tag=, prefix= or filename=, whichever it takes",
                 )
 
     def claims(self, tag: str) -> bool:
@@ -122,11 +120,9 @@ def is_in_training(run: Run) -> bool:
 def refuse_place(owner: str, argument: str, given: object) -> None:
     """Refuse to be told a folder: all checkpoints of a run are in one place, where a resume finds them."""
     if given is not None:
-        raise BadLoop(
-            text(
-                f"{owner}({argument}={given!r}): checkpoints are in the checkpoints/ folder of the run's workdir.",
-                leave=f"{argument} out, and give the Runner or Loop workdir={_folder(given)!r}",
-            )
+        raise BadArgument(
+            f"{owner}({argument}={given!r}): checkpoints are in the checkpoints/ folder of the run's workdir.",
+            leave=f"{argument} out, and give the Runner or Loop workdir={_folder(given)!r}",
         )
 
 
@@ -141,7 +137,7 @@ def _folder(given: object) -> str:
 def named(owner: str, argument: str, given: Any) -> str:
     """Return a name, or refuse what is none."""
     if not isinstance(given, str) or not given:
-        raise ValueError(text(f"{owner}({argument}={given!r}) is no name.", give="a string that is not empty"))
+        raise BadArgument(f"{owner}({argument}={given!r}) is no name.", give="a string that is not empty")
     return given
 
 
@@ -150,5 +146,5 @@ def positive(owner: str, argument: str, given: Any, *, kind: type = int, **cures
     is_number = isinstance(given, int if kind is int else int | float) and not isinstance(given, bool)
     if not is_number or not 0 < given < float("inf"):
         what = "an integer ≥ 1" if kind is int else "a number > 0"
-        raise BadLoop(text(f"{owner}: {argument} must be {what}, got {given!r}.", **cures))
+        raise BadArgument(f"{owner}: {argument} must be {what}, got {given!r}.", **cures)
     return given

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.hyper import HyperParam, parted
 from hookpoint.core.run.rates import as_held
 
@@ -33,9 +33,7 @@ class Setting:
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
         is_object = hasattr(param, "get_value") and hasattr(param, "set_value") and hasattr(param, "name")
         if not (isinstance(param, str) and param) and not is_object:
-            raise TypeError(
-                text(f"{param!r} is no setting.", give='a name, such as "learning_rate", or ObjAttrParam(obj, "attr")')
-            )
+            raise BadArgument(f"{param!r} is no setting.", give='a name, such as "learning_rate", or ObjAttrParam(obj, "attr")')
         self.name: str = param if isinstance(param, str) else param.name
         self.has_written = False
         self._is_same = same_on_all_ranks
@@ -92,7 +90,7 @@ class Setting:
 
     def set_each(self, run: Run, values: list[Any]) -> bool:
         """Give each parameter group its own value, which changes their ratios; say whether any was another before."""
-        parts = run.hyper.parts(self.name)
+        parts = run.hyper.group_names(self.name)
         return self._change(run, parts, [self._get(run, part) for part in parts], values)
 
     def _change(self, run: Run, parts: list[str], old: list[Any], new: list[Any], *, quietly: bool = False) -> bool:
@@ -147,7 +145,7 @@ class Setting:
         """Return the names of what is set: of each parameter group, where it is theirs and not a learning rate."""
         if self._own is not None or "@" in self.name or self._key == "lr":
             return [self.name]
-        return run.hyper.parts(self.name) or [self.name]
+        return run.hyper.group_names(self.name) or [self.name]
 
     def _holds(self, run: Run, part: str, value: Any, new: Any) -> bool:
         """Say whether the setting has the new value already; a tensor has fewer digits than a float."""
@@ -171,7 +169,7 @@ class Setting:
 
     def _refuse_negative(self, value: Any) -> None:
         if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
-            raise BadValue(text(f"{self.name} takes no negative number.", got=repr(value), by=self.owner))
+            raise BadValue(f"{self.name} takes no negative number.", got=repr(value), by=self.owner)
 
     def _warn_of(self, other: str) -> None:
         if not self._has_warned:

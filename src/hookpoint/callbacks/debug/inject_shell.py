@@ -11,7 +11,7 @@ from hookpoint.callbacks.debug import _shells
 from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -49,14 +49,11 @@ class InjectShell(Callback):
     ) -> None:
         super().__init__(**options)
         if not isinstance(file, str) or file in ("", ".", "..") or any(one in file for one in "/\\\0"):
-            raise ValueError(
-                text(
-                    f"InjectShell(file={file!r}) is no plain name; the file is in the workdir.",
-                    write='file="INJECT_SHELL.tmp"',
-                )
+            raise BadArgument(
+                f"InjectShell(file={file!r}) is no plain name; the file is in the workdir.", write='file="INJECT_SHELL.tmp"'
             )
         if shell not in _shells.SHELLS:
-            raise ValueError(text(f"InjectShell(shell={shell!r}) is no shell.", choose=", ".join(map(repr, _shells.SHELLS))))
+            raise BadArgument(f"InjectShell(shell={shell!r}) is no shell.", choose=", ".join(map(repr, _shells.SHELLS)))
         self.file = file
         self.shell = shell
         self._file = TriggerFile(Path(file))
@@ -64,7 +61,7 @@ class InjectShell(Callback):
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
             own = self.name or "InjectShell"
-            raise BadLoop(text(f"{own} looks for {self.file} in the workdir, and there is none.", give='workdir="runs/name"'))
+            raise BadLoop(f"{own} looks for {self.file} in the workdir, and there is none.", give='workdir="runs/name"')
 
     def on_run_begin(self, run: Run) -> None:
         self._file = TriggerFile(Path(run.workdir) / self.file)

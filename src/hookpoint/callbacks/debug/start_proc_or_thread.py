@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks.debug import _processes
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -57,7 +57,7 @@ class StartProcOrThread(Callback):
     ) -> None:
         super().__init__(**options)
         if if_it_dies not in POLICIES:
-            raise ValueError(text(f"StartProcOrThread(if_it_dies={if_it_dies!r}) is no policy.", choose="'log' or 'stop'"))
+            raise BadArgument(f"StartProcOrThread(if_it_dies={if_it_dies!r}) is no policy.", choose="'log' or 'stop'")
         self.stop_seconds = number("StartProcOrThread", "stop_seconds", stop_seconds, least=0.0)
         self.stop_at_last = stop_at_last
         self.if_it_dies = if_it_dies
@@ -72,10 +72,8 @@ class StartProcOrThread(Callback):
         for child in self._given:
             if _processes.was_started(child):
                 raise BadLoop(
-                    text(
-                        f"{own}: {_processes.described(child)} was started before, and cannot be again.",
-                        give="a function that makes a new one for each run: StartProcOrThread(lambda: Process(target=work))",
-                    )
+                    f"{own}: {_processes.described(child)} was started before, and cannot be again.",
+                    give="a function that makes a new one for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 
     def on_run_begin(self) -> None:
@@ -133,15 +131,13 @@ def _several(startable: Any) -> list[Any]:
     found = [_processes.Command(one) if isinstance(one, list | tuple) and _are_words(one) else one for one in several]
     for one in found:
         if not _starts(one):
-            raise ValueError(
-                text(
-                    f"StartProcOrThread cannot start {one!r}.",
-                    give="a Process, a Thread, anything with start(), a list of these,"
-                    " a command as a list of words, or a function that returns one",
-                )
+            raise BadArgument(
+                f"StartProcOrThread cannot start {one!r}.",
+                give="a Process, a Thread, anything with start(), a list of these,"
+                " a command as a list of words, or a function that returns one",
             )
     if not found:
-        raise ValueError(text("StartProcOrThread got nothing to start.", give="a Process, a Thread or a list of them"))
+        raise BadArgument("StartProcOrThread got nothing to start.", give="a Process, a Thread or a list of them")
     return found
 
 

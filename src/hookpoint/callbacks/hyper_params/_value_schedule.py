@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any, Literal
 
-from hookpoint.core.errors import BadSchedule, text
+from hookpoint.core.errors import BadSchedule
 
 logger = logging.getLogger("hookpoint")
 
@@ -28,7 +28,7 @@ class ValueSchedule:
 
     def __init__(self, points: Iterable[tuple[int, float]], interp: Interpolation = None) -> None:
         if interp not in (None, "linear"):
-            raise BadSchedule(text(f"interp={interp!r}.", choose="None, 'linear'"))
+            raise BadSchedule(f"interp={interp!r}.", choose="None, 'linear'")
         given = [_point(pair) for pair in points]
         pairs = sorted(given, key=lambda pair: pair[0])
         self.at = [at for at, _ in pairs]
@@ -37,7 +37,7 @@ class ValueSchedule:
         twice = [at for at, following in zip(self.at, self.at[1:], strict=False) if at == following]
         if not pairs or twice:
             wrong = f"has two values at {twice[0]}" if twice else "is empty"
-            raise BadSchedule(text(f"the schedule {wrong}.", write="[(30, 1e-2), (60, 1e-3)]"))
+            raise BadSchedule(f"the schedule {wrong}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != given:
             logger.warning("the points of a schedule are not sorted; they are taken as %s", pairs)
 
@@ -60,7 +60,5 @@ def _point(pair: Any) -> tuple[int, float]:
     except (TypeError, ValueError):
         is_number = False
     if not is_number or at < 0:
-        raise BadSchedule(
-            text(f"{pair!r} is no point of a schedule.", write="(30, 1e-2): a whole number, 0 or more, and a value")
-        )
+        raise BadSchedule(f"{pair!r} is no point of a schedule.", write="(30, 1e-2): a whole number, 0 or more, and a value")
     return at, value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Line, Problem, Reading
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.run.hyper import HyperParam
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ class HumanHyperParamSetter(HyperParamSetter):
     def __init__(self, param: str | HyperParam, file_name: str = "hyper.txt", **options: Unpack[Options]) -> None:
         super().__init__(param, **options)
         if not isinstance(file_name, str) or file_name in ("", ".", "..") or any(one in file_name for one in "/\\\0"):
-            raise ValueError(
-                text(
-                    f"HumanHyperParamSetter(file_name={file_name!r}) is no plain name; the file is in the workdir.",
-                    write='file_name="hyper.txt"',
-                )
+            raise BadArgument(
+                f"HumanHyperParamSetter(file_name={file_name!r}) is no plain name; the file is in the workdir.",
+                write='file_name="hyper.txt"',
             )
         self.file_name = file_name
         self._file = HyperFile(file_name)
@@ -66,9 +64,7 @@ class HumanHyperParamSetter(HyperParamSetter):
 
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
-            raise BadLoop(
-                text(f"{self.name} reads {self.file_name} in the workdir, and there is none.", give='workdir="runs/name"')
-            )
+            raise BadLoop(f"{self.name} reads {self.file_name} in the workdir, and there is none.", give='workdir="runs/name"')
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.hyper import HyperParam
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class HyperParamSetterWithFunc(HyperParamSetter):
     def __init__(self, param: str | HyperParam, func: Callable[[int, Any], Any], **options: Unpack[Options]) -> None:
         super().__init__(param, **options)
         if not callable(func):
-            raise TypeError(
-                text(f"HyperParamSetterWithFunc takes a function, not {func!r}.", write="lambda epochs_done, old: ...")
-            )
+            raise BadArgument(f"HyperParamSetterWithFunc takes a function, not {func!r}.", write="lambda epochs_done, old: ...")
         self.func = func
 
     def on_run_begin(self, run: Run) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.text.terminal import say
 
@@ -52,7 +52,7 @@ class LearningRateScheduler(HyperParamSetter):
         super().__init__(param, **options)
         self.may_write = (self.setting.name,)
         if not callable(schedule):
-            raise TypeError(text(f"LearningRateScheduler takes a function, not {schedule!r}.", write="lambda epoch, lr: ..."))
+            raise BadArgument(f"LearningRateScheduler takes a function, not {schedule!r}.", write="lambda epoch, lr: ...")
         _refuse_rate_first(schedule)
         self.function = schedule
         self.verbose = verbose
@@ -71,7 +71,7 @@ class LearningRateScheduler(HyperParamSetter):
     def _asked(self, epoch: int, rate: Any) -> Any:
         new = self.function(epoch, rate) if self._takes_rate else self.function(epoch)
         if new is None:
-            raise BadValue(text(f"{self.name}: the schedule returned None for epoch {epoch}.", give="a number"))
+            raise BadValue(f"{self.name}: the schedule returned None for epoch {epoch}.", give="a number")
         return new
 
 
@@ -83,7 +83,7 @@ def _refuse_rate_first(function: Callable[..., Any]) -> None:
         return
     if first in ("lr", "learning_rate"):
         cures = {"write": "lambda epoch, lr: ...", "use": "ScheduledHyperParamSetter(..., step_based=True) for each step"}
-        raise TypeError(text(f"LearningRateScheduler calls schedule(epoch, lr), and this one takes '{first}' first.", **cures))
+        raise BadArgument(f"LearningRateScheduler calls schedule(epoch, lr), and this one takes '{first}' first.", **cures)
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:

@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._plateau import Plateau
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.text.terminal import say
@@ -60,9 +60,7 @@ class ReduceLROnPlateau(MetricWatcher):
     ) -> None:
         super().__init__(monitor, **options)
         if not 0 < number("ReduceLROnPlateau", "factor", factor) < 1:
-            raise ValueError(
-                text(f"ReduceLROnPlateau(factor={factor!r}) reduces nothing.", give="a number above 0 and below 1")
-            )
+            raise BadArgument(f"ReduceLROnPlateau(factor={factor!r}) reduces nothing.", give="a number above 0 and below 1")
         self.factor = factor
         self.min_lr = number("ReduceLROnPlateau", "min_lr", min_lr, least=0.0)
         self.verbose = verbose

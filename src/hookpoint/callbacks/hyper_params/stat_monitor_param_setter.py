@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._stagnation import Stagnation
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.hyper import HyperParam
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class StatMonitorParamSetter(MetricWatcher):
         options["name"] = options.get("name") or f"StatMonitorParamSetter({self.setting.name}, {stat_name})"
         super().__init__(stat_name, **options)
         if not callable(value_func):
-            raise TypeError(
-                text(f"StatMonitorParamSetter takes a function, not {value_func!r}.", write="lambda old: old * 0.1")
-            )
+            raise BadArgument(f"StatMonitorParamSetter takes a function, not {value_func!r}.", write="lambda old: old * 0.1")
         self.value_func = value_func
         self._stagnation = Stagnation(
             number("StatMonitorParamSetter", "threshold", threshold, least=0.0),

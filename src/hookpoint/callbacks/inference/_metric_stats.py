@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import Ratio
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadValue
 from hookpoint.core.log import metric_objects
 from hookpoint.core.run.run import now_of
 
@@ -32,7 +32,7 @@ class MetricStats:
                 if isinstance(metric, type)
                 else "a function (outputs, targets) -> number, or a metric object"
             )
-            raise BadValue(text(f"metrics[{name!r}] is {metric!r}.", give=give))
+            raise BadValue(f"metrics[{name!r}] is {metric!r}.", give=give)
         self.names = metric_objects.names_of(name, metric)
         self.writes_anything = self._has_state and metric_objects.returns_more(metric)
         self._name = name
@@ -71,9 +71,7 @@ class MetricStats:
             for name, value in metric_objects.computed(self._name, self._metric) if self._samples else ():
                 if name not in self._means:
                     give = "metrics that return a number each, or those of torchmetrics"
-                    raise BadValue(
-                        text(f"'{name}' of several processes: its name was not known before it was computed.", give=give)
-                    )
+                    raise BadValue(f"'{name}' of several processes: its name was not known before it was computed.", give=give)
                 self._means[name].add_mean(value, self._samples)
         for mean in self._means.values():
             mean.share(run)

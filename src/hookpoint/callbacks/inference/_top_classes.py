@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadValue
 
 
 def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, Any]:
@@ -16,7 +16,7 @@ def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, A
     """
     if getattr(targets, "shape", None) is None or getattr(scores, "shape", None) is None:
         what = f"{type(scores).__name__} and targets are {type(targets).__name__}"
-        raise BadValue(text(f"{reader}: outputs are {what}.", give="tensors or arrays, or wrong=a function of the two"))
+        raise BadValue(f"{reader}: outputs are {what}.", give="tensors or arrays, or wrong=a function of the two")
     if not hasattr(scores, "topk"):
         return _wrong_in_numpy(reader, scores, targets, k)
     axis = _class_axis(reader, tuple(scores.shape), tuple(targets.shape), k)
@@ -50,15 +50,11 @@ def _class_axis(reader: str, scores: tuple[int, ...], targets: tuple[int, ...], 
         axis = last
     else:
         raise BadValue(
-            text(
-                f"{reader}: outputs of shape {scores} are no scores of classes for targets of shape {targets}.",
-                give="scores of shape (samples, classes) and targets of shape (samples,)",
-                write="or wrong=a function (outputs, targets) -> a vector of 0 and 1",
-            )
+            f"{reader}: outputs of shape {scores} are no scores of classes for targets of shape {targets}.",
+            give="scores of shape (samples, classes) and targets of shape (samples,)",
+            write="or wrong=a function (outputs, targets) -> a vector of 0 and 1",
         )
     classes = scores[axis]
     if k > classes:
-        raise BadValue(
-            text(f"{reader}: there are no {k} best among {classes} classes.", ask=f"for 'wrong-top{classes}' at most")
-        )
+        raise BadValue(f"{reader}: there are no {k} best among {classes} classes.", ask=f"for 'wrong-top{classes}' at most")
     return axis

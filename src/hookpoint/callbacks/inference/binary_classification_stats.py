@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.inference._running_ratio import Ratio
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadValue
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -53,10 +53,8 @@ class BinaryClassificationStats:
         yes, is_yes = vector(who, "pred", given) > self.threshold, vector(who, "label", wanted) > 0.5
         if math.prod(yes.shape) != math.prod(is_yes.shape):
             raise BadValue(
-                text(
-                    f"{who}: predictions of shape {tuple(yes.shape)} are none for labels of shape {tuple(is_yes.shape)}.",
-                    give="one prediction for each label",
-                )
+                f"{who}: predictions of shape {tuple(yes.shape)} are none for labels of shape {tuple(is_yes.shape)}.",
+                give="one prediction for each label",
             )
         yes, is_yes = yes.reshape(-1), is_yes.reshape(-1)
         new = ((yes & is_yes).sum(), (yes & ~is_yes).sum(), (~yes & is_yes).sum(), (~yes & ~is_yes).sum())

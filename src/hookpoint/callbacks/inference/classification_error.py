@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.callbacks.inference._top_classes import wrong_in_top
-from hookpoint.core.parts import named_parts
+from hookpoint.core.fields import named_fields
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -46,7 +46,7 @@ class ClassificationError:
         who, wrong = f"ClassificationError({self.names[0]})", self.wrong
         top = TOP.fullmatch(wrong) if isinstance(wrong, str) else None
         outputs = outputs_of(who, run)
-        if top is not None and wrong not in (found := named_parts(outputs)):
+        if top is not None and wrong not in (found := named_fields(outputs)):
             scores = read(who, run, "logits") if found else outputs
             self._error.add(*wrong_in_top(who, scores, targets_of(run), int(top[1])))
         else:

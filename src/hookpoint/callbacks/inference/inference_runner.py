@@ -12,7 +12,7 @@ from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data
-from hookpoint.core.errors import BadValue, CompileError, text
+from hookpoint.core.errors import BadArgument, BadValue, CompileError
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
@@ -81,7 +81,7 @@ class InferenceRunner(Callback):
         self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
         twice = [name for name in self.writes if self.writes.count(name) > 1]
         if twice:
-            raise ValueError(text(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name"))
+            raise BadArgument(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name")
         if not self.infs:
             raise ValueError("InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}")
         name_by_default(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
@@ -90,13 +90,13 @@ class InferenceRunner(Callback):
 
     def on_setup(self, run: Run) -> None:
         if self._forward is None and run.model is None and run.hooks.main is None:
-            raise CompileError(text(f"{self.name} has nothing to run.", give="forward=, or model= to the Loop"))
+            raise CompileError(f"{self.name} has nothing to run.", give="forward=, or model= to the Loop")
         for entry in run.hooks.entries:
             other = entry.subject
             shared = sorted(set(self.writes) & set(other.writes)) if isinstance(other, InferenceRunner) else []
             if other is not self and shared:
                 raise CompileError(
-                    text(f"{self.name} and {entry.name} both write '{shared[0]}'.", give="one of the two another name")
+                    f"{self.name} and {entry.name} both write '{shared[0]}'.", give="one of the two another name"
                 )
 
     def on_trigger(self, run: Run) -> None:
@@ -138,17 +138,15 @@ def _check(inferencer: Any) -> None:
     names = getattr(inferencer, "names", None)
     are_names = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     if isinstance(inferencer, type):
-        raise TypeError(text(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()"))
+        raise BadArgument(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()")
     if "results" in missing and callable(getattr(inferencer, "compute", None)):
-        raise TypeError(text(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}"))
+        raise BadArgument(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}")
     if missing:
         missing += [] if are_names else ["names"]
-        raise TypeError(text(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer"))
+        raise BadArgument(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer")
     if not are_names:
         owner = type(inferencer).__name__
         raise BadValue(
-            text(
-                f"{owner}.names must be a tuple with the names of its results, got {names!r}.",
-                write=f'names = ("val_{owner.lower()}",) in class {owner}',
-            )
+            f"{owner}.names must be a tuple with the names of its results, got {names!r}.",
+            write=f'names = ("val_{owner.lower()}",) in class {owner}',
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.outputs import number
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import MissingOutput
-from hookpoint.core.parts import named_parts
+from hookpoint.core.fields import named_fields
 from hookpoint.core.run.run import now_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ScalarStats:
 
     def update(self, run: Run) -> None:
         values = {"loss": run.loss} if run.loss is not None else {}
-        values |= named_parts(run.outputs)
+        values |= named_fields(run.outputs)
         if self._means is None:
             self._means = {name: Ratio() for name in self._sources if name in values}
             self._known, self._kind = list(values), type(run.outputs).__name__

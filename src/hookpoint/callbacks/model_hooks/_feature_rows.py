@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hookpoint.callbacks._shared.async_array import LateArray
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.callbacks._shared.async_array import AsyncArray
+from hookpoint.core.errors import BadLoop
 
 UNDER_WAY = 2  # batches whose copies nobody waits for yet
 
@@ -28,8 +28,8 @@ class FeatureRows:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._now: dict[str, LateArray] = {}
-        self._under_way: deque[dict[str, LateArray]] = deque()
+        self._now: dict[str, AsyncArray] = {}
+        self._under_way: deque[dict[str, AsyncArray]] = deque()
         self._parts: dict[str, list[Any]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
@@ -43,12 +43,10 @@ class FeatureRows:
         shape = self._shapes.setdefault(key, tuple(tensor.shape[1:]))
         if tuple(tensor.shape[1:]) != shape:
             raise BadLoop(
-                text(
-                    f"{self._owner}: '{key}' gave {list(shape)} for each sample, and now {list(tensor.shape[1:])}.",
-                    give="pool=..., a function that makes them alike, such as lambda output: output.mean(1)",
-                )
+                f"{self._owner}: '{key}' gave {list(shape)} for each sample, and now {list(tensor.shape[1:])}.",
+                give="pool=..., a function that makes them alike, such as lambda output: output.mean(1)",
             )
-        self._now[key] = LateArray(tensor)
+        self._now[key] = AsyncArray(tensor)
 
     def keep_batch(self) -> None:
         """The batch that was under way counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class MeasuredSteps:
     def check(self, owner: str, run: Run) -> None:
         """Refuse to go by log steps where there are none."""
         if self.every is None and not machine_of(run).options.log_every:
-            raise BadLoop(text(f"{owner} measures at log steps, and log_every=0 leaves none.", give=f"{owner}(every=100)"))
+            raise BadLoop(f"{owner} measures at log steps, and log_every=0 leaves none.", give=f"{owner}(every=100)")
 
     def has_next(self, run: Run) -> bool:
         """Say whether the step that comes next is measured, with accumulation for each batch of it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.callbacks._shared.numerics import largest
-from hookpoint.core.parts import parts_of
+from hookpoint.core.fields import field_values
 
 STATS = ("mean", "std", "zeros", "max")
 
@@ -78,4 +78,4 @@ def first_tensor(output: Any) -> Any:
     """
     if hasattr(output, "detach"):
         return output
-    return next((found for one in parts_of(output) if (found := first_tensor(one)) is not None), None)
+    return next((found for one in field_values(output) if (found := first_tensor(one)) is not None), None)

@@ -13,7 +13,7 @@ from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -60,7 +60,7 @@ class ActivationStats(Callback):
         self.pattern = NamePattern("ActivationStats", pattern)
         self.stats = tuple([stats] if isinstance(stats, str) else stats)
         if not self.stats or set(self.stats) - set(STATS):
-            raise ValueError(text(f"ActivationStats(stats={stats!r}) means nothing.", choose=", ".join(STATS)))
+            raise BadArgument(f"ActivationStats(stats={stats!r}) means nothing.", choose=", ".join(STATS))
         self.steps = MeasuredSteps("ActivationStats", every)
         name_by_default(self, f"ActivationStats({self.pattern})")
         self._handles = HookHandles()

@@ -14,7 +14,7 @@ from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import BadLoop, CompileError, text
+from hookpoint.core.errors import BadArgument, BadLoop, CompileError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -64,14 +64,14 @@ class FeatureTap(Callback):
         super().__init__(**options)
         self.pattern = NamePattern("FeatureTap", pattern)
         if pool is not None and not callable(pool):
-            raise TypeError(text(f"FeatureTap(pool={pool!r}) is no function.", write="lambda output: output.mean((2, 3))"))
+            raise BadArgument(f"FeatureTap(pool={pool!r}) is no function.", write="lambda output: output.mean((2, 3))")
         self.pool = pool
         self.modes = tuple([modes] if isinstance(modes, str) else modes)
         if not self.modes or set(self.modes) - set(MODES):
-            raise ValueError(text(f"FeatureTap(modes={modes!r}) means nothing.", choose="'pred', 'val' or both"))
+            raise BadArgument(f"FeatureTap(modes={modes!r}) means nothing.", choose="'pred', 'val' or both")
         if file is not None and (not isinstance(file, str) or file in ("", ".", "..") or any(one in file for one in "/\\\0")):
-            raise ValueError(
-                text(f"FeatureTap(file={file!r}) is no plain name; it is in the workdir.", write='"features.safetensors"')
+            raise BadArgument(
+                f"FeatureTap(file={file!r}) is no plain name; it is in the workdir.", write='"features.safetensors"'
             )
         self.file = file
         name_by_default(self, f"FeatureTap({self.pattern})")
@@ -137,11 +137,11 @@ class FeatureTap(Callback):
 
     def _check(self, run: Run) -> dict[str, Any]:
         if self.file is not None and run.workdir is None:
-            raise BadLoop(text(f"{self.name} has no workdir to write {self.file!r} to.", give="workdir=..., or no file"))
+            raise BadLoop(f"{self.name} has no workdir to write {self.file!r} to.", give="workdir=..., or no file")
         for entry in run.hooks.entries if self.file is not None else ():
             if isinstance(entry.subject, FeatureTap) and entry.subject is not self and entry.subject.file == self.file:
                 cures = {"give": "one of them another file="}
-                raise CompileError(text(f"{self.name} and {entry.name} both write {self.file}.", **cures))
+                raise CompileError(f"{self.name} and {entry.name} both write {self.file}.", **cures)
         return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
 
     def _stop(self) -> None:

@@ -12,7 +12,7 @@ from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio,
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -77,7 +77,7 @@ class GradientStats(Callback):
         self._choose(run)
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(text(f"{self.name} sees no optimizer step, before which it measures.", give="optimizer=..."))
+            raise BadLoop(f"{self.name} sees no optimizer step, before which it measures.", give="optimizer=...")
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self._choose(run)

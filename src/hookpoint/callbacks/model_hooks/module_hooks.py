@@ -11,7 +11,7 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.services import machine_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ModuleHooks(Callback):
         self.pattern = NamePattern("ModuleHooks", pattern)
         self.with_kwargs = with_kwargs
         if with_kwargs and not (forward or forward_pre):
-            raise ValueError(text("ModuleHooks(with_kwargs=True) is about a forward.", give="forward or forward_pre"))
+            raise BadArgument("ModuleHooks(with_kwargs=True) is about a forward.", give="forward or forward_pre")
         name_by_default(self, f"ModuleHooks({self.pattern})")
         self._handles = HookHandles()
         self._is_in_run = self._has_looked = False
@@ -151,8 +151,8 @@ def functions_given(owner: str, given: dict[str, Callable[..., Any] | None]) -> 
     """Return the functions that are there, or refuse what is none, and none at all."""
     functions = {kind: function for kind, function in given.items() if function is not None}
     if not functions:
-        raise ValueError(text(f"{owner} has no function to call.", give=" or ".join(f"{kind}=..." for kind in given)))
+        raise BadArgument(f"{owner} has no function to call.", give=" or ".join(f"{kind}=..." for kind in given))
     for kind, function in functions.items():
         if not callable(function):
-            raise TypeError(text(f"{owner}({kind}={function!r}) is no function.", give="one, or None"))
+            raise BadArgument(f"{owner}({kind}={function!r}) is no function.", give="one, or None")
     return functions

@@ -14,7 +14,7 @@ from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registere
 from hookpoint.callbacks.model_hooks.module_hooks import functions_given
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -93,10 +93,8 @@ class ParameterHooks(Callback):
         for name, parameter in self._parameters(run).items():
             if is_sharded(parameter):
                 raise BadLoop(
-                    text(
-                        f"{self.name}: {name} is sharded, and torch calls no hooks of its gradient.",
-                        look="at parameter.grad at on_step_begin, or use GradientStats",
-                    )
+                    f"{self.name}: {name} is sharded, and torch calls no hooks of its gradient.",
+                    look="at parameter.grad at on_step_begin, or use GradientStats",
                 )
 
     def _parameters(self, run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from hookpoint.callbacks.notify._messages import News
 from hookpoint.callbacks.notify._send_queue import SendFailed
 from hookpoint.callbacks.notify._template import Value
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.terminal import printable
 
 IN_THE_CLEAR = ("apprise", "form", "http", "json", "xml")  # each has a safe one that ends with s
@@ -31,7 +31,7 @@ class UrlWay:
         self._names = names
         self._timeout_seconds = timeout_seconds
         if not self._urls or not all(isinstance(url, str) and url for url in self._urls):
-            raise ValueError(text("url= takes an address, or several.", write='url="ntfys://topic"'))
+            raise BadArgument("url= takes an address, or several.", write='url="ntfys://topic"')
         for url in self._urls:
             _refuse_in_the_clear(url)
         if find_spec("apprise") is None:
@@ -61,9 +61,7 @@ class UrlWay:
         for url in self._urls:
             if not services.add(url):
                 scheme = url.partition(":")[0][:20]
-                raise ValueError(
-                    text(f"Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
-                )
+                raise BadArgument(f"Apprise knows no service for '{printable(scheme)}:...', or misses a part of the address.")
         return services
 
 
@@ -83,11 +81,8 @@ class NewsWay:
 def _refuse_in_the_clear(url: str) -> None:
     scheme = url.partition("://")[0].lower()
     if scheme in IN_THE_CLEAR and urlsplit(url).hostname not in HERE:
-        raise ValueError(
-            text(
-                f"what is sent to '{scheme}://...' can be read on its way.",
-                write=f"'{scheme}s://...', which is encrypted",
-            )
+        raise BadArgument(
+            f"what is sent to '{scheme}://...' can be read on its way.", write=f"'{scheme}s://...', which is encrypted"
         )
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from hookpoint.callbacks.notify._shell_words import Piece, as_script, signs, split, without_silence
 from hookpoint.callbacks.notify._template import Field, Template, Value, fill
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 SHELL = "/bin/sh"
 SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
@@ -35,9 +35,9 @@ class Command:
     ) -> None:
         lines = [command] if isinstance(command, str) else list(command)
         if isinstance(command, bytes) or not all(isinstance(one, str) for one in lines):
-            raise TypeError(text(f"a command is a string or a list of strings, not {command!r}."))
+            raise BadArgument(f"a command is a string or a list of strings, not {command!r}.")
         if shell and not isinstance(command, str):
-            raise ValueError(text("shell=True takes the command as one string.", leave="shell=True out for a list"))
+            raise BadArgument("shell=True takes the command as one string.", leave="shell=True out for a list")
         if isinstance(command, str) and not shell:
             lines = [without_silence(command)]
         pieces = [Template(one, known=[*numbers, *words], numbers=numbers).pieces for one in lines]
@@ -66,18 +66,16 @@ class Command:
 def _refuse_program(arguments: list[list[Piece]], lines: list[str]) -> None:
     """Refuse a command that is empty, or in which a value would be the program or a part of one."""
     if not arguments or not arguments[0] or not lines[0].strip():
-        raise ValueError(text("the command is empty.", give='a program and its arguments: ["notify-send", "{loss}"]'))
+        raise BadArgument("the command is empty.", give='a program and its arguments: ["notify-send", "{loss}"]')
     if any(isinstance(piece, Field) for piece in arguments[0]):
-        raise ValueError(text("the program itself cannot be a field.", write="its name"))
+        raise BadArgument("the program itself cannot be a field.", write="its name")
     program = fill(arguments[0], {})
     if VARIABLE.match(program):
-        raise ValueError(text(f"'{program}' sets a variable, which is for a shell.", give="shell=True, or env as the program"))
+        raise BadArgument(f"'{program}' sets a variable, which is for a shell.", give="shell=True, or env as the program")
     is_shell = os.path.basename(program) in SHELLS
     for flag, script in pairwise(arguments):
         if is_shell and TAKES_SCRIPT.fullmatch("".join(map(str, flag))) and any(isinstance(one, Field) for one in script):
-            raise ValueError(
-                text(
-                    f"{os.path.basename(program)} would read a value as a part of its script.",
-                    give="shell=True and the script as the command, which quotes values",
-                )
+            raise BadArgument(
+                f"{os.path.basename(program)} would read a value as a part of its script.",
+                give="shell=True and the script as the command, which quotes values",
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hookpoint.callbacks.notify._template import Field
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 Piece = str | Field
 
@@ -76,7 +76,7 @@ def signs(pieces: Iterable[Piece]) -> Iterator[Sign]:
     for what in _one_by_one(pieces):
         if isinstance(what, Field):
             if is_escaped:
-                raise ValueError(text(f"a backslash before {{{what.name}}} means nothing.", leave="it out"))
+                raise BadArgument(f"a backslash before {{{what.name}}} means nothing.", leave="it out")
             yield Sign("text", what, "", quote, is_plain=True, leads=leads)
             leads = False
         elif is_escaped:
@@ -97,7 +97,7 @@ def signs(pieces: Iterable[Piece]) -> Iterator[Sign]:
             yield Sign("text", what, what, quote, is_plain=quote == "'", leads=leads)
             leads = False
     if quote or is_escaped:
-        raise ValueError(text(f"the command ends inside of {quote or 'a backslash'}.", close="every quote"))
+        raise BadArgument(f"the command ends inside of {quote or 'a backslash'}.", close="every quote")
 
 
 def _one_by_one(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -113,10 +113,8 @@ def _refuse_what_a_shell_does(sign: Sign) -> None:
     if isinstance(what, Field) or sign.is_plain:
         return
     if what in EXPANSIONS or (not sign.quote and (what in OPERATORS or (what == "~" and sign.leads))):
-        raise ValueError(
-            text(
-                f"'{what}' is for a shell, and the command runs without one.",
-                give="shell=True if it is meant",
-                quote=f"'{what}' if it is not",
-            )
+        raise BadArgument(
+            f"'{what}' is for a shell, and the command runs without one.",
+            give="shell=True if it is meant",
+            quote=f"'{what}' if it is not",
         )

@@ -15,7 +15,7 @@ from hookpoint.callbacks.notify._send_queue import Outbox, Way
 from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -48,12 +48,12 @@ class StatSender(Callback):
         self.names = (names,) if isinstance(names, str) else tuple(names)
         for name in self.names:
             if named(owner, "names", name) in (*NUMBERS, *WORDS):
-                raise ValueError(text(f"{owner}: '{name}' is what the run says of itself, and no metric.", leave="it out"))
+                raise BadArgument(f"{owner}: '{name}' is what the run says of itself, and no metric.", leave="it out")
         self.timeout_seconds = float(positive(owner, "timeout_seconds", timeout_seconds, kind=float))
         if (command is None) == (url is None):
-            raise ValueError(text(f"{owner} takes either a command or url=."))
+            raise BadArgument(f"{owner} takes either a command or url=.")
         if url is not None and shell:
-            raise ValueError(text(f"{owner}: shell=True is for a command.", leave="it out"))
+            raise BadArgument(f"{owner}: shell=True is for a command.", leave="it out")
         self._command, self._url, self._shell = command, url, shell
         try:
             self._way()

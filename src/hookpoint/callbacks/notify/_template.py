@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from hookpoint.core.errors import listed, text
+from hookpoint.core.errors import BadArgument, listed
 
 Value = str | int | float
 
@@ -69,17 +69,12 @@ def _meaning(found: re.Match[str], known: Collection[str], numbers: Collection[s
     if found[0] in ("{{", "}}"):
         return found[0][0]
     if found[1] is None:
-        raise ValueError(text(f"a single '{found[0]}' means nothing here.", write=f"{found[0] * 2} for a brace"))
+        raise BadArgument(f"a single '{found[0]}' means nothing here.", write=f"{found[0] * 2} for a brace")
     if found[1] in known:
         return Field(found[1])
     name, colon, how = found[1].rpartition(":")
     if colon and name in numbers and FORMAT.fullmatch(how):
         return Field(name, how)
-    raise ValueError(
-        text(
-            f"{{{found[1]}}} is no field.",
-            known=listed(known),
-            add="metrics to names=",
-            write="{{ and }} for braces",
-        )
+    raise BadArgument(
+        f"{{{found[1]}}} is no field.", known=listed(known), add="metrics to names=", write="{{ and }} for braces"
     )

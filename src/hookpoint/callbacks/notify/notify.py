@@ -14,7 +14,7 @@ from hookpoint.callbacks.notify._messages import News, blame, command, news, tid
 from hookpoint.callbacks.notify._send_queue import Outbox
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.verdicts import Reached
 
@@ -77,9 +77,9 @@ class Notify(Callback):
         self.on = (on,) if isinstance(on, str) else tuple(on)
         for kind in self.on:
             if kind not in KINDS:
-                raise ValueError(text(f"Notify(on={kind!r}) is nothing to tell.", choose=", ".join(map(repr, KINDS))))
+                raise BadArgument(f"Notify(on={kind!r}) is nothing to tell.", choose=", ".join(map(repr, KINDS)))
         if not self.on:
-            raise ValueError(text("Notify(on=()) would tell nothing.", choose=", ".join(map(repr, KINDS))))
+            raise BadArgument("Notify(on=()) would tell nothing.", choose=", ".join(map(repr, KINDS)))
         self.best = None if best is None else Best(mode_of(named("Notify", "best", best), mode))
         self.metric = best
         self.minutes_between = number("Notify", "minutes_between", minutes_between, least=0)

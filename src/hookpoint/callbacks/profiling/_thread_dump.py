@@ -11,7 +11,7 @@ from hookpoint.core.text.thread_frames import frames_by_thread
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
 
-def stacks(first: int) -> str:
+def thread_dump(first: int) -> str:
     """Return the stack of each thread but the one that asks, that of thread `first` at the top, its last call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {ident: frame for ident, frame in frames_by_thread().items() if ident != threading.get_ident()}

@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
 from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans, StepWindow
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -66,8 +66,8 @@ class HookTrace(Watcher):
         self.every = None if every is None else whole("HookTrace", "every", every, least=1)
         self.max_events = whole("HookTrace", "max_events", max_events, least=1)
         if self.every is not None and self.steps is not None and self.every <= self.steps:
-            raise ValueError(
-                text(f"HookTrace(steps={steps}, every={every}) records every step.", give="every= above steps=, or steps=None")
+            raise BadArgument(
+                f"HookTrace(steps={steps}, every={every}) records every step.", give="every= above steps=, or steps=None"
             )
         self._trace: ChromeTrace | None = None
         self._spans: HookSpans | None = None
@@ -75,7 +75,7 @@ class HookTrace(Watcher):
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
             own = self.name or "HookTrace"
-            raise BadLoop(text(f"{own} writes its trace into the workdir, and there is none.", give='workdir="runs/name"'))
+            raise BadLoop(f"{own} writes its trace into the workdir, and there is none.", give='workdir="runs/name"')
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
         is_last = point in LAST

@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ProfilerTrace(Callback):
     ) -> None:
         super().__init__(**options)
         if wait is not None and at is not None:
-            raise ValueError(text(f"ProfilerTrace(wait={wait}, at={at}) says twice when to record.", give="one of them"))
+            raise BadArgument(f"ProfilerTrace(wait={wait}, at={at}) says twice when to record.", give="one of them")
         self.at = None if at is None else whole("ProfilerTrace", "at", at)
         self.wait = 5 if wait is None else whole("ProfilerTrace", "wait", wait)
         self.warmup = whole("ProfilerTrace", "warmup", warmup)
@@ -78,7 +78,7 @@ class ProfilerTrace(Callback):
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
             own = self.name or "ProfilerTrace"
-            raise BadLoop(text(f"{own} writes its trace into the workdir, and there is none.", give='workdir="runs/name"'))
+            raise BadLoop(f"{own} writes its trace into the workdir, and there is none.", give='workdir="runs/name"')
 
     def on_run_begin(self, run: Run) -> None:
         self._stop()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks.profiling._step_watch import StepWatch
-from hookpoint.callbacks.profiling._thread_dump import stacks
+from hookpoint.callbacks.profiling._thread_dump import thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -69,11 +69,11 @@ class StepTimeout(Callback):
         self.seconds = _above_zero("seconds", seconds)
         self.first_seconds = self.seconds if first_seconds is None else _above_zero("first_seconds", first_seconds)
         if then not in THEN:
-            raise ValueError(text(f"StepTimeout(then={then!r}) is no policy.", choose=", ".join(map(repr, THEN))))
+            raise BadArgument(f"StepTimeout(then={then!r}) is no policy.", choose=", ".join(map(repr, THEN)))
         self.then = then
         self.covers = tuple([covers] if isinstance(covers, str) else covers)
         if not self.covers or any(mode not in MODES for mode in self.covers):
-            raise ValueError(text(f"StepTimeout(covers={covers!r}) names no modes.", choose=", ".join(map(repr, MODES))))
+            raise BadArgument(f"StepTimeout(covers={covers!r}) names no modes.", choose=", ".join(map(repr, MODES)))
         self._watch: StepWatch | None = None
         self._late = ""
 
@@ -155,7 +155,7 @@ class StepTimeout(Callback):
             return
         step = run.step + 1
         self._late = f"{self.name or 'StepTimeout'}: step {step} takes longer than {watch.limit:g} s"
-        words = stacks(watch.thread)
+        words = thread_dump(watch.thread)
         logger.error("%s; this is what the threads are doing\n%s", self._late, words)
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{words}\n")
         # Not run.put_event: that closes what a `break` left behind, which is for the training thread to do.
@@ -193,5 +193,5 @@ def _write(run: Run, step: int, words: str) -> str | None:
 
 def _above_zero(argument: str, seconds: Any) -> float:
     if number("StepTimeout", argument, seconds, least=0.0) == 0:
-        raise ValueError(text(f"StepTimeout({argument}={seconds!r}) allows no step.", give="a number of seconds above 0"))
+        raise BadArgument(f"StepTimeout({argument}={seconds!r}) allows no step.", give="a number of seconds above 0")
     return float(seconds)

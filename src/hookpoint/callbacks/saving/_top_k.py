@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Kept
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.schedule.moment import Moment
 
@@ -26,9 +26,9 @@ class TopK:
 
     def __init__(self, k: int, mode: Mode = "min") -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(text(f"k={k!r} is no number of checkpoints.", give="an integer, 1 or more"))
+            raise BadArgument(f"k={k!r} is no number of checkpoints.", give="an integer, 1 or more")
         if mode not in ("min", "max"):
-            raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'"))
+            raise BadArgument(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'")
         self.k = k
         self.mode = mode
         self.reset()

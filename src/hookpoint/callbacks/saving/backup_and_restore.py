@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
 from hookpoint.callbacks._shared.saver import Saver, positive, refuse_place
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
 
@@ -43,11 +43,9 @@ class BackupAndRestore(Saver):
     ) -> None:
         refuse_place("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
-            raise ValueError(
-                text(
-                    "BackupAndRestore(delete_checkpoint=True): the last state of a run stays, for a longer run to go on from.",
-                    leave="it out, and delete the workdir when you are done with it",
-                )
+            raise BadArgument(
+                "BackupAndRestore(delete_checkpoint=True): the last state of a run stays, for a longer run to go on from.",
+                leave="it out, and delete the workdir when you are done with it",
             )
         self.tag = "backup"
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.saver import positive
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
@@ -65,8 +65,8 @@ def _schedule(steps: int, seconds: float) -> When:
     if seconds:
         rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds, kind=float)))
     if not rules:
-        raise ValueError(
-            text("CheckpointConfig never saves.", give="save_checkpoint_steps or save_checkpoint_seconds a number above 0")
+        raise BadArgument(
+            "CheckpointConfig never saves.", give="save_checkpoint_steps or save_checkpoint_seconds a number above 0"
         )
     return rules[0] if len(rules) == 1 else rules[0] | rules[1]
 
@@ -82,4 +82,4 @@ def _keep(number: int, minutes: float) -> Keep:
 
 def _refuse(argument: str, given: Any, default: Any, why: str) -> None:
     if given is not default and given != default:
-        raise ValueError(text(f"CheckpointConfig({argument}=...) means nothing here: {why}.", leave=f"{argument} out"))
+        raise BadArgument(f"CheckpointConfig({argument}=...) means nothing here: {why}.", leave=f"{argument} out")

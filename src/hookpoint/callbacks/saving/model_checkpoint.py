@@ -11,7 +11,7 @@ from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
@@ -76,7 +76,7 @@ class ModelCheckpoint(Saver):
         _refuse_others(prefix, save_weights_only, by_epoch, interval)
         better = mode_of("loss" if monitor is None else named("ModelCheckpoint", "monitor", monitor), mode)
         if save_best_only and monitor is None:
-            raise ValueError(text("ModelCheckpoint(save_best_only=True): the best of what?", write='monitor="val_loss"'))
+            raise BadArgument("ModelCheckpoint(save_best_only=True): the best of what?", write='monitor="val_loss"')
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
@@ -162,22 +162,18 @@ class ModelCheckpoint(Saver):
 
 def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
     if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
-        raise BadLoop(
-            text(
-                f"ModelCheckpoint(prefix={prefix!r}) is no plain word; it is a tag, and no path or template.",
-                write='prefix="resnet", and give the Runner or Loop workdir="runs/resnet"',
-            )
+        raise BadArgument(
+            f"ModelCheckpoint(prefix={prefix!r}) is no plain word; it is a tag, and no path or template.",
+            write='prefix="resnet", and give the Runner or Loop workdir="runs/resnet"',
         )
     if save_weights_only:
-        raise ValueError(
-            text(
-                "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from.",
-                leave="it out; the weights are model.safetensors in each checkpoint",
-            )
+        raise BadArgument(
+            "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from.",
+            leave="it out; the weights are model.safetensors in each checkpoint",
         )
     if by_epoch is not None or interval is not None:
         unit = "epochs" if by_epoch in (None, True) else "iterations"
         number = interval if interval is not None and interval > 0 else 1
-        raise ValueError(
-            text("ModelCheckpoint takes a schedule, not by_epoch= and interval=.", write=f".when(Every({unit}={number}))")
+        raise BadArgument(
+            "ModelCheckpoint takes a schedule, not by_epoch= and interval=.", write=f".when(Every({unit}={number}))"
         )

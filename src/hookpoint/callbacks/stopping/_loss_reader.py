@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks._shared.async_scalars import LateFloats
-from hookpoint.core.errors import BadValue, MissingMetric, text
+from hookpoint.callbacks._shared.async_scalars import AsyncScalars
+from hookpoint.core.errors import BadValue, MissingMetric
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -36,7 +36,7 @@ class LossWatch:
     """
 
     def __init__(self) -> None:
-        self._late = LateFloats()
+        self._late = AsyncScalars()
         self._iterations = self._losses = 0
 
     def reset(self) -> None:
@@ -91,7 +91,7 @@ def _parts(loss: Any) -> Iterator[Any]:
 def _scalar(value: Any) -> Any:
     if isinstance(value, str | bytes) or not (hasattr(value, "__float__") or hasattr(value, "shape")):
         raise BadValue(
-            text(f"run.loss holds {value!r}, which is no number.", set="run.loss to a number, a tensor, or several of them")
+            f"run.loss holds {value!r}, which is no number.", set="run.loss to a number, a tensor, or several of them"
         )
     value = value.detach() if hasattr(value, "detach") else value
     if math.prod(getattr(value, "shape", ())) == 1 or not hasattr(value, "mean"):

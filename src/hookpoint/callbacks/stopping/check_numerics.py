@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks._shared.async_scalars import LateFloats
+from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.callbacks._shared.numerics import bad_ones, largest
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import BadLoop, NotFinite, text
-from hookpoint.core.parts import parts_of
+from hookpoint.core.errors import BadArgument, BadLoop, NotFinite
+from hookpoint.core.fields import field_values
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -59,22 +59,20 @@ class CheckNumerics(Callback):
         self.tensors: dict[str, Callable[[Run], Any]] = {**({"loss": _loss} if loss else {}), **(tensors or {})}
         for name, function in self.tensors.items():
             if not callable(function):
-                raise TypeError(
-                    text(
-                        f"CheckNumerics(tensors={{{name!r}: ...}}) takes functions of the run.", write="lambda run: run.outputs"
-                    )
+                raise BadArgument(
+                    f"CheckNumerics(tensors={{{name!r}: ...}}) takes functions of the run.", write="lambda run: run.outputs"
                 )
         if not (self.run_as_trigger or self.run_step or gradients or self.tensors):
-            raise ValueError(text("CheckNumerics has nothing to check.", give="parameters, gradients, loss or tensors"))
-        self._late = LateFloats()
+            raise BadArgument("CheckNumerics has nothing to check.", give="parameters, gradients, loss or tensors")
+        self._late = AsyncScalars()
 
     def on_setup(self, run: Run) -> None:
         own = self.name or "CheckNumerics"
         if (self.parameters or self.gradients) and next(named_parameters(run.model), None) is None:
-            raise BadLoop(text(f"{own} finds no parameters.", give="model=..., or parameters=False and tensors=..."))
+            raise BadLoop(f"{own} finds no parameters.", give="model=..., or parameters=False and tensors=...")
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         if self.gradients and not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(text(f"{own} sees no optimizer step, before which gradients could be checked.", give="optimizer=..."))
+            raise BadLoop(f"{own} sees no optimizer step, before which gradients could be checked.", give="optimizer=...")
 
     def on_run_begin(self, run: Run) -> None:
         self._late.clear()
@@ -111,11 +109,9 @@ class CheckNumerics(Callback):
                 names = bad_ones(named)
                 seen = f", seen at step {run.step}" if run.step > step else ""
                 raise NotFinite(
-                    text(
-                        f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.",
-                        **({"now": f"in {names}"} if names else {}),
-                        resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
-                    )
+                    f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.",
+                    **({"now": f"in {names}"} if names else {}),
+                    resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
                 )
 
 
@@ -132,5 +128,5 @@ def _several(value: Any) -> Iterator[Any]:
     if hasattr(value, "shape") or isinstance(value, int | float):
         yield value
     else:
-        for one in parts_of(value):
+        for one in field_values(value):
             yield from _several(one)

@@ -12,7 +12,7 @@ from hookpoint.callbacks._shared.sharded_tensors import whole_state
 from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
 from hookpoint.callbacks.stopping._patience import Patience
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.text.terminal import say
@@ -101,10 +101,8 @@ class EarlyStopping(MetricWatcher):
     def on_setup(self, run: Run) -> None:
         if self.restore_best_weights and not has_state(run.model):
             raise BadLoop(
-                text(
-                    f"{self.name} is to restore the best weights, and the model has no state_dict and load_state_dict.",
-                    give="model=..., or leave restore_best_weights out",
-                )
+                f"{self.name} is to restore the best weights, and the model has no state_dict and load_state_dict.",
+                give="model=..., or leave restore_best_weights out",
             )
 
     def on_run_begin(self, run: Run) -> None:

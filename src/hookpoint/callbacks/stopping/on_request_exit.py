@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import refuse_place
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -67,9 +67,9 @@ class OnRequestExit(Callback):
         refuse_place("OnRequestExit", "directory", directory)
         refuse_place("OnRequestExit", "file_name", file_name)
         if save_mindir:
-            raise ValueError(text("OnRequestExit(save_mindir=True): there is no MindIR here.", leave="it out"))
+            raise BadArgument("OnRequestExit(save_mindir=True): there is no MindIR here.", leave="it out")
         if not isinstance(file, str) or file in ("", ".", "..") or any(one in file for one in "/\\\0"):
-            raise ValueError(text(f"OnRequestExit(file={file!r}) is no plain name; the file is in the workdir."))
+            raise BadArgument(f"OnRequestExit(file={file!r}) is no plain name; the file is in the workdir.")
         self.saves = save_ckpt
         self.sig = _signal(sig)
         self.file = file
@@ -121,11 +121,11 @@ def _signal(number: int) -> signal.Signals:
     try:
         found = signal.Signals(number)
     except ValueError:
-        raise ValueError(text(f"OnRequestExit(sig={number!r}) is no signal.", write="sig=signal.SIGUSR2")) from None
+        raise BadArgument(f"OnRequestExit(sig={number!r}) is no signal.", write="sig=signal.SIGUSR2") from None
     if found.name in NOBODYS:
-        raise ValueError(text(f"OnRequestExit(sig={found.name}): no program hears it.", write="sig=signal.SIGUSR2"))
+        raise BadArgument(f"OnRequestExit(sig={found.name}): no program hears it.", write="sig=signal.SIGUSR2")
     if found.name == "SIGUSR1":
-        raise ValueError(text("OnRequestExit(sig=SIGUSR1): that asks for a checkpoint already.", write="sig=signal.SIGUSR2"))
+        raise BadArgument("OnRequestExit(sig=SIGUSR1): that asks for a checkpoint already.", write="sig=signal.SIGUSR2")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -51,8 +51,8 @@ class StopAtTime(Callback):
             if value is not None
         ]
         if not given and until is None:
-            raise ValueError(
-                text("StopAtTime: at what time?", give='run_time (minutes), seconds, hours or until="2030-01-31 08:00"')
+            raise BadArgument(
+                "StopAtTime: at what time?", give='run_time (minutes), seconds, hours or until="2030-01-31 08:00"'
             )
         self.seconds = sum(given) if given else None
         self.until = _moment(until)
@@ -76,4 +76,4 @@ def _moment(until: datetime | str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(until)
     except (TypeError, ValueError):
-        raise ValueError(text(f"StopAtTime(until={until!r}) is no time.", write='until="2030-01-31 08:00"')) from None
+        raise BadArgument(f"StopAtTime(until={until!r}) is no time.", write='until="2030-01-31 08:00"') from None

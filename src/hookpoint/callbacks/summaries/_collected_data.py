@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.core.errors import listed, text
+from hookpoint.core.errors import BadArgument, listed
 
 FIRST = 5  # parameters, where no expression says which
 SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
@@ -54,13 +54,13 @@ def _refuse(given: Mapping[str, Any]) -> None:
         where = f"SummaryCollector(collect_specified_data={{{key!r}: {value!r}}})"
         if key in NOT_HERE:
             if value:
-                raise ValueError(text(f"{where} is not collected here.", leave="it out"))
+                raise BadArgument(f"{where} is not collected here.", leave="it out")
         elif key not in SWITCHES + EXPRESSIONS:
-            raise ValueError(text(f"{where} is unknown.", choose=listed(SWITCHES + EXPRESSIONS)))
+            raise BadArgument(f"{where} is unknown.", choose=listed(SWITCHES + EXPRESSIONS))
         elif key in SWITCHES and not isinstance(value, bool):
-            raise ValueError(text(f"{where} means nothing.", give="True or False"))
+            raise BadArgument(f"{where} means nothing.", give="True or False")
         elif key in EXPRESSIONS and value is not None:
             try:
                 re.compile(value)
             except (re.error, TypeError) as error:
-                raise ValueError(text(f"{where} is no regular expression: {error}.", give="one, or None")) from None
+                raise BadArgument(f"{where} is no regular expression: {error}.", give="one, or None") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.points import RUN_NAMES
 from hookpoint.core.text.terminal import printable, say
 
@@ -49,9 +49,9 @@ class RunOp(Callback):
     ) -> None:
         super().__init__(**options)
         if not callable(op):
-            raise TypeError(text(f"RunOp takes a function, not {op!r}.", write="lambda run: ..."))
+            raise BadArgument(f"RunOp takes a function, not {op!r}.", write="lambda run: ...")
         if not (run_before or run_as_trigger or run_step):
-            raise ValueError(text("RunOp would never call its function.", give="run_before, run_as_trigger or run_step"))
+            raise BadArgument("RunOp would never call its function.", give="run_before, run_as_trigger or run_step")
         self.op = op
         self.run_before = run_before
         self.verbose = verbose
@@ -101,5 +101,5 @@ def _run_name(op: Callable[..., object]) -> str | None:
     others = [name for name in needed if name not in found[:1]]
     if others:
         names = ", ".join(others)
-        raise TypeError(text(f"RunOp's function needs '{names}'; there is the run, and nothing else.", write="lambda run: ..."))
+        raise BadArgument(f"RunOp's function needs '{names}'; there is the run, and nothing else.", write="lambda run: ...")
     return found[0] if found else None

@@ -8,14 +8,14 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.async_array import LateArray
+from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -62,17 +62,15 @@ class SummaryCollector(Callback):
     ) -> None:
         super().__init__(**options)
         if summary_dir is not None:
-            raise ValueError(
-                text(
-                    f"SummaryCollector(summary_dir={summary_dir!r}): files are in the run's workdir, where monitors put them.",
-                    leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
-                )
+            raise BadArgument(
+                f"SummaryCollector(summary_dir={summary_dir!r}): files are in the run's workdir, where monitors put them.",
+                leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
             )
         self.collect_freq = whole("SummaryCollector", "collect_freq", collect_freq, least=1)
         self.data = CollectedData.of(collect_specified_data, keep_default_action)
         self._collected: int | None = None
         self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}
-        self._gradients: dict[str, LateArray] = {}
+        self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
         handlers: dict[str, Any] = {} if self.data.gradients is None else {"on_step_begin": self._take_gradients}
@@ -121,7 +119,7 @@ class SummaryCollector(Callback):
         step = run.step + 1  # the one that is about to be made
         if step == 1 or step % self.collect_freq == 0:
             selected = ((name, one) for name, one in named_parameters(run.model) if name in self._selected["gradients"])
-            self._gradients = {name: LateArray(gradient) for name, gradient in step_gradients(run.optimizer, selected)}
+            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, selected)}
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()
@@ -133,7 +131,7 @@ class SummaryCollector(Callback):
                 self._say_no_graph(error)
         images = images_in(run.batch) if self.data.input_data else None
         if images is not None:
-            run.put_image("input", LateArray(images) if hasattr(images, "detach") else images)
+            run.put_image("input", AsyncArray(images) if hasattr(images, "detach") else images)
 
     def _collect(self, run: Run) -> None:
         if self.data.metric:
@@ -143,7 +141,7 @@ class SummaryCollector(Callback):
                 run.monitors.put("scalars", sent, at="step", mode="train")
         for name, parameter in named_parameters(run.model):
             if name in self._selected["weights"]:
-                run.put_histogram(f"weights/{name}", LateArray(parameter))
+                run.put_histogram(f"weights/{name}", AsyncArray(parameter))
         gradients, self._gradients = self._gradients, {}
         for name, gradient in gradients.items():
             run.put_histogram(f"gradients/{name}", gradient)
@@ -172,9 +170,7 @@ def _selected(owner: str, what: str, selection: Selection | None, names: list[st
     found = [] if selection is None else selection.of(names)
     if selection is not None and selection.expression is not None and not found:
         some = ", ".join(names[:8]) or "none; give model=..."
-        raise BadLoop(
-            text(f"{owner}: {selection.expression!r} is in no parameter's name, of which {what} are wanted.", are=some)
-        )
+        raise BadLoop(f"{owner}: {selection.expression!r} is in no parameter's name, of which {what} are wanted.", are=some)
     return found
 
 
@@ -186,4 +182,4 @@ def _first_loss(run: Run) -> Any:
 
 
 def _late(value: Any) -> Any:
-    return LateArray(value.detach().float().mean()) if hasattr(value, "detach") else value
+    return AsyncArray(value.detach().float().mean()) if hasattr(value, "detach") else value

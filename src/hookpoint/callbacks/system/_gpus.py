@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookpoint.callbacks._shared.extras import optional, say_once
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 
 
 class Gpus:
@@ -48,8 +48,8 @@ def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
                 say_once(f"{owner} finds no GPU that this process may use, and does nothing")
         elif max(wanted) >= len(known):
             number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
-            raise BadLoop(
-                text(f"{owner}(devices={devices!r}): this process may use {number}.", give=f"numbers below {len(known)}")
+            raise BadArgument(
+                f"{owner}(devices={devices!r}): this process may use {number}.", give=f"numbers below {len(known)}"
             )
         else:
             gpus = Gpus(nvml, {number: _handle(nvml, known[number]) for number in wanted})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class GarbageCollector(Callback):
         super().__init__(**options)
         self.every = whole("GarbageCollector", "every", every, least=1)
         if generation not in GENERATIONS or isinstance(generation, bool):
-            raise ValueError(text(f"GarbageCollector(generation={generation!r}) means nothing.", choose="0, 1 or 2"))
+            raise BadArgument(f"GarbageCollector(generation={generation!r}) means nothing.", choose="0, 1 or 2")
         self.generation = generation
         self.freeze = freeze
         self.when(Every(steps=self.every))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.arguments import devices_given
 from hookpoint.callbacks._shared.extras import optional, say_once
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -102,7 +102,7 @@ def _cuda(owner: str, devices: tuple[int, ...], *, are_asked_for: bool) -> Any:
         return None
     count = torch.cuda.device_count()
     if max(devices) >= count:
-        raise BadLoop(
-            text(f"{owner}(devices={devices!r}): PyTorch sees {count} GPU{'s' * (count > 1)}.", give=f"numbers below {count}")
+        raise BadArgument(
+            f"{owner}(devices={devices!r}): PyTorch sees {count} GPU{'s' * (count > 1)}.", give=f"numbers below {count}"
         )
     return torch.cuda

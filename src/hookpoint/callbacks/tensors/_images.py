@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from hookpoint.callbacks._shared.input_images import CHANNELS, MOST_IMAGES
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadValue
 
 
 class Pictures:
@@ -71,11 +71,9 @@ def images_of(array: Any) -> list[Any]:
         if array.ndim == 4 and _has_channels(array[0]):
             return [_image(one) for one in array]
     raise BadValue(
-        text(
-            f"an array of {array.dtype} with shape {array.shape} is no image, and no batch of images.",
-            give="height x width, with 1 or 3 channels first or last, or several of these",
-            write="map_func=..., which makes one of it",
-        )
+        f"an array of {array.dtype} with shape {array.shape} is no image, and no batch of images.",
+        give="height x width, with 1 or 3 channels first or last, or several of these",
+        write="map_func=..., which makes one of it",
     )
 
 

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.errors import BadLoop, BadValue, text
-from hookpoint.core.parts import named_parts
+from hookpoint.core.errors import BadArgument, BadLoop, BadValue
+from hookpoint.core.fields import named_fields
 from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class NamedTensors:
             if name.endswith(GRADIENT):
                 self._check_gradient(run, name, known)
             elif (meant := near_miss(name, known)) is not None:
-                raise BadLoop(text(f"{self.owner} reads '{name}', which the model does not have.", write=f"'{meant}'"))
+                raise BadLoop(f"{self.owner} reads '{name}', which the model does not have.", write=f"'{meant}'")
 
     def begin(self, run: Run, *, keeps: bool) -> None:
         """Get ready for a run. With `keeps`, values of an epoch's last iteration are to be there when it is over."""
@@ -142,7 +142,7 @@ class NamedTensors:
             return float(value)
         inside = [f"{source}/{key}" for key in _keys(value)] if isinstance(source, str) else []
         cures = {"write": " or ".join(map(repr, inside[:MOST_LISTED]))} if inside else {"give": "one tensor, array or number"}
-        raise BadValue(text(f"{self.owner}: '{name}' is {_kind(value)}, and no tensor.", **cures))
+        raise BadValue(f"{self.owner}: '{name}' is {_kind(value)}, and no tensor.", **cures)
 
     def _found(self, run: Run, name: str) -> Any:
         head, _, rest = name.partition("/")
@@ -157,7 +157,7 @@ class NamedTensors:
             gradient = self._gradients[name]
             if gradient is None:
                 cures = {"leave": "it out, or see that it takes part in the loss and requires_grad is set"}
-                raise BadLoop(text(f"{self.owner}: there is no '{name}' at step {run.step}.", **cures))
+                raise BadLoop(f"{self.owner}: there is no '{name}' at step {run.step}.", **cures)
             return gradient
         return run.metrics.as_logged(name, MISSING)  # as it was logged: read as a metric it would be waited for
 
@@ -166,22 +166,22 @@ class NamedTensors:
         if parameter not in known:
             close = get_close_matches(parameter, known, 3, ALIKE) or list(known)[:MOST_LISTED]
             meant = {"write": " or ".join(f"'{one}{GRADIENT}'" for one in close)} if close else {"give": "model=..."}
-            raise BadLoop(text(f"{self.owner} reads '{name}', and the model has no '{parameter}'.", **meant))
+            raise BadLoop(f"{self.owner} reads '{name}', and the model has no '{parameter}'.", **meant)
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(text(f"{self.owner} sees no optimizer step, whose '{name}' it could read.", give="optimizer=..."))
+            raise BadLoop(f"{self.owner} sees no optimizer step, whose '{name}' it could read.", give="optimizer=...")
 
     def _refuse(self, run: Run, name: str) -> None:
         head = name.partition("/")[0]
         if head in OF_ITERATION and getattr(run, head) is None:
             logs = " or run.log(loss=...)" if name == "loss" else ""
-            raise BadLoop(text(f"{self.owner} reads '{name}', and run.{head} was not set.", set=f"run.{head} = ...{logs}"))
+            raise BadLoop(f"{self.owner} reads '{name}', and run.{head} was not set.", set=f"run.{head} = ...{logs}")
         here = list(dict.fromkeys([*self._of_iteration(run), *run.metrics]))
         close = get_close_matches(name, [*here, *self._model], 3, ALIKE)
         more = len(self._model) - MOST_LISTED
         known = [*here, *list(self._model)[:MOST_LISTED], *([f"and {more} more of the model"] if more > 0 else [])]
         meant = {"write": " or ".join(map(repr, close))} if close else {}
-        raise BadLoop(text(f"{self.owner} reads '{name}', which is not there.", **meant, known=", ".join(known) or "none"))
+        raise BadLoop(f"{self.owner} reads '{name}', which is not there.", **meant, known=", ".join(known) or "none")
 
     def _of_iteration(self, run: Run) -> Iterator[str]:
         for name in OF_ITERATION:
@@ -199,11 +199,11 @@ def _sources(owner: str, names: Names) -> dict[str, Source]:
         if not isinstance(name, str) or not name or not (callable(source) or (isinstance(source, str) and source)):
             cures = {"give": "names, as in ['loss', 'outputs/logits', 'fc.weight.grad']"}
             cures["write"] = "{'mine': lambda run: ...} for a function of the run"
-            raise TypeError(text(f"{owner}: {source!r} names no tensor.", **cures))
+            raise BadArgument(f"{owner}: {source!r} names no tensor.", **cures)
     if not sources:
-        raise ValueError(text(f"{owner} is given no names.", give="some, as in ['loss', 'outputs/logits', 'fc.weight.grad']"))
+        raise BadArgument(f"{owner} is given no names.", give="some, as in ['loss', 'outputs/logits', 'fc.weight.grad']")
     if len(sources) < len(several):
-        raise ValueError(text(f"{owner} is given a name twice: {', '.join(several)}.", give="each once"))
+        raise BadArgument(f"{owner} is given a name twice: {', '.join(several)}.", give="each once")
     return sources
 
 
@@ -240,8 +240,8 @@ def _keys(value: Any) -> dict[str, Any]:
     """Return what is inside of a value, by key, name of field, or number."""
     if isinstance(value, tuple | list):
         by_number: dict[str, Any] = {str(number): one for number, one in enumerate(value)}
-        return {**by_number, **named_parts(value)}
-    return {str(key): one for key, one in named_parts(value).items()}
+        return {**by_number, **named_fields(value)}
+    return {str(key): one for key, one in named_fields(value).items()}
 
 
 def _copy(value: Any) -> Any:

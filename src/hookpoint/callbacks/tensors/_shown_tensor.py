@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks._shared.async_array import LateArray
+from hookpoint.callbacks._shared.async_array import AsyncArray
 
 
 class ShownTensor:
@@ -24,7 +24,7 @@ class ShownTensor:
             if getattr(value, "is_sparse", False):
                 value = value._values()
             self._is_shortened = value.numel() > most
-            self._values: Any = LateArray(first_elements(value, most))
+            self._values: Any = AsyncArray(first_elements(value, most))
         elif _is_array(value):
             self._is_shortened = value.size > most
             self._values = first_elements(value, most).copy()
@@ -34,11 +34,11 @@ class ShownTensor:
     @property
     def is_there(self) -> bool:
         """Whether reading it waits for nothing."""
-        return self._values.is_there if isinstance(self._values, LateArray) else True
+        return self._values.is_there if isinstance(self._values, AsyncArray) else True
 
     def __str__(self) -> str:
         values = self._values
-        if isinstance(values, LateArray):
+        if isinstance(values, AsyncArray):
             values = values.__array__()
         if not _is_array(values):
             return f"{self._name} {_number(values)}"

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 
 UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 
@@ -30,9 +30,7 @@ def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
         key = archive_key(name)
         for other, taken in keys.items():
             if taken == key:
-                raise ValueError(
-                    text(f"{owner}: '{other}' and '{name}' would both be '{key}' in the file.", rename="one of them")
-                )
+                raise BadArgument(f"{owner}: '{other}' and '{name}' would both be '{key}' in the file.", rename="one of them")
         keys[name] = key
     return keys
 

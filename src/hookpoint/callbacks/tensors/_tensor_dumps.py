@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookpoint.core.errors import BadLoop, CompileError, text
+from hookpoint.core.errors import BadArgument, BadLoop, CompileError
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.fs_calls import perform
@@ -36,7 +36,7 @@ class TensorDumps:
     def __init__(self, owner: str, prefix: str) -> None:
         if not isinstance(prefix, str) or not SAFE.fullmatch(prefix):
             cures = {"give": "letters, digits and ._-, of which a letter or digit comes first"}
-            raise ValueError(text(f"{owner}(prefix={prefix!r}) is no name of a file.", **cures))
+            raise BadArgument(f"{owner}(prefix={prefix!r}) is no name of a file.", **cures)
         self.owner = owner
         self.prefix = prefix
         self._folder: Path | None = None
@@ -47,12 +47,12 @@ class TensorDumps:
     def check(self, run: Run) -> None:
         """Refuse a run without a workdir, and two that would write to the same files: for on_setup."""
         if run.workdir is None:
-            raise BadLoop(text(f"{self.owner} has nowhere to write to.", give='workdir="runs/name"'))
+            raise BadLoop(f"{self.owner} has nowhere to write to.", give='workdir="runs/name"')
         for entry in run.hooks.entries:
             other = getattr(entry.subject, "dumps", None)
             if isinstance(other, TensorDumps) and other is not self and other.prefix == self.prefix:
                 cures = {"give": "one of them another prefix="}
-                raise CompileError(text(f"{self.owner} and {entry.name} both write {self.prefix}-... files.", **cures))
+                raise CompileError(f"{self.owner} and {entry.name} both write {self.prefix}-... files.", **cures)
 
     def open(self, run: Run, is_later: Callable[[str], bool]) -> None:
         """Get ready for a run. One that goes on from a checkpoint removes what was written later, which comes once more."""

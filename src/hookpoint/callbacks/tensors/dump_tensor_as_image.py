@@ -12,7 +12,7 @@ from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks.tensors._images import Pictures, png
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumps
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class DumpTensorAsImage(TensorReader):
     ) -> None:
         if not (isinstance(tensor_name, str) or callable(tensor_name)):
             cures = {"give": "one name, as in 'batch/0'", "write": "lambda run: ... for a function of the run"}
-            raise TypeError(text(f"DumpTensorAsImage: {tensor_name!r} names no tensor.", **cures))
+            raise BadArgument(f"DumpTensorAsImage: {tensor_name!r} names no tensor.", **cures)
         own = tensor_name if isinstance(tensor_name, str) else prefix or _name_of(tensor_name)
         super().__init__({own: tensor_name}, **options)
         if map_func is not None and not callable(map_func):
-            raise TypeError(text(f"DumpTensorAsImage(map_func={map_func!r}) is no function.", write="lambda array: ..."))
+            raise BadArgument(f"DumpTensorAsImage(map_func={map_func!r}) is no function.", write="lambda array: ...")
         self.dumps = TensorDumps("DumpTensorAsImage", safe_name(own) if prefix is None else prefix)
         self.map_func = map_func
         self.scale = number("DumpTensorAsImage", "scale", scale)

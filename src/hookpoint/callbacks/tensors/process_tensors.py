@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hookpoint.callbacks.tensors._tensor_reader import TensorReader
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ProcessTensors(TensorReader):
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
         if not callable(fn):
-            raise TypeError(text(f"ProcessTensors takes a function, not {fn!r}.", write="lambda loss: ..."))
+            raise BadArgument(f"ProcessTensors takes a function, not {fn!r}.", write="lambda loss: ...")
         _refuse_wrong_number(fn, list(self.tensors.sources))
         self.fn = fn
         self.when(Every(steps=1))
@@ -63,4 +63,4 @@ def _refuse_wrong_number(function: Callable[..., object], names: list[str]) -> N
         signature.bind(*names)
     except TypeError as error:
         words = f"ProcessTensors calls its function with {len(names)} values, which it does not take: {error}."
-        raise TypeError(text(words, give=f"a function of {', '.join(names)}")) from None
+        raise BadArgument(words, give=f"a function of {', '.join(names)}") from None

@@ -11,7 +11,7 @@ from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, wri
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
-from hookpoint.core.errors import BadLoop, OutsideRun, text
+from hookpoint.core.errors import BadLoop, OutsideRun
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -46,7 +46,7 @@ class AveragedWeights(Callback):
         known = (self.average.model, self._given, self.component)
         model = next((one for one in known if one is not None), None)
         if not self.average.averages or model is None:
-            raise OutsideRun(text(f"{self.name} has no averages yet.", ask="after a step, or read them with load_weights"))
+            raise OutsideRun(f"{self.name} has no averages yet.", ask="after a step, or read them with load_weights")
         is_in = self._swap.is_in
         if not is_in:
             self._put_in(model)
@@ -68,16 +68,14 @@ class AveragedWeights(Callback):
 
     def on_setup(self, run: Run) -> None:
         if next(named_parameters(self.model_of(run)), None) is None:
-            raise BadLoop(text(f"{self.name} finds no weights.", give="model=... to the Loop, a module of torch"))
+            raise BadLoop(f"{self.name} finds no weights.", give="model=... to the Loop, a module of torch")
         for entry in run.hooks.entries:
             other = entry.subject
             restores = getattr(other, "restore_best_weights", False) or getattr(other, "keeps_at_end", False)
             if self.keeps_at_end and restores and other is not self:
                 raise BadLoop(
-                    text(
-                        f"{self.name} and {entry.name} both say what weights the model ends with.",
-                        drop="keep_at_end=True or restore_best_weights=True",
-                    )
+                    f"{self.name} and {entry.name} both say what weights the model ends with.",
+                    drop="keep_at_end=True or restore_best_weights=True",
                 )
 
     def on_run_begin(self, run: Run) -> None:

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument, BadLoop
 
 ANNEAL = ("cos", "linear")
 
@@ -27,9 +27,9 @@ class SWASchedule:
         is_number = isinstance(start, int | float) and not isinstance(start, bool)
         if not is_number or not (0 < start < 1 if isinstance(start, float) else start >= 1):
             cures = {"give": "the first epoch that counts, an integer from 1, or a part of the epochs, such as 0.75"}
-            raise ValueError(text(f"StochasticWeightAveraging(start={start!r}) means nothing.", **cures))
+            raise BadArgument(f"StochasticWeightAveraging(start={start!r}) means nothing.", **cures)
         if anneal not in ANNEAL:
-            raise ValueError(text(f"StochasticWeightAveraging(anneal={anneal!r}) means nothing.", choose="'cos' or 'linear'"))
+            raise BadArgument(f"StochasticWeightAveraging(anneal={anneal!r}) means nothing.", choose="'cos' or 'linear'")
         self.start, self.anneal = start, anneal
         self.anneal_epochs = whole("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
 
@@ -38,9 +38,7 @@ class SWASchedule:
         if isinstance(self.start, int):
             return self.start
         if epochs is None:
-            raise BadLoop(
-                text(f"start={self.start} is a part of the epochs, and nobody knows how many there are.", give="the epoch")
-            )
+            raise BadLoop(f"start={self.start} is a part of the epochs, and nobody knows how many there are.", give="the epoch")
         return int(self.start * epochs) + 1
 
     def rate(self, old: Any, goal: float, *, epoch: int, first: int) -> Any:

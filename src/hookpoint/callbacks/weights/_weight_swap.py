@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import here
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 
 
 class WeightSwap:
@@ -51,11 +51,9 @@ class WeightSwap:
 def changed() -> BadLoop:
     """Return the error of a step, or another change, that was made while other values were in the tensors."""
     return BadLoop(
-        text(
-            "the weights were changed while averaged ones were in the model, in a validation or prediction that is still open.",
-            lost="the change: the weights of before are put back",
-            end="the pass before training goes on, by a break, and keep no name for run.batches(...)",
-        )
+        "the weights were changed while averaged ones were in the model, in a validation or prediction that is still open.",
+        lost="the change: the weights of before are put back",
+        end="the pass before training goes on, by a break, and keep no name for run.batches(...)",
     )
 
 

@@ -13,7 +13,7 @@ from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
 from hookpoint.callbacks.weights._swa_schedule import SWASchedule
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
 
@@ -100,9 +100,9 @@ class StochasticWeightAveraging(AveragedWeights):
             other = entry.subject
             if other is not self and isinstance(other, AveragedWeights) and other.model_of(run) is self.model_of(run):
                 cures = {"drop": "one of the two"}
-                raise BadLoop(text(f"{self.name} and {entry.name} both average this model, and put that into it.", **cures))
+                raise BadLoop(f"{self.name} and {entry.name} both average this model, and put that into it.", **cures)
         if self.lr is not None and not getattr(run.optimizer, "param_groups", None):
-            raise BadLoop(text(f"{self.name} finds no optimizer whose rate it could set.", give="optimizer=..., or no lr"))
+            raise BadLoop(f"{self.name} finds no optimizer whose rate it could set.", give="optimizer=..., or no lr")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)

@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import stepper_of
 from hookpoint.core.run.stepper import PlainStepper
 
@@ -77,11 +77,11 @@ class SwapEMAWeights(AveragedWeights):
         **options: Unpack[Options],
     ) -> None:
         if buffers not in BUFFERS:
-            raise ValueError(text(f"SwapEMAWeights(buffers={buffers!r}) means nothing.", choose="'average' or 'copy'"))
+            raise BadArgument(f"SwapEMAWeights(buffers={buffers!r}) means nothing.", choose="'average' or 'copy'")
         super().__init__(model, buffers=buffers == "average", **options)
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
-            raise ValueError(text(f"SwapEMAWeights(decay={decay!r}) would never move.", give="a number below 1, as 0.999"))
+            raise BadArgument(f"SwapEMAWeights(decay={decay!r}) would never move.", give="a number below 1, as 0.999")
         self.every = whole("SwapEMAWeights", "every", every, least=1)
         self.start = whole("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end

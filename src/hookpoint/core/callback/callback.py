@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from hookpoint.core.callback.handlers import call_by_hand, declared_only
 from hookpoint.core.callback.kept import FromKept, kept_of, name_it, run_of, state_of, what_is_kept
 from hookpoint.core.callback.on import OnError, Ranks
-from hookpoint.core.errors import OutsideRun, text
+from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Callback:
     ) -> None:
         if unknown:
             own = type(self).__name__
-            raise TypeError(text(f"{own} takes no {', no '.join(f'{one}=' for one in unknown)}.", see=f"help({own})"))
+            raise BadArgument(f"{own} takes no {', no '.join(f'{one}=' for one in unknown)}.", see=f"help({own})")
         if name is not None:
             name_it(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):

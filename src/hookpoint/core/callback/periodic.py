@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.callback.pipeline import CallbackPipeline
-from hookpoint.core.errors import BadSchedule, text
+from hookpoint.core.errors import BadSchedule
 from hookpoint.core.schedule.when import At, Every, If, When
 
 
@@ -28,7 +28,7 @@ class PeriodicTrigger(CallbackPipeline):
         self.before_train = before_train
         schedule = _schedule(every_k_steps, every_k_epochs)
         if schedule is None and not before_train:
-            raise BadSchedule(text("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train"))
+            raise BadSchedule("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train")
         self.when(schedule if schedule is not None else At(epochs=[]))
 
 
@@ -61,7 +61,7 @@ class PeriodicCallback(CallbackPipeline):
     def __init__(self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None) -> None:
         super().__init__([callback])
         if _schedule(every_k_steps, every_k_epochs) is None:
-            raise BadSchedule(text("PeriodicCallback has no period.", give="every_k_steps or every_k_epochs"))
+            raise BadSchedule("PeriodicCallback has no period.", give="every_k_steps or every_k_epochs")
         self._steps, self._epochs = every_k_steps, every_k_epochs
         self.gate = If(self._is_on)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.core.schedule.moment import Moment
 
 MOST_KEPT = 20  # kinds of crashes, the last ones
@@ -49,11 +49,9 @@ class Crashes:
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
         count = max(row["count"] for row in self.rows)
         raise CannotResume(
-            text(
-                f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
-                fix=f"the cause: changed code counts from 0 again; or start it with {resume}, which does so too",
-                allow="more with max_crashes=, or any number with max_crashes=None",
-            )
+            f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
+            fix=f"the cause: changed code counts from 0 again; or start it with {resume}, which does so too",
+            allow="more with max_crashes=, or any number with max_crashes=None",
         )
 
     def reached(self, moment: Moment) -> None:

@@ -6,7 +6,7 @@ import errno
 import re
 import traceback
 
-from hookpoint.core.errors import CannotSave, text
+from hookpoint.core.errors import CannotSave
 
 # What torch's allocators raise on a host and on a device, what a thread that cannot start does, and what another process of a
 # team has told of either. The core does not import torch, whose class for it is a RuntimeError.
@@ -33,6 +33,6 @@ def out_of_memory(error: BaseException) -> CannotSave:
         return error
     said = str(error).strip().partition("\n")[0]
     why = type(error).__name__ + (f": {said}" if said else "")
-    made = CannotSave(text(f"there is not enough memory for a checkpoint ({why})"), errno.ENOMEM)
+    made = CannotSave(f"there is not enough memory for a checkpoint ({why})", errno=errno.ENOMEM)
     made.__cause__ = error
     return made

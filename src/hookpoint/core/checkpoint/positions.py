@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 
 logger = logging.getLogger("hookpoint")
 
@@ -104,11 +104,9 @@ class PlainPositions:
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         raise CannotResume(
-            text(
-                f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on"
-                " in the middle of its epoch.",
-                start="from a checkpoint that was made at the end of an epoch",
-            )
+            f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on"
+            " in the middle of its epoch.",
+            start="from a checkpoint that was made at the end of an epoch",
         )
 
     def _compare_length(self, loader: Iterable[Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.core.log.sums import added
 
 OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
@@ -92,4 +92,4 @@ def _mean_of(gradients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for one in gradients for name in one)
     found = {name: [one[name] for one in gradients if name in one] for name in names}
     # What lies elsewhere is in parts on all of them: nobody has a sum of its own.
-    return {name: of[0] if isinstance(of[0], Elsewhere) else sum(of) / len(gradients) for name, of in found.items()}
+    return {name: of[0] if isinstance(of[0], ShardedPlaceholder) else sum(of) / len(gradients) for name, of in found.items()}

@@ -1,4 +1,4 @@
-"""Elsewhere: what a state has of a tensor that is in files of its own."""
+"""ShardedPlaceholder: what a state has of a tensor that is in files of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ShardedPlaceholder:
     """Stand for a tensor of which each process has a part: its name in the files that all of them have written.
 
     A store puts the tensor in its place when it is known how it is to lie on the process that goes on.
@@ -17,10 +17,10 @@ class Elsewhere:
     name: str
 
 
-def has_elsewhere(state: Any) -> bool:
+def has_placeholder(state: Any) -> bool:
     """Say whether a tensor of a state is elsewhere."""
     if isinstance(state, Mapping):
-        return any(map(has_elsewhere, state.values()))
+        return any(map(has_placeholder, state.values()))
     if isinstance(state, list | tuple):
-        return any(map(has_elsewhere, state))
-    return isinstance(state, Elsewhere)
+        return any(map(has_placeholder, state))
+    return isinstance(state, ShardedPlaceholder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.plain_names import names_of, plain_name, plain_state
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 
 OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
 
@@ -39,15 +39,15 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
         part.load_state_dict(names_of(part, state) if hasattr(part, "named_parameters") else state)
 
 
-def own_parts(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def user_state(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what a user adds to the checkpoint, or refuse what cannot be kept."""
     parts = dict(given or {})
     for name, part in parts.items():
         if name in OURS:
-            raise BadLoop(text(f"state={{'{name}': ...}}: that name is taken.", rename="it"))
+            raise BadArgument(f"state={{'{name}': ...}}: that name is taken.", rename="it")
         if not has_state(part):
-            raise BadLoop(
-                text(f"state={{'{name}': ...}}: {type(part).__name__} has no state_dict and load_state_dict.", add="them")
+            raise BadArgument(
+                f"state={{'{name}': ...}}: {type(part).__name__} has no state_dict and load_state_dict.", add="them"
             )
     return parts
 

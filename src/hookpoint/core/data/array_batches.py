@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadData
 
 # "auto" is what the data says: a loader has its own, and a tuple of arrays or a data set of samples has to be told.
 # None says that the items of a data set are batches.
@@ -17,48 +17,40 @@ AUTO: Literal["auto"] = "auto"
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
     """Refuse what gives no batches: anything but an iterable of them, or arrays or a data set of samples with a batch size."""
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise BadLoop(text(f"batch_size={batch_size!r}.", give="an integer, 1 or more"))
+        raise BadData(f"batch_size={batch_size!r}.", give="an integer, 1 or more")
     if not isinstance(data, tuple):
         if batch_size is None:
             pass
         elif _is_array(data):
-            raise BadLoop(
-                text(
-                    f"data is one {type(data).__name__}, whose rows would be taken as batches.",
-                    give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
-                    write="batch_size=None if its rows are batches",
-                )
+            raise BadData(
+                f"data is one {type(data).__name__}, whose rows would be taken as batches.",
+                give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
+                write="batch_size=None if its rows are batches",
             )
         elif batch_size != AUTO and not takes_batch_size(data):
-            raise BadLoop(
-                text("batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.", drop="batch_size")
+            raise BadData(
+                "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.", drop="batch_size"
             )
         elif batch_size == AUTO and _gives_samples(data):
-            raise BadLoop(
-                text(
-                    f"{type(data).__name__} is a data set of samples, and needs a batch size.",
-                    give="batch_size=32",
-                    write="batch_size=None if its items are batches",
-                )
+            raise BadData(
+                f"{type(data).__name__} is a data set of samples, and needs a batch size.",
+                give="batch_size=32",
+                write="batch_size=None if its items are batches",
             )
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
-            raise BadLoop(
-                text(f"{data!r} gives no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors")
-            )
+            raise BadData(f"{data!r} gives no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors")
         return
     strange = [type(part).__name__ for part in data if not hasattr(part, "__array__")]
     if strange or not data:
-        raise BadLoop(
-            text(
-                f"a tuple of data holds tensors or arrays, not {', '.join(strange) or 'nothing'}.",
-                give="batches as a list, an iterable or a DataLoader",
-            )
+        raise BadData(
+            f"a tuple of data holds tensors or arrays, not {', '.join(strange) or 'nothing'}.",
+            give="batches as a list, an iterable or a DataLoader",
         )
     if batch_size in (None, AUTO):
-        raise BadLoop(text("a tuple of tensors or arrays needs a batch size.", give="batch_size=32"))
+        raise BadData("a tuple of tensors or arrays needs a batch size.", give="batch_size=32")
     lengths = {len(part) for part in data}
     if len(lengths) != 1:
-        raise BadLoop(text("the tensors of a data set must be equally long.", got=", ".join(map(str, sorted(lengths)))))
+        raise BadData("the tensors of a data set must be equally long.", got=", ".join(map(str, sorted(lengths))))
 
 
 def takes_batch_size(data: Any) -> bool:
@@ -77,11 +69,9 @@ def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
         assert isinstance(batch_size, int)
         return Slices(data, batch_size)
     if isinstance(batch_size, int):
-        raise BadLoop(
-            text(
-                f"batches of a {type(data).__name__} are made with PyTorch, which this loop has no model of.",
-                give="a DataLoader, or an iterable of batches",
-            )
+        raise BadData(
+            f"batches of a {type(data).__name__} are made with PyTorch, which this loop has no model of.",
+            give="a DataLoader, or an iterable of batches",
         )
     batches: Iterable[Any] = data
     return batches

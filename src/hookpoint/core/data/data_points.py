@@ -13,7 +13,7 @@ from typing import Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.kept import kept_of
 from hookpoint.core.callback.replace import Replace
-from hookpoint.core.errors import BadLoop, BadSchedule, BadValue, HookpointWarning, NotACallback, text
+from hookpoint.core.errors import BadData, BadSchedule, BadValue, HookpointWarning, NotACallback
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.hooks.hooks import Hooks
@@ -65,10 +65,8 @@ class DataPoints:
         for entry in self.entries:
             if not any(handler.point in self._calls for handler in entry.handlers):
                 raise NotACallback(
-                    text(
-                        f"{entry.name} has neither on_sample nor on_batch_made, the only points of a loader.",
-                        give="it to the Runner or the Loop",
-                    )
+                    f"{entry.name} has neither on_sample nor on_batch_made, the only points of a loader.",
+                    give="it to the Runner or the Loop",
                 )
 
     def listens(self, point: str | None = None) -> bool:
@@ -100,10 +98,8 @@ class _Call:
         self._name, self._point, self._method = call.entry.name, call.point, f"{handler.owner}.{handler.spelling}"
         if call.armed is not None or call.gates:
             raise BadSchedule(
-                text(
-                    f"{self._method} has a schedule, and where data is made there is no clock that it could ask.",
-                    test="epoch or batch_idx in the method: they are arguments",
-                )
+                f"{self._method} has a schedule, and where data is made there is no clock that it could ask.",
+                test="epoch or batch_idx in the method: they are arguments",
             )
         self._function = call.entry.contained(handler.function, call.point)
         self._by_position, self._by_keyword = handler.bind(BY_NAME[call.point].offers)
@@ -116,7 +112,7 @@ class _Call:
             )
             if answer is not None and not isinstance(answer, Replace):
                 got = type(answer).__name__
-                raise BadValue(text(f"{self._method} returned {got}, which changes nothing.", write="return Replace(value)"))
+                raise BadValue(f"{self._method} returned {got}, which changes nothing.", write="return Replace(value)")
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
@@ -147,11 +143,9 @@ def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None
         for line in _idle(hooks, points):
             warnings.warn(line, HookpointWarning, stacklevel=2)
     if settings and kept is not None and not _holds(kept, settings):
-        raise BadLoop(
-            text(
-                f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
-                give='state={"data": loader.settings} to the Runner or the Loop',
-            )
+        raise BadData(
+            f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
+            give='state={"data": loader.settings} to the Runner or the Loop',
         )
 
 

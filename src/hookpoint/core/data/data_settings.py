@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
-from hookpoint.core.errors import BadValue, UnknownSetting, text
+from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
 MOST_AHEAD = 1000  # batches that workers may be ahead of the training: what older ones had is forgotten
@@ -128,9 +128,7 @@ def _plain(name: str, value: Any) -> Any:
     if type(value) is dict:
         return {key: _plain(name, one) for key, one in value.items()}
     raise BadValue(
-        text(
-            f"the setting '{name}' takes numbers, text, True, False, None, or lists and mappings of them.",
-            got=f"{type(value).__name__} {value!r}"[:80],
-            write="float(value) or value.tolist()",
-        )
+        f"the setting '{name}' takes numbers, text, True, False, None, or lists and mappings of them.",
+        got=f"{type(value).__name__} {value!r}"[:80],
+        write="float(value) or value.tolist()",
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import Any
 
-from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.errors import BadArgument, BadValue
 
 ATTRIBUTES = ("num_graphs", "batch_size")  # in this order
 SCALARS = (str, int, float, type(None))
@@ -49,13 +49,13 @@ def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
     if function is None:
         return count_samples
     if not callable(function):
-        raise BadLoop(text(f"samples must be a function of the batch, got {function!r}.", write="samples=lambda batch: ..."))
+        raise BadArgument(f"samples must be a function of the batch, got {function!r}.", write="samples=lambda batch: ...")
 
     def count(batch: Any) -> int:
         number = function(batch)
         if not _is_count(number):
             cures = {"expected": "an integer >= 0", "return": "int(...) of the count"}
-            raise BadValue(text(f"samples= returned {number!r} for a batch of type {type(batch).__name__}.", **cures))
+            raise BadValue(f"samples= returned {number!r} for a batch of type {type(batch).__name__}.", **cures)
         return int(number)
 
     return count

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from hookpoint.core.errors import BadGuard, text
+from hookpoint.core.errors import BadGuard
 from hookpoint.core.guard._guarded_call import GuardedCall
 from hookpoint.core.guard._hooks_cache import compiled
 from hookpoint.core.points import declare
@@ -106,7 +106,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
     _check(point)
     static = inspect.getattr_static(obj, method, None)
     if static is None or not callable(getattr(obj, method)):
-        raise BadGuard(text(f"{obj!r} has no method {method!r}.", name="a method or function that is there"))
+        raise BadGuard(f"{obj!r} has no method {method!r}.", name="a method or function that is there")
     is_own = method in getattr(obj, "__dict__", {})
     on_class = inspect.isclass(obj)
     function = getattr(static, "__func__", static) if on_class else getattr(obj, method)
@@ -118,7 +118,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
     try:
         setattr(obj, method, wrapped)
     except AttributeError as error:
-        raise BadGuard(text(f"{obj!r} does not let {method!r} be replaced.", install="it on the class instead")) from error
+        raise BadGuard(f"{obj!r} does not let {method!r} be replaced.", install="it on the class instead") from error
 
     def undo() -> None:
         state["on"] = False
@@ -133,7 +133,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
 def _check(point: str) -> None:
     if not isinstance(point, str) or not point.startswith("on_") or not point.isidentifier():
-        raise BadGuard(text(f"{point!r} cannot name a point.", write='a name such as "on_tokenize"'))
+        raise BadGuard(f"{point!r} cannot name a point.", write='a name such as "on_tokenize"')
 
 
 def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
@@ -141,11 +141,9 @@ def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
     if PARAMETER not in parameters:
         name = getattr(function, "__qualname__", repr(function))
         raise BadGuard(
-            text(
-                f"{name} has no parameter 'callbacks' for the guard to look at.",
-                add=f"def {getattr(function, '__name__', 'f')}(..., *, callbacks=None)",
-                hook="code that is not yours: hookpoint.install(obj, method, point, callbacks)",
-            )
+            f"{name} has no parameter 'callbacks' for the guard to look at.",
+            add=f"def {getattr(function, '__name__', 'f')}(..., *, callbacks=None)",
+            hook="code that is not yours: hookpoint.install(obj, method, point, callbacks)",
         )
     parameter = parameters[PARAMETER]
     default = None if parameter.default is parameter.empty else parameter.default

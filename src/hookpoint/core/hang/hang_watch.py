@@ -14,7 +14,7 @@ from time import monotonic
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookpoint.core.errors import BadLoop, DataTimeout, HookpointError, StopRun, text
+from hookpoint.core.errors import BadArgument, DataTimeout, HookpointError, StopRun, text
 from hookpoint.core.hang._rank_posts import RankPosts
 from hookpoint.core.text.thread_frames import frames_by_thread
 
@@ -84,7 +84,7 @@ class HangWatch:
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "in the main thread, or leave data_timeout_seconds out and give the DataLoader a timeout="
-            raise BadLoop(text("data_timeout_seconds interrupts the training thread with a signal.", run=cure))
+            raise BadArgument("data_timeout_seconds interrupts the training thread with a signal.", run=cure)
         if self._posts is not None and self._report_seconds:
             self._posts.exchange(self._where(), [], 0.0, reads=False)
             self._start()
@@ -177,7 +177,7 @@ class HangWatch:
             stall.kill()
         lines = [f"no data for {waited:.0f} s, {self._where()}.", *(f"  {line}" for line in said)]
         cure = f"a longer data_timeout_seconds than {self._data_seconds:g} if the data is only slow"
-        raise DataTimeout(text("\n".join(lines), allow=cure, resume="the run: it continues from its last checkpoint"))
+        raise DataTimeout("\n".join(lines), allow=cure, resume="the run: it continues from its last checkpoint")
 
     # Where the run is
 

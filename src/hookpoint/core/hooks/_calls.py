@@ -11,7 +11,7 @@ from hookpoint.core.errors import MissingMetric
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
@@ -74,7 +74,7 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
     yield Call("on_trigger", entry, handler)
 
 
-def gates_of(entry: Entry, point: str) -> tuple[Armed, ...]:
+def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
     """Return the conditions of the wrappers around a callback that have to hold at this point."""
     return () if point in NEVER_GATED else entry.gates()
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from hookpoint.core.errors import CURE_WIDTH, NotACallback, text
+from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
@@ -42,7 +42,7 @@ def refuse_idle_class(subject: Any, callback: type) -> None:
         cures = {"rename": f"\n{' ' * (CURE_WIDTH + 3)}".join(renames)}
     else:
         cures = {"write": "a method such as on_epoch_end(self, run)"}
-    raise NotACallback(text(f"{name}: a run calls none of its methods.", **cures))
+    raise NotACallback(f"{name}: a run calls none of its methods.", **cures)
 
 
 def _renames(classes: list[type]) -> Iterator[str]:

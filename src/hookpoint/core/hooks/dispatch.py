@@ -29,7 +29,7 @@ from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
-from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
@@ -62,12 +62,12 @@ class Call:
     entry: Entry
     handler: Handler
     why: str = ""
-    armed: Armed | None = None
+    armed: ArmedSchedule | None = None
     when: str = ""
     moment: str | None = None
     train_only: bool = False
     complete_only: bool = False
-    gates: tuple[Armed, ...] = ()
+    gates: tuple[ArmedSchedule, ...] = ()
     notes_run: bool = False
     needs: Callable[[RunView], None] | None = None
     cost: Cost | None = None

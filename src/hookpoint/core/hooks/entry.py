@@ -15,10 +15,10 @@ from hookpoint.core.callback.kept import identity_of, run_of, schedule_of
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
-from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun, text
+from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.hooks._idle_class import refuse_idle_class
 from hookpoint.core.points import BY_NAME, POINTS
-from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
@@ -50,7 +50,7 @@ class Entry:
     on_error: str
     ranks: str
     schedule: When | None
-    armed: dict[str, Armed] = field(default_factory=dict)
+    armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
     is_blocked: bool = False  # a monitor whose thread does not return: whatever waits for that would wait, too
     has_run: bool = False
@@ -67,7 +67,7 @@ class Entry:
             return self.handlers
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
-    def gates(self) -> tuple[Armed, ...]:
+    def gates(self) -> tuple[ArmedSchedule, ...]:
         """Return the conditions of the wrappers around it."""
         found = [getattr(pipeline, "gate", None) for pipeline in self.path]
         return tuple(gate.arm() for gate in found if gate is not None)
@@ -106,7 +106,7 @@ class Entry:
         """Say whether `after` or `before` means this callback."""
         return name in self.names()
 
-    def arm(self, key: str, schedule: When) -> Armed:
+    def arm(self, key: str, schedule: When) -> ArmedSchedule:
         """Return the counting part of a schedule, kept under a key of its own for the checkpoint."""
         while key in self.armed:
             key += "+"
@@ -247,7 +247,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
     ranks = _option(name, "ranks", options, RANKS, default="chief" if is_of_chief is True else "all")
     for claim in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, claim, False):
-            raise CompileError(text(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"'))
+            raise CompileError(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"')
     on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(_overrides_run, path), None)
     return Entry(

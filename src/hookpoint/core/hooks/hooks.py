@@ -13,7 +13,7 @@ from hookpoint.core.callback.handlers import Handler, answering
 from hookpoint.core.callback.kept import kept_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.errors import OutsideRun, StopRun, text
+from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
@@ -22,7 +22,7 @@ from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_anything
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
-from hookpoint.core.schedule.armed import Armed
+from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
@@ -64,7 +64,7 @@ class Hooks:
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
         self._for_later: dict[str, Any] = {}
-        self._own: dict[str, list[tuple[Entry, Handler, tuple[Armed, ...]]]] = {}
+        self._own: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
     # In a run
 
@@ -152,7 +152,7 @@ class Hooks:
                     payload = {**payload, "result": result}
         return result
 
-    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[Armed, ...]]]:
+    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._moves_said).entries
         for entry in entries:
             overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
@@ -261,6 +261,6 @@ def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, An
 def _run_of(payload: Mapping[str, Any], handler: Handler) -> Any:
     if payload.get("run") is None:
         raise OutsideRun(
-            text(f"{handler.owner}.{handler.spelling} has a schedule, and no run is going on whose clocks it could ask.")
+            f"{handler.owner}.{handler.spelling} has a schedule, and no run is going on whose clocks it could ask."
         )
     return payload["run"]

@@ -1,4 +1,4 @@
-"""Delivery: a bounded queue and a thread for each monitor, so that a slow one never stalls a step."""
+"""MonitorQueue: a bounded queue and a thread for each monitor, so that a slow one never stalls a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINGER_SECONDS = 0.25  # each wake-up takes the interpreter from the training th
 Receive = Callable[[list[Record]], None]
 
 
-class Delivery:
+class MonitorQueue:
     """Hand records to one monitor in order, on a thread of its own that starts with the first record.
 
     When the queue is full, `put` waits, or, where `drops` is set, drops the oldest and counts it. An error that `receive`
@@ -77,7 +77,7 @@ class Delivery:
         frame = None if self._thread is None else frames_by_thread().get(self._thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__") == "threading":
             frame = frame.f_back
-        is_inside = frame is not None and frame.f_code is not Delivery._work.__code__
+        is_inside = frame is not None and frame.f_code is not MonitorQueue._work.__code__
         return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None and is_inside else ""
 
     def hurry(self) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Literal, cast
 
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.moment import Moment
 
 Mode = Literal["min", "max"]
@@ -48,9 +48,9 @@ class Best:
         self, mode: Mode = "min", *, min_delta: float = 0.0, threshold: float | None = None, relative: bool = False
     ) -> None:
         if mode not in ("min", "max"):
-            raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'"))
+            raise BadArgument(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'")
         if not min_delta >= 0:
-            raise ValueError(text(f"min_delta={min_delta!r} is no distance.", give="a number, 0 or more"))
+            raise BadArgument(f"min_delta={min_delta!r} is no distance.", give="a number, 0 or more")
         self.mode = mode
         self.min_delta = min_delta
         self.relative = relative
@@ -97,13 +97,10 @@ def mode_of(metric: str, mode: str) -> Mode:
     if mode in ("min", "max"):
         return cast(Mode, mode)
     if mode != "auto":
-        raise ValueError(text(f"mode={mode!r} does not say which value is better.", choose="'auto', 'max', 'min'"))
+        raise BadArgument(f"mode={mode!r} does not say which value is better.", choose="'auto', 'max', 'min'")
     words = set(re.findall(r"f1|[a-z]+", metric.lower()))
     if bool(words & LOWER_IS_BETTER) == bool(words & HIGHER_IS_BETTER):
-        raise ValueError(
-            text(
-                f"mode='auto': the name '{metric}' does not say whether less or more is better.",
-                write="mode='min' or mode='max'",
-            )
+        raise BadArgument(
+            f"mode='auto': the name '{metric}' does not say whether less or more is better.", write="mode='min' or mode='max'"
         )
     return "min" if words & LOWER_IS_BETTER else "max"

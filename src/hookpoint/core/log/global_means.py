@@ -10,7 +10,7 @@ from hookpoint.core.log.sums import added
 from hookpoint.core.team.checked_team import CheckedTeam
 
 
-def shared_means(
+def global_means(
     team: CheckedTeam, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
     """Return groups of means over all processes with different data, of each name that any of them has; the same everywhere."""

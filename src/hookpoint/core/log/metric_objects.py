@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookpoint.core.errors import BadLoop, text
-from hookpoint.core.parts import named_parts
+from hookpoint.core.errors import BadArgument
+from hookpoint.core.fields import named_fields
 
 PARTS = ("update", "compute", "reset")
 TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics take tensors only
@@ -31,7 +31,7 @@ def by_name(metrics: Any) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
         several = metrics if isinstance(metrics, list | tuple) else [metrics]
         pairs = ", ".join(f'"{_called(one)}": {_called(one)}' for one in several)
-        raise BadLoop(text(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}"))
+        raise BadArgument(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}")
     return dict(metrics)
 
 
@@ -70,17 +70,15 @@ def takes_tensors(function: Any) -> bool:
 
 def scores_in(outputs: Any, reader: Any) -> Any:
     """Return what such a function takes of a model's outputs: themselves, or their `logits` where they have names."""
-    parts = named_parts(outputs)
+    parts = named_fields(outputs)
     if not parts:
         return outputs
     if "logits" in parts:
         return parts["logits"]
     name = _called(reader)
-    raise BadLoop(
-        text(
-            f"{name} takes a tensor; the model returned {type(outputs).__name__} with {', '.join(map(str, parts))}.",
-            write=f"lambda outputs, targets: {name}(outputs[{next(iter(parts))!r}], targets) in place of {name}",
-        )
+    raise BadArgument(
+        f"{name} takes a tensor; the model returned {type(outputs).__name__} with {', '.join(map(str, parts))}.",
+        write=f"lambda outputs, targets: {name}(outputs[{next(iter(parts))!r}], targets) in place of {name}",
     )
 
 

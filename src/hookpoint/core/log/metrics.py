@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from hookpoint.core.errors import BadValue, MissingMetric, text
+from hookpoint.core.errors import BadArgument, BadValue, MissingMetric
 from hookpoint.core.log.sums import plus, quotient, times
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.spelling import near_miss
@@ -37,14 +37,12 @@ def held(name: str, value: Any) -> Any:
         if type(number) is not complex:
             return number
     if isinstance(value, str | bytes) or value is None:
-        raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)"))
+        raise BadValue(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)")
     if math.prod(getattr(value, "shape", None) or (1,)) != 1:
         raise BadValue(
-            text(
-                f"'{name}' has shape {tuple(value.shape)}; only scalars are logged.",
-                log="its mean, or each part under a name of its own",
-                write=f"run.put_histogram('{name}', ...) to see how it is spread",
-            )
+            f"'{name}' has shape {tuple(value.shape)}; only scalars are logged.",
+            log="its mean, or each part under a name of its own",
+            write=f"run.put_histogram('{name}', ...) to see how it is spread",
         )
     _refuse_odd(name, value)
     if hasattr(value, "detach"):
@@ -56,19 +54,19 @@ def held(name: str, value: Any) -> Any:
             return float(value.item() if hasattr(value, "item") else value)  # NumPy makes no float of an array with dimensions
         except (TypeError, ValueError):
             pass  # an array of something else
-    raise BadValue(text(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element"))
+    raise BadValue(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element")
 
 
 def _refuse_odd(name: str, value: Any) -> None:
     """Raise BadValue for one element that no float can be made of."""
     if getattr(value, "is_meta", False):
-        raise BadValue(text(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data"))
+        raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data")
     dtype = getattr(value, "dtype", None)
     if (
         getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c"
     ):  # torch's types have the first, NumPy's the second
         raise BadValue(
-            text(f"'{name}' is complex; only real numbers are logged.", log="its magnitude, or each part under its own name")
+            f"'{name}' is complex; only real numbers are logged.", log="its magnitude, or each part under its own name"
         )
 
 
@@ -282,7 +280,7 @@ class Logs(Mapping[str, float]):
         return len(self._names)
 
     def __setitem__(self, name: str, value: object) -> None:
-        raise TypeError(text("logs is for reading.", log=f"run.log({name!r}, value), which every monitor gets"))
+        raise BadArgument("logs is for reading.", log=f"run.log({name!r}, value), which every monitor gets")
 
     def __repr__(self) -> str:
         return f"Logs({', '.join(self._names)})"

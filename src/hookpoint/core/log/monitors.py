@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.hooks.entry import MONITOR, Entry
-from hookpoint.core.log._monitor_queue import Delivery
+from hookpoint.core.log._monitor_queue import MonitorQueue
 from hookpoint.core.log.metrics import Metrics
 from hookpoint.core.log.records import Kind, Record
 
@@ -37,14 +37,14 @@ class Monitors:
         self._run = run
         self._hooks = hooks
         self._entries = {
-            Delivery(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry
+            MonitorQueue(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry
             for entry in hooks.entries
             if entry.kind == MONITOR
         }
         self._gates = {delivery: entry.gates() for delivery, entry in self._entries.items()}
         self._deliveries = list(self._gates)
-        self._said_blocked: set[Delivery] = set()
-        self._resolver = Delivery("values", _resolve)
+        self._said_blocked: set[MonitorQueue] = set()
+        self._resolver = MonitorQueue("values", _resolve)
 
     def get_latest(self, name: str) -> float:
         """Return the latest value of a metric; a missing one is an error that lists what there is."""
@@ -141,7 +141,7 @@ class Monitors:
         for delivery in (*self._deliveries, self._resolver):
             delivery.close()
 
-    def _say_blocked(self, delivery: Delivery, seconds: float) -> None:
+    def _say_blocked(self, delivery: MonitorQueue, seconds: float) -> None:
         if delivery in self._said_blocked:
             return
         self._said_blocked.add(delivery)

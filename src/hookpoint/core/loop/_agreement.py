@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.current import CURRENT_CALL
-from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.errors import BadLoop, BadValue
 from hookpoint.core.hooks.dispatch import SKIP_POINTS
 from hookpoint.core.run.run import Run, now_of
 
@@ -88,7 +88,7 @@ class Agreement:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
             how = "a number, a text, True or False, or a list of such"
-            raise BadValue(text(f"{name} is set to {value!r}, which other processes cannot be told.", give=how)) from None
+            raise BadValue(f"{name} is set to {value!r}, which other processes cannot be told.", give=how) from None
         self._mine.setdefault("settings", {})[name] = value
 
     def ask_skip(self, what: str) -> None:
@@ -97,22 +97,16 @@ class Agreement:
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
             cure = "may_skip = True in its class" if call is not None else "in a callback with may_skip = True"
-            raise BadLoop(
-                text(f"{who} asks for skip_{what}(), and {self._team.size} processes have to agree on it.", declare=cure)
-            )
+            raise BadLoop(f"{who} asks for skip_{what}(), and {self._team.size} processes have to agree on it.", declare=cure)
         if call.point not in SKIP_POINTS:
             where = ", ".join(SKIP_POINTS)
-            raise BadLoop(
-                text(f"{call.entry.name} asks for skip_{what}() at {call.point}.", ask=f"in several processes at {where}")
-            )
+            raise BadLoop(f"{call.entry.name} asks for skip_{what}() at {call.point}.", ask=f"in several processes at {where}")
         self._skips.add(what)
 
     def refuse_retry(self) -> None:
         raise BadLoop(
-            text(
-                f"run.retry() is for one process; this run has {self._team.size}, which would not do the same.",
-                ask="for run.skip_batch(), with may_skip = True in the callback",
-            )
+            f"run.retry() is for one process; this run has {self._team.size}, which would not do the same.",
+            ask="for run.skip_batch(), with may_skip = True in the callback",
         )
 
     # Agreeing

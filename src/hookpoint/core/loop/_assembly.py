@@ -11,7 +11,7 @@ from hookpoint.core.checkpoint.crashes import Crashes
 from hookpoint.core.checkpoint.randomness import HostRandomness
 from hookpoint.core.hang.hang_watch import HangWatch
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.log.global_means import shared_means
+from hookpoint.core.log.global_means import global_means
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
@@ -28,7 +28,7 @@ from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.loop.run_parts import RunParts
+from hookpoint.core.loop.run_components import RunComponents
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.loop.services import Services
 from hookpoint.core.run.run import Run, set_loop, set_stepper
@@ -57,7 +57,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
     randomness = HostRandomness() if options.randomness is None else options.randomness
-    parts = RunParts(
+    parts = RunComponents(
         run=run,
         hooks=hooks,
         clocks=clocks,
@@ -91,12 +91,12 @@ def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, o
     if not isinstance(clocks, TeamClocks):
         return None
     run.team = team = CheckedTeam(run.team, run)
-    logbook.shared = partial(shared_means, team, options.may_wait)
+    logbook.shared = partial(global_means, team, options.may_wait)
     logbook.windows.have_all_late()
     return Agreement(run, team, verdicts, clocks)
 
 
-def _components(parts: RunParts, options: LoopOptions, agreement: Agreement | None) -> Components:
+def _components(parts: RunComponents, options: LoopOptions, agreement: Agreement | None) -> Components:
     run, clocks, hooks, host = parts.run, parts.clocks, parts.hooks, options.host
     missing = MissingMetrics(
         hooks.of_all_ranks,

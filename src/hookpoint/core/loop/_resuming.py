@@ -21,7 +21,7 @@ from hookpoint.core.checkpoint.rank_state import share_of
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
-from hookpoint.core.errors import BadLoop, CannotResume, text
+from hookpoint.core.errors import BadLoop, CannotResume
 from hookpoint.core.run.run import stepper_of
 from hookpoint.core.text.terminal import say
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.loop.run_parts import RunParts
+    from hookpoint.core.loop.run_components import RunComponents
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -43,7 +43,7 @@ class Resuming:
 
     def __init__(
         self,
-        parts: RunParts,
+        parts: RunComponents,
         saving: Saving,
         agreement: Agreement | None,
         *,
@@ -70,11 +70,9 @@ class Resuming:
             _refuse_different(self._agreement.gather(store is not None, "the workdir"))
         if store is None and resume not in ("auto", "never"):
             raise CannotResume(
-                text(
-                    f"resume={str(resume)!r} needs a workdir, from which a run resumes and to which it writes.",
-                    give='workdir="runs/name"',
-                    start="or from weights alone, with init_weights=hookpoint.load_weights(...) of a Runner",
-                )
+                f"resume={str(resume)!r} needs a workdir, from which a run resumes and to which it writes.",
+                give='workdir="runs/name"',
+                start="or from weights alone, with init_weights=hookpoint.load_weights(...) of a Runner",
             )
         if store is not None:
             self._refuse_crash_loop(store, resume)
@@ -233,11 +231,9 @@ class Resuming:
             found, number = self._found, len(self.place["passes"]) + 1
             assert found is not None
             raise CannotResume(
-                text(
-                    f"{found.path} was made in pass {number} of epoch {self._run.epoch}, and this epoch has fewer passes.",
-                    run="the script as it was",
-                    start='anew with resume="never"',
-                )
+                f"{found.path} was made in pass {number} of epoch {self._run.epoch}, and this epoch has fewer passes.",
+                run="the script as it was",
+                start='anew with resume="never"',
             )
 
     def say_finished(self, epochs: int | None) -> None:
@@ -326,7 +322,5 @@ def _refuse_different(workdirs: list[bool]) -> None:
     if len(set(workdirs)) > 1:
         one, other = workdirs.index(True), workdirs.index(False)
         raise BadLoop(
-            text(
-                f"rank {one} has a workdir, and rank {other} has none.", give="all of them the same: what one writes is settled"
-            )
+            f"rank {one} has a workdir, and rank {other} has none.", give="all of them the same: what one writes is settled"
         )

@@ -11,7 +11,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
@@ -131,7 +131,7 @@ def config_of(config: Any) -> dict[str, Any]:
         return dict(config)
     if hasattr(config, "__dict__") and not isinstance(config, type):
         return dict(vars(config))
-    raise BadLoop(text(f"config is no {type(config).__name__}.", give="a dict, a dataclass, or what argparse returns"))
+    raise BadArgument(f"config is no {type(config).__name__}.", give="a dict, a dataclass, or what argparse returns")
 
 
 def _best_of(subject: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_memory
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
-from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo, text
+from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
     from hookpoint.core.loop.components import Listens
-    from hookpoint.core.loop.run_parts import RunParts
+    from hookpoint.core.loop.run_components import RunComponents
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 
@@ -33,7 +33,7 @@ class Saving:
     the last one of a run in any case.
     """
 
-    def __init__(self, parts: RunParts, store: Store | None, signals: Listens, *, agree: Callable[[str], None]) -> None:
+    def __init__(self, parts: RunComponents, store: Store | None, signals: Listens, *, agree: Callable[[str], None]) -> None:
         self.announce: Callable[[Saved], None]  # fires on_save
         self.is_due = False
         self.window_is_open = False
@@ -73,11 +73,11 @@ class Saving:
     def refuse_without_store(self) -> None:
         """Say, before anything runs, that a saver has nowhere to save to."""
         if self.savers and self.store is None:
-            raise NothingToSaveTo(text(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"'))
+            raise NothingToSaveTo(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"')
 
     def refuse_if_nowhere(self) -> None:
         if self.store is None:
-            raise NothingToSaveTo(text("there is nothing to save to.", give='workdir="runs/name", or a store'))
+            raise NothingToSaveTo("there is nothing to save to.", give='workdir="runs/name", or a store')
 
     def ask(
         self,
@@ -268,8 +268,8 @@ class Saving:
         self._run.monitors.settle()
         try:
             with self._shared.may_wait():
-                together = getattr(self.store, "together", None)  # that of a team: what fails on one rank fails on all
-                saved = self._put(self.state() if together is None else together(self.state), request)
+                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # that of a team: what fails on one rank fails on all
+                saved = self._put(self.state() if on_all_ranks is None else on_all_ranks(self.state), request)
         except Exception as error:
             if self.resumable is None:
                 raise
@@ -341,7 +341,7 @@ class Saving:
                 cures["free"] = "memory, or save without async_save=True, which needs a copy, and start again: the run resumes"
             else:
                 cures["make"] = "room, or the folder writable, and start again: the run goes on from there"
-            raise CannotSave(text(f"step {self._run.step} could not be saved: {error}", **cures), error.errno) from error
+            raise CannotSave(f"step {self._run.step} could not be saved: {error}", **cures, errno=error.errno) from error
 
 
 def _join(store: Any, run: Run) -> None:
@@ -350,10 +350,8 @@ def _join(store: Any, run: Run) -> None:
         store.join(run.team)
     elif store is not None and run.team.size > 1:
         raise NothingToSaveTo(
-            text(
-                f"{type(store).__name__} keeps the state of one process, and this run has {run.world_size}.",
-                give='workdir="runs/name" instead of store=, or the store a method join(team)',
-            )
+            f"{type(store).__name__} keeps the state of one process, and this run has {run.world_size}.",
+            give='workdir="runs/name" instead of store=, or the store a method join(team)',
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hookpoint.core.data.data_points import check_pass
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.passes import END, MODES, Pass
 from hookpoint.core.run.run import stepper_of
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_aside: bool = False) -> BatchLoop:
     """Return the iterator of a new pass; what a pass aside logs stays out of the run's metrics and records."""
     if mode not in MODES:
-        raise BadLoop(text(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES))))
+        raise BadArgument(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES)))
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise BadLoop(text(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list"))
+        raise BadArgument(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list")
     machine.scopes.settle()
     says_idle = mode == "train" and machine.running().is_chief
     check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.parts if machine.saving.saves else None)

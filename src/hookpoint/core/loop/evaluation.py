@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.array_batches import AUTO
-from hookpoint.core.errors import BadLoop, StopRun, text
+from hookpoint.core.errors import BadData, StopRun
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.run.run import now_of, stepper_of
 
@@ -45,7 +45,7 @@ def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: 
     one = batches.one
     batches_done, counted = _by_all(machine, one.is_shared, one.batches_done, counted)
     if not batches_done and not one.was_cut:
-        raise BadLoop(text("the validation data gave no batch.", check=LOADER_CHECK))
+        raise BadData("the validation data gave no batch.", check=LOADER_CHECK)
     if "results" not in options:
         return batches.results
     if not counted or (one.was_cut and not one.wants_end):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import CompileError, text
+from hookpoint.core.errors import CompileError
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
@@ -32,23 +32,21 @@ class Host:
         """Refuse callbacks that need what this host has not, before anything runs."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
-                raise NotUnderHost(
-                    text(f"{call.entry.name}: {self.name} has no {point}: {why}.", leave=f"{call.entry.name} out")
-                )
+                raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", leave=f"{call.entry.name} out")
         for entry in hooks.entries:
             if "skip_batch" in self.cannot and _says(entry.subject, "may_skip"):
                 raise NotUnderHost(
-                    text(f"{entry.name} may skip batches, and {self.name} cannot: {self.cannot['skip_batch']}.", leave="it out")
+                    f"{entry.name} may skip batches, and {self.name} cannot: {self.cannot['skip_batch']}.", leave="it out"
                 )
             if "save" in self.cannot and _says(entry.subject, "saves"):
                 raise NotUnderHost(
-                    text(f"{entry.name} saves, and {self.name} does not let it: {self.cannot['save']}.", leave="it out")
+                    f"{entry.name} saves, and {self.name} does not let it: {self.cannot['save']}.", leave="it out"
                 )
 
     def refuse(self, verdict: str) -> None:
         """Refuse a verdict that this host cannot honour, at the call."""
         if verdict in self.cannot:
-            raise NotUnderHost(text(f"run.{verdict}() does not work under {self.name}: {self.cannot[verdict]}."))
+            raise NotUnderHost(f"run.{verdict}() does not work under {self.name}: {self.cannot[verdict]}.")
 
 
 def _says(subject: Any, option: str) -> bool:

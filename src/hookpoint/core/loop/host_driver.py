@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from hookpoint.core.errors import BadLoop, OutsideRun, text
+from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState, HostSteps, HostStore
 from hookpoint.core.loop.host import Host
@@ -92,7 +92,7 @@ class HostDriver:
     def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **given: Any) -> None:
         """Begin the run, with what the host knows only now: its model, its optimizer, and the state of its checkpoint."""
         if self._machine is not None:
-            raise OutsideRun(text(f"{self.host.name} has started a run already.", call="finish_run() first"))
+            raise OutsideRun(f"{self.host.name} has started a run already.", call="finish_run() first")
         self._store.found = state
 
         def begin(run: Run) -> None:
@@ -112,9 +112,7 @@ class HostDriver:
     def start_epoch(self) -> None:
         machine = self._running()
         if machine.scopes.epoch_is_open:
-            raise BadLoop(
-                text(f"{self.host.name} starts an epoch, and epoch {machine.run.epoch} is open.", call="finish_epoch()")
-            )
+            raise BadLoop(f"{self.host.name} starts an epoch, and epoch {machine.run.epoch} is open.", call="finish_epoch()")
         machine.begin_epoch()
         machine.saving.body_begins()
 
@@ -161,10 +159,8 @@ class HostDriver:
         one, machine = self._innermost(), self._running()
         if not one.in_iteration:
             raise BadLoop(
-                text(
-                    f"{self.host.name} finishes an iteration, and none is open.",
-                    call="start_iteration(batch), and compute if it says so",
-                )
+                f"{self.host.name} finishes an iteration, and none is open.",
+                call="start_iteration(batch), and compute if it says so",
             )
         now = one.now
         if outputs is not None:
@@ -216,11 +212,11 @@ class HostDriver:
 
     def _running(self) -> Machine:
         if self._machine is None:
-            raise OutsideRun(text(f"{self.host.name} has started no run.", call="start_run() first"))
+            raise OutsideRun(f"{self.host.name} has started no run.", call="start_run() first")
         return self._machine
 
     def _innermost(self) -> Pass:
         passes = self._running().scopes.passes
         if not passes:
-            raise BadLoop(text(f"{self.host.name} has no pass open.", call='start_pass("train") first'))
+            raise BadLoop(f"{self.host.name} has no pass open.", call='start_pass("train") first')
         return passes[-1]

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from hookpoint.core.errors import OutsideRun, text
+from hookpoint.core.errors import OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._assembly import assemble, find_checkpoint
 from hookpoint.core.loop.machine import Machine
@@ -47,7 +47,7 @@ class Loop:
 
     def __enter__(self) -> Run:
         if self._machine is not None:
-            raise OutsideRun(text("this loop is running already.", make="a second Loop for a run inside a run"))
+            raise OutsideRun("this loop is running already.", make="a second Loop for a run inside a run")
         self._join_team()
         try:
             if self._was_entered or self._compiled_for != self._here():
@@ -67,7 +67,7 @@ class Loop:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if self._machine is None:
-            raise OutsideRun(text("this loop is not running.", enter="with Loop(...) as run: and use run inside"))
+            raise OutsideRun("this loop is not running.", enter="with Loop(...) as run: and use run inside")
         try:
             return self._machine.end_run(error)
         finally:

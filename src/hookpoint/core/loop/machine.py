@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.data.samples import count_samples, counter
-from hookpoint.core.errors import OutsideRun, StopRun, text
+from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
 from hookpoint.core.loop._ending import errors_of, is_dealt_with
 from hookpoint.core.loop.passes import END, Pass
@@ -36,7 +36,7 @@ from hookpoint.core.text.terminal import be_silent
 if TYPE_CHECKING:
     from hookpoint.core.loop.components import Components
     from hookpoint.core.loop.options import LoopOptions
-    from hookpoint.core.loop.run_parts import RunParts
+    from hookpoint.core.loop.run_components import RunComponents
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -47,7 +47,7 @@ FOLD_EVERY = 64  # how many iterations outside of training are logged before the
 class Machine:
     """One run. The components are told of each transition, in the order of the lines below, and know nothing of the machine."""
 
-    def __init__(self, parts: RunParts, options: LoopOptions, components: Components) -> None:
+    def __init__(self, parts: RunComponents, options: LoopOptions, components: Components) -> None:
         self.parts, self.options = parts, options
         self.run, self.hooks, self.clocks, self.logbook = parts.run, parts.hooks, parts.clocks, parts.logbook
         self.verdicts, self.scopes = parts.verdicts, parts.scopes
@@ -391,7 +391,7 @@ class Machine:
     def running(self) -> Run:
         """Return the run, or say that it is over."""
         if self._is_over:
-            raise OutsideRun(text("this loop is not running.", enter="with Loop(...) as run: and use run inside"))
+            raise OutsideRun("this loop is not running.", enter="with Loop(...) as run: and use run inside")
         return self.run
 
     def _fire(self, point: str, **payload: Any) -> None:

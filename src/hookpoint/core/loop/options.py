@@ -10,10 +10,10 @@ from typing import Any
 
 from hookpoint.core.checkpoint.positions import PlainPositions, Positions
 from hookpoint.core.checkpoint.randomness import Randomness
-from hookpoint.core.checkpoint.stateful import own_parts
+from hookpoint.core.checkpoint.stateful import user_state
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.hang.loader_stall import LoaderWorkers
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
@@ -77,17 +77,17 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         if self.log_every < 0 or self.max_retries < 0:
-            raise BadLoop(text("log_every and max_retries are 0 or more.", got=f"{self.log_every} and {self.max_retries}"))
+            raise BadArgument("log_every and max_retries are 0 or more.", got=f"{self.log_every} and {self.max_retries}")
         for name in ("hang_report_seconds", "data_timeout_seconds"):
             if (seconds := getattr(self, name)) is not None and not seconds > 0:
-                raise BadLoop(text(f"{name} is more than 0, or None.", got=repr(seconds)))
+                raise BadArgument(f"{name} is more than 0, or None.", got=repr(seconds))
         if self.max_crashes is not None and (type(self.max_crashes) is not int or self.max_crashes < 0):
-            raise BadLoop(text("max_crashes is an integer, or None or 0 for no limit.", got=repr(self.max_crashes)))
+            raise BadArgument("max_crashes is an integer, or None or 0 for no limit.", got=repr(self.max_crashes))
         if self.on_nonfinite not in ("raise", "warn"):
-            raise BadLoop(text(f"on_nonfinite={self.on_nonfinite!r}.", choose="'raise' or 'warn'"))
+            raise BadArgument(f"on_nonfinite={self.on_nonfinite!r}.", choose="'raise' or 'warn'")
         counter(self.samples)
         config_of(self.config)
-        own_parts(self.state)
+        user_state(self.state)
 
     def given(self) -> dict[str, Any]:
         """Return what the run shows of this."""
@@ -97,4 +97,4 @@ class LoopOptions:
     def stateful(self) -> dict[str, Any]:
         """Return the objects whose state a checkpoint keeps, by name; a host keeps its model and optimizer itself."""
         kept = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in KEPT}
-        return {**kept, **own_parts(self.state)}
+        return {**kept, **user_state(self.state)}

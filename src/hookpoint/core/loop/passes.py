@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import HookpointWarning, TooManyRetries, text
+from hookpoint.core.errors import HookpointWarning, TooManyRetries
 from hookpoint.core.hooks.costs import FIRST_SAMPLE
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now
@@ -120,10 +120,8 @@ class Pass:
             self.retries += 1
             if self.retries > max_retries:
                 raise TooManyRetries(
-                    text(
-                        f"batch {now.batch_idx} was to be retried {self.retries} times; {max_retries} are allowed.",
-                        allow=f"max_retries={self.retries} in the Runner or Loop",
-                    )
+                    f"batch {now.batch_idx} was to be retried {self.retries} times; {max_retries} are allowed.",
+                    allow=f"max_retries={self.retries} in the Runner or Loop",
                 )
             self.again = now.batch
         elif "batch" in now.skipped:

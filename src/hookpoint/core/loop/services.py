@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from hookpoint.core.errors import BadLoop, OutsideIteration, text
+from hookpoint.core.errors import BadArgument, OutsideIteration
 from hookpoint.core.hooks.dispatch import Call, calling
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.loop.epochs import EpochLoop
@@ -39,7 +39,7 @@ class Services:
 
     def epochs(self, number: int | None) -> EpochLoop:
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-            raise BadLoop(text("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number)))
+            raise BadArgument("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number))
         self.settle()
         machine = self.machine
         machine.running().max_epochs = number

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import BadValue, NotShared, OutsideIteration, text
+from hookpoint.core.errors import BadValue, NotShared, OutsideIteration
 from hookpoint.core.run._mindspore_args import OriginalArgs
 from hookpoint.core.run._values import Values
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Elsewhere:
+class ForeignName:
     """A name of another system that is no attribute here: it says what to write."""
 
     def __init__(self, write: str) -> None:
@@ -60,7 +60,7 @@ class EpochsMethod:
         return self._function(self._run, *args, **kwargs)
 
     def _refuse(self, *args: Any) -> NoReturn:
-        raise BadValue(text("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch, the one now running"))
+        raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch, the one now running")
 
     __hash__ = None  # type: ignore[assignment]
     __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -100,11 +100,11 @@ class PeerNames(Values):
         self._args = OriginalArgs(self)
 
     # No __getattr__ says this: it would slow down every attribute of the run.
-    eval_results = Elsewhere("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
-    list_callback = Elsewhere("run.original_args().list_callback")
-    save_checkpoint = Elsewhere('run.save("tag")')
-    should_stop = Elsewhere("run.stop, which is false until a stop is requested")
-    stop_training = Elsewhere('run.stop("why")')
+    eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
+    list_callback = ForeignName("run.original_args().list_callback")
+    save_checkpoint = ForeignName('run.save("tag")')
+    should_stop = ForeignName("run.stop, which is false until a stop is requested")
+    stop_training = ForeignName('run.stop("why")')
 
     # MindSpore
 

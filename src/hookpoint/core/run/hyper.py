@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
-from hookpoint.core.errors import BadValue, UnknownSetting, text
+from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
@@ -158,7 +158,7 @@ class Hyper(MutableMapping[str, Any]):
             found = list(groups)
         return [address for address in found if key in groups[address]]
 
-    def parts(self, name: str) -> list[str]:
+    def group_names(self, name: str) -> list[str]:
         """Return the names of a setting in each single group that has it."""
         key, _ = parted(name)
         return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
@@ -193,7 +193,7 @@ class Hyper(MutableMapping[str, Any]):
             names = list(self)
             return [*names, *(alias for alias, known in ALIASES.items() if known in names and alias not in names)]
         named = self._optimizer if isinstance(self._optimizer, Mapping) else ()
-        return [key, *self.parts(key), *(f"{key}@{one}" for one in named if self.addresses(f"{key}@{one}"))]
+        return [key, *self.group_names(key), *(f"{key}@{one}" for one in named if self.addresses(f"{key}@{one}"))]
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -210,20 +210,20 @@ def checked(name: str, value: Any, present: Any) -> Any:
     """Return a value that may take the place of the present one, or refuse it."""
     if isinstance(present, tuple):
         if not isinstance(value, tuple | list) or len(value) != len(present):
-            raise BadValue(text(f"{name} takes {len(present)} values.", got=repr(value), now=repr(present)))
+            raise BadValue(f"{name} takes {len(present)} values.", got=repr(value), now=repr(present))
         return tuple(checked(name, one, now) for one, now in zip(value, present, strict=True))
     if isinstance(present, bool):
         if not isinstance(value, bool):
-            raise BadValue(text(f"{name} takes True or False.", got=repr(value), now=repr(present)))
+            raise BadValue(f"{name} takes True or False.", got=repr(value), now=repr(present))
         return value
     if not hasattr(present, "__float__"):
         if not isinstance(value, type(present)):
-            raise BadValue(text(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present)))
+            raise BadValue(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present))
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadValue(text(f"{name} takes a finite number.", got=repr(value), now=repr(present)))
+        raise BadValue(f"{name} takes a finite number.", got=repr(value), now=repr(present))
     if abs(value) > LARGEST:  # a step with it raises, or makes every weight infinite
-        raise BadValue(text(f"{name} takes a number of float32, up to {LARGEST:g}.", got=repr(value), now=repr(present)))
+        raise BadValue(f"{name} takes a number of float32, up to {LARGEST:g}.", got=repr(value), now=repr(present))
     return value
 
 

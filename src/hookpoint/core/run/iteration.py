@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from hookpoint.core.errors import BadLoop, OutsideIteration, text
+from hookpoint.core.errors import BadLoop, OutsideIteration
 
 
 class Iteration:
@@ -61,7 +61,7 @@ class Iteration:
     def refuse_if_ended(self, verdict: str) -> None:
         """Say that a verdict comes too late, where it does."""
         if self.has_ended:
-            raise BadLoop(text(f"run.{verdict}() comes too late: the iteration has ended.", ask="it before on_train_iter_end"))
+            raise BadLoop(f"run.{verdict}() comes too late: the iteration has ended.", ask="it before on_train_iter_end")
 
 
 class NoIteration:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookpoint.core.errors import BadValue, text
+from hookpoint.core.errors import BadValue
 
 Address = tuple[str, int]  # the name of an optimizer, and which of its groups
 Groups = Mapping[Address, dict[str, Any]]
@@ -50,7 +50,7 @@ class Rates:
             if not math.isfinite(rate):
                 which = f"group {address[1]}" + (f" of {address[0]}" if address[0] else "")
                 cures = {"got": repr(value), "ratio": repr(self._ratios[address])}
-                raise BadValue(text(f"{name}: the rate of {which} would be {rate}.", **cures))
+                raise BadValue(f"{name}: the rate of {which} would be {rate}.", **cures)
         for address, rate in rates.items():
             self._write(groups[address], rate)
         reference = self._read(groups[first]["lr"])

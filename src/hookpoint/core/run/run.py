@@ -7,7 +7,7 @@ from math import fsum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hookpoint.core.errors import BadLoop, BadValue, text
+from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
@@ -215,7 +215,7 @@ class Run(PeerNames):
         Waits for the device of a tensor, and for the others; the answer is the same everywhere, bit for bit.
         """
         if op not in OPS:
-            raise BadLoop(text(f"run.reduce() knows no {op!r}.", choose=", ".join(map(repr, OPS))))
+            raise BadArgument(f"run.reduce() knows no {op!r}.", choose=", ".join(map(repr, OPS)))
         said = self._loop.gather([float(value), self.model_rank], f"run.reduce(op={op!r})")
         return OPS[op]([one for one, part in said if part == 0])
 
@@ -246,4 +246,4 @@ stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")
 def _check_mapping(given: tuple[Any, ...]) -> None:
     if len(given) != 1 or not isinstance(given[0], Mapping):
         shown = ", ".join(map(repr, given))
-        raise BadValue(text(f"run.log({shown}): there is no value.", write='run.log("name", value) or run.log(name=value)'))
+        raise BadValue(f"run.log({shown}): there is no value.", write='run.log("name", value) or run.log(name=value)')

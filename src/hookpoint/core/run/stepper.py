@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.data.array_batches import BatchSize, as_batches
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadLoop
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import Dispatch
@@ -63,10 +63,8 @@ class PlainStepper:
             return
         if not isinstance(run.batch, tuple | list) or len(run.batch) != 2:
             raise BadLoop(
-                text(
-                    f"the batch is a {type(run.batch).__name__}, and no pair of inputs and targets.",
-                    write="the forward yourself: a MainCallback's, or that of whoever takes forward=",
-                )
+                f"the batch is a {type(run.batch).__name__}, and no pair of inputs and targets.",
+                write="the forward yourself: a MainCallback's, or that of whoever takes forward=",
             )
         inputs, run.targets = run.batch
         run.outputs = run.model(inputs)

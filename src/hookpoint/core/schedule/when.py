@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookpoint.core.errors import BadSchedule, listed, text
-from hookpoint.core.schedule.armed import Armed, ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedTick
+from hookpoint.core.errors import BadSchedule, listed
+from hookpoint.core.schedule.armed_schedule import ArmedAll, ArmedAny, ArmedIf, ArmedLevel, ArmedNot, ArmedSchedule, ArmedTick
 from hookpoint.core.text.spelling import near_miss
 
 TIME = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
@@ -30,7 +30,7 @@ class When(ABC):
     levels_on: frozenset[str] = frozenset()
 
     @abstractmethod
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         """Return a fresh counting part of this schedule."""
 
     def moments(self) -> frozenset[str]:
@@ -53,7 +53,7 @@ class When(ABC):
         return NotOf(self)
 
     def __bool__(self) -> bool:
-        raise BadSchedule(text("a schedule is neither true nor false.", combine="with &, | and ~ instead of and, or, not"))
+        raise BadSchedule("a schedule is neither true nor false.", combine="with &, | and ~ instead of and, or, not")
 
 
 class OnClock(When):
@@ -63,11 +63,9 @@ class OnClock(When):
         name = type(self).__name__
         if len(clocks) != 1 and not (may_be_bare and not clocks):
             raise BadSchedule(
-                text(
-                    f"{name} takes one clock, got {listed(clocks)}.",
-                    clocks=", ".join(CLOCKS),
-                    combine=f"several with |, as in {name}(steps=100) | {name}(epochs=1)",
-                )
+                f"{name} takes one clock, got {listed(clocks)}.",
+                clocks=", ".join(CLOCKS),
+                combine=f"several with |, as in {name}(steps=100) | {name}(epochs=1)",
             )
         self.given = clocks
         self.clock: str = next(iter(clocks), "iterations")
@@ -75,11 +73,9 @@ class OnClock(When):
         if self.clock not in CLOCKS:
             meant = near_miss(self.clock, CLOCKS)
             raise BadSchedule(
-                text(
-                    f"{name}({self.clock}={self.amount!r}): there is no clock '{self.clock}'.",
-                    clocks=", ".join(CLOCKS),
-                    **({"write": f"{name}({meant}={self.amount!r})"} if meant else {}),
-                )
+                f"{name}({self.clock}={self.amount!r}): there is no clock '{self.clock}'.",
+                clocks=", ".join(CLOCKS),
+                **({"write": f"{name}({meant}={self.amount!r})"} if meant else {}),
             )
 
     def checked(self, amount: Any, *, least: Amount = 0) -> Amount:
@@ -89,7 +85,7 @@ class OnClock(When):
         too_small = right_type and ((amount <= 0 if least else amount < 0) if timed else amount < least)
         if not right_type or not math.isfinite(amount) or too_small:
             kind = "a number above 0" if timed and least else "a number, 0 or more" if timed else f"an integer, {least} or more"
-            raise BadSchedule(text(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount)))
+            raise BadSchedule(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount))
         return amount * TIME[self.clock] if timed else int(amount)
 
     @property
@@ -113,7 +109,7 @@ class Every(OnClock):
         self._period = self.checked(self.amount, least=1)
         self.ticks_on = frozenset([self.counted])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         period = self._period
         return ArmedTick(self.counted, period, lambda now: _next_multiple(period, now))
 
@@ -132,7 +128,7 @@ class At(OnClock):
         self._values = sorted({self.checked(value) for value in (self.amount if several else [self.amount])})
         self.ticks_on = frozenset([self.counted])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         values = self._values
         first = values[0] if values else math.inf
         return ArmedTick(self.counted, first, lambda now: next((value for value in values if value > now), math.inf))
@@ -146,7 +142,7 @@ class Once(OnClock):
         self._value = self.checked(self.amount)
         self.ticks_on = frozenset([self.counted] if clock else [])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.given)
 
     def moments(self) -> frozenset[str]:
@@ -161,7 +157,7 @@ class After(OnClock):
         self._value = self.checked(self.amount)
         self.levels_on = frozenset([self.counted])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedLevel(self.counted, self._value, math.inf)
 
 
@@ -173,7 +169,7 @@ class Before(OnClock):
         self._value = self.checked(self.amount)
         self.levels_on = frozenset([self.counted])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedLevel(self.counted, -math.inf, self._value)
 
 
@@ -183,13 +179,13 @@ class Between(OnClock):
     def __init__(self, **clock: tuple[Amount, Amount]) -> None:
         super().__init__(clock)
         if not isinstance(self.amount, tuple | list) or len(self.amount) != 2:
-            raise BadSchedule(text(f"{self!r}: takes two values.", write=f"Between({self.clock}=(100, 200))"))
+            raise BadSchedule(f"{self!r}: takes two values.", write=f"Between({self.clock}=(100, 200))")
         self._low, self._high = (self.checked(value) for value in self.amount)
         if self._low >= self._high:
-            raise BadSchedule(text(f"{self!r}: the first value must be below the second.", got=repr(self.amount)))
+            raise BadSchedule(f"{self!r}: the first value must be below the second.", got=repr(self.amount))
         self.levels_on = frozenset([self.counted])
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedLevel(self.counted, self._low, self._high)
 
 
@@ -198,10 +194,10 @@ class If(When):
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         if not callable(predicate):
-            raise BadSchedule(text(f"If takes a function of the run, not {predicate!r}.", write="If(lambda run: ...)"))
+            raise BadSchedule(f"If takes a function of the run, not {predicate!r}.", write="If(lambda run: ...)")
         self._predicate = predicate
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedIf(self._predicate)
 
     def __repr__(self) -> str:
@@ -216,9 +212,7 @@ class Combined(When):
     def __init__(self, *parts: When) -> None:
         for part in parts:
             if not isinstance(part, When):
-                raise BadSchedule(
-                    text(f"{part!r} is no schedule.", combine="schedules with schedules; If(...) wraps a function")
-                )
+                raise BadSchedule(f"{part!r} is no schedule.", combine="schedules with schedules; If(...) wraps a function")
         self.parts = parts
         self.ticks_on = frozenset().union(*(part.ticks_on for part in parts))
         self.levels_on = frozenset().union(*(part.levels_on for part in parts))
@@ -240,14 +234,12 @@ class AllOf(Combined):
         super().__init__(*parts)
         if len(self.ticks_on) > 1 and sum(bool(part.ticks_on) for part in parts) > 1:
             raise BadSchedule(
-                text(
-                    f"{self!r}: ticks on {listed(self.ticks_on)} hardly ever fall together.",
-                    either="combine them with |",
-                    level="or make one a level, as in Every(steps=100) & After(epochs=1)",
-                )
+                f"{self!r}: ticks on {listed(self.ticks_on)} hardly ever fall together.",
+                either="combine them with |",
+                level="or make one a level, as in Every(steps=100) & After(epochs=1)",
             )
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedAll([part.arm() for part in self.parts])
 
 
@@ -256,7 +248,7 @@ class AnyOf(Combined):
 
     sign = " | "
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedAny([part.arm() for part in self.parts])
 
     def moments(self) -> frozenset[str]:
@@ -270,7 +262,7 @@ class NotOf(When):
         self.part = part
         self.levels_on = part.levels_on | part.ticks_on
 
-    def arm(self) -> Armed:
+    def arm(self) -> ArmedSchedule:
         return ArmedNot(self.part.arm())
 
     @property

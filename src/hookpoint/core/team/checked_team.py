@@ -7,7 +7,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.current import CURRENT_CALL
-from hookpoint.core.errors import OutOfStep, text
+from hookpoint.core.errors import OutOfStep
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
@@ -81,7 +81,7 @@ class CheckedTeam:
 
     def _words(self, about: Callable[[], str], talk: Callable[[], Any], *, counts: bool = True) -> Any:
         if self._is_off:
-            raise OutOfStep(text(f"{about()}: nobody would answer, as {self._is_off}."))
+            raise OutOfStep(f"{about()}: nobody would answer, as {self._is_off}.")
         self.count += counts
         try:
             return talk()
@@ -101,7 +101,7 @@ def apart(abouts: Sequence[str]) -> OutOfStep:
         groups.setdefault(about, []).append(rank)
     said = {f"rank {','.join(map(str, ranks))}": about for about, ranks in groups.items()}
     cure = "on all ranks, or on none: what one process alone knows must not decide it"
-    return OutOfStep(text("the processes are not at the same place.", **said, call=cure))
+    return OutOfStep("the processes are not at the same place.", **said, call=cure)
 
 
 def unanswered(rank: int, size: int, about: str, error: BaseException) -> OutOfStep:
@@ -112,4 +112,4 @@ def unanswered(rank: int, size: int, about: str, error: BaseException) -> OutOfS
     cures = {"call": "it on all ranks, or on none; say collective = True in a callback that does", "see": "what they say"}
     if not late:
         cures = {"see": "what it says: it has failed, or was ended"}
-    return OutOfStep(text(f"rank {rank} waits in {about}; {what}.", **cures))
+    return OutOfStep(f"rank {rank} waits in {about}; {what}.", **cures)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
 ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset: enough to tell two of them apart
@@ -87,12 +87,10 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):
         raise CannotResume(
-            text(
-                f"the training data is not that of the checkpoint, which was made in the middle of an epoch.\n{table(rows)}",
-                give="the data as it was",
-                resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
-                start="over with resume='never'",
-            )
+            f"the training data is not that of the checkpoint, which was made in the middle of an epoch.\n{table(rows)}",
+            give="the data as it was",
+            resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
+            start="over with resume='never'",
         )
     return table(rows)
 

@@ -69,7 +69,7 @@ class TaskSampler:
         return len(self.sampler)
 
 
-class MadeData:
+class HookedDataset:
     """A data set for the fetchers of torch: given a task it makes a whole batch; as a stream it makes samples.
 
     Whatever else is asked of it, or set on it, goes to the data set inside: a `worker_init_fn` finds it in
@@ -98,7 +98,7 @@ class MadeData:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in MadeData.__slots__:
+        if name.startswith("__") or name in HookedDataset.__slots__:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

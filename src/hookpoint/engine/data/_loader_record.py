@@ -14,7 +14,7 @@ from hookpoint.engine.data._repartition import order_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
 
-class KnownLoader:
+class LoaderRecord:
     """A loader that passes run over: where it stood when it was first seen, and when its last pass began.
 
     The script may set its order anew for each pass, by seeding a generator or by making another loader. A checkpoint then has

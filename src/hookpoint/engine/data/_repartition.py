@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import is_plain, team_sampler_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
@@ -56,10 +56,8 @@ def rest_of(loader: Any, kept: Mapping[str, Any], batches: int, rank: int, size:
         loader = twin
     if kept["length"] != sampler.length:
         raise CannotResume(
-            text(
-                f"the training data has {sampler.length} samples, and had {kept['length']} when the checkpoint was made.",
-                give="the same data, or start from the end of an epoch",
-            )
+            f"the training data has {sampler.length} samples, and had {kept['length']} when the checkpoint was made.",
+            give="the same data, or start from the end of an epoch",
         )
     return loader, sampler, sampler.go_on(kept, batches)
 
@@ -85,10 +83,8 @@ def as_team_state(
         drawn = _drawn_by(loader.sampler, record, put_generators, loader.generator)
         if not all(isinstance(index, int) for index in drawn):
             raise CannotResume(
-                text(
-                    f"{type(loader.sampler).__name__} gives no numbers: its epoch cannot be cut into other batches.",
-                    give="the batch size as it was when the checkpoint was made",
-                )
+                f"{type(loader.sampler).__name__} gives no numbers: its epoch cannot be cut into other batches.",
+                give="the batch size as it was when the checkpoint was made",
             )
         known["order"] = torch.tensor(drawn)
     elif order["shuffle"]:
@@ -99,12 +95,10 @@ def as_team_state(
 
 def unknown_order(loader: Any) -> CannotResume:
     return CannotResume(
-        text(
-            f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on in"
-            " the middle of its epoch.",
-            start="from a checkpoint that was made at the end of an epoch",
-            use="or a DataLoader without a sampler of its own, or with a DistributedSampler",
-        )
+        f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on in"
+        " the middle of its epoch.",
+        start="from a checkpoint that was made at the end of an epoch",
+        use="or a DataLoader without a sampler of its own, or with a DistributedSampler",
     )
 
 

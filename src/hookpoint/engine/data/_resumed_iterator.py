@@ -1,4 +1,4 @@
-"""Behind: a DataLoader's iterator that begins in the middle of a pass, with nothing of what lies before it read."""
+"""ResumedIterator: a DataLoader's iterator that begins in the middle of a pass, with nothing of what lies before it read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 PutBack = Callable[[], None]
 
 
-class Behind:
+class ResumedIterator:
     """What a sampler gives behind its first so many items, with the generators put where the pass began, by `begin`.
 
     The sampler is asked for its iterator whenever the loader asks for one, as in a pass from the beginning: what it draws by
@@ -45,7 +45,7 @@ class Behind:
                 self._source = iter(self._sampler)
             next(islice(self._source, self._left, self._left), None)
 
-    def __iter__(self) -> Behind:
+    def __iter__(self) -> ResumedIterator:
         self.was_asked = True
         if self._hold is not None:
             self._return, self._hold = self._hold(), None
@@ -75,7 +75,7 @@ class Behind:
             self._return = None
 
 
-def iterator_behind(
+def resumed_iterator(
     loader: DataLoader[Any], batches: int, begin: PutBack, hold: Callable[[], PutBack] | None, *, had_iterator: bool
 ) -> Iterator[Any]:
     """Return an iterator over what follows so many batches; the loader goes on with it where its workers are persistent.
@@ -86,7 +86,7 @@ def iterator_behind(
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
-    behind = Behind(sampler, batches, begin, had_iterator)
+    behind = ResumedIterator(sampler, batches, begin, had_iterator)
     twin = copy.copy(loader)
     twin.__dict__.update({name: behind, "_iterator": None})  # setting an attribute is refused
     begin()

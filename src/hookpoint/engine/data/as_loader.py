@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data, takes_batch_size
-from hookpoint.core.parts import is_dataclass, named_parts
+from hookpoint.core.fields import is_dataclass, named_fields
 
 
 def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iterable[Any]:
@@ -80,7 +80,7 @@ def described(batch: Any) -> str:
         return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
     if isinstance(batch, tuple | list):
         return "(" + ", ".join(map(described, batch)) + ")"
-    parts = named_parts(batch)
+    parts = named_fields(batch)
     if parts or type(batch) is dict:
         return "{" + ", ".join(f"{name}: {described(value)}" for name, value in parts.items()) + "}"
     return type(batch).__name__

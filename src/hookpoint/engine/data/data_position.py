@@ -26,23 +26,23 @@ from torch.utils.data import DataLoader
 from hookpoint.core.checkpoint.positions import Entered, read_over
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.errors import CannotResume, text
+from hookpoint.core.errors import CannotResume
 from hookpoint.engine.data import _loader_state, _stateful_loader
 from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
 from hookpoint.engine.data._loader_record import (
-    KnownLoader,
+    LoaderRecord,
     batches_ahead,
     has_index,
     has_iterator,
     keeps_own_state,
 )
 from hookpoint.engine.data._repartition import as_team_state, rest_of, unknown_order
-from hookpoint.engine.data._resumed_iterator import iterator_behind
+from hookpoint.engine.data._resumed_iterator import resumed_iterator
 from hookpoint.engine.data._streams import batches_after, later_batches
 from hookpoint.engine.data.hooked_loader import HookedLoader
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
-from hookpoint.parallel.data.padded_loader import Lengthened
+from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 logger = logging.getLogger("hookpoint")
@@ -58,8 +58,8 @@ class TorchPositions:
         self.notes: list[str] = []
         self._randomness = randomness
         self._begun: Mapping[str, Any] = {}
-        self._known: list[KnownLoader] = []
-        self._last: KnownLoader | None = None
+        self._known: list[LoaderRecord] = []
+        self._last: LoaderRecord | None = None
         self._waiting: list[Mapping[str, Any]] = []
         self._rest: TeamBatchSampler | None = None
         self._stream_start = (0, 0)  # so many samples and batches of a stream were seen, before it was cut into others
@@ -69,7 +69,7 @@ class TorchPositions:
         self._has_warned = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        if isinstance(loader, Lengthened):
+        if isinstance(loader, PaddedLoader):
             return loader.after(self.begin(loader.data, epoch), 0)
         _tell_pass(loader, epoch, goes_on=False)
         self._rest, self._stream_start = None, (0, 0)
@@ -107,7 +107,7 @@ class TorchPositions:
         self._expected = {} if self._facts_vary else _facts_in(state)
 
     def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        if isinstance(loader, Lengthened):
+        if isinstance(loader, PaddedLoader):
             entered = self.resume(loader.data, epoch, loader.begin_at(batches), state)
             if self._rest is not None or any(self._stream_start):
                 raise _cannot_cut(loader.data)
@@ -141,7 +141,7 @@ class TorchPositions:
         elif has_index(loader):
             had_iterator = record is not None and record["had_iterator"]
             self._warn_of_workers(loader, batches > 0 or had_iterator)
-            source = iterator_behind(loader, batches, begin, partial(self._hold, loader), had_iterator=had_iterator)
+            source = resumed_iterator(loader, batches, begin, partial(self._hold, loader), had_iterator=had_iterator)
             entered = Entered(source, batches)
         else:
             begin()
@@ -156,7 +156,7 @@ class TorchPositions:
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         """Go on in a pass that a team of another size has begun, from the first sample that nobody has seen."""
-        if isinstance(loader, Lengthened):
+        if isinstance(loader, PaddedLoader):
             raise unknown_order(loader.data)
         moved, kept = state["moved"], state["moved"]["data"]
         _tell_pass(loader, epoch, goes_on=True)
@@ -215,7 +215,7 @@ class TorchPositions:
     def _iterator_of_rest(self, loader: Any, order: Mapping[str, Any], batches: int, rank: int, size: int) -> Entered:
         """Enter a pass after so many batches of a team's, which may be other ones than this one's."""
         left, self._rest, done = rest_of(loader, order, batches, rank, size)
-        iterator = iterator_behind(left, done - self._rest.first, lambda: None, None, had_iterator=False)
+        iterator = resumed_iterator(left, done - self._rest.first, lambda: None, None, had_iterator=False)
         return Entered(iterator, done, len(self._rest))
 
     def _samples_of(self, batches: int) -> int | None:
@@ -243,7 +243,7 @@ class TorchPositions:
         self._facts_vary |= self._facts is not None and facts != self._facts
         self._facts = facts
 
-    def _meet(self, loader: Any, *, trains: bool, adopts: bool = True) -> tuple[KnownLoader | None, Mapping[str, Any] | None]:
+    def _meet(self, loader: Any, *, trains: bool, adopts: bool = True) -> tuple[LoaderRecord | None, Mapping[str, Any] | None]:
         """Return what is known of a loader, and what a checkpoint says of it if this is its first pass after a resume.
 
         Loaders have no names. The first one that comes after a resume is the first one that came before it, and so on.
@@ -256,7 +256,7 @@ class TorchPositions:
         except TypeError:  # a list, or another builtin: there is nothing to know of it
             return None, None
         had_another = any(known.trains == trains and known.reference() is None for known in self._known)
-        new = KnownLoader(loader, reference, trains=trains, is_made_anew=had_another)
+        new = LoaderRecord(loader, reference, trains=trains, is_made_anew=had_another)
         self._known = [*(known for known in self._known if known.reference() is not None), new]
         record = next((one for one in self._waiting if one["trains"] == trains), None) if adopts else None
         if record is not None:
@@ -264,7 +264,7 @@ class TorchPositions:
             new.adopt(loader, record)
         return new, None if new.is_made_anew else record
 
-    def _iterator(self, loader: Iterable[Any], known: KnownLoader | None, record: Mapping[str, Any] | None) -> Iterator[Any]:
+    def _iterator(self, loader: Iterable[Any], known: LoaderRecord | None, record: Mapping[str, Any] | None) -> Iterator[Any]:
         """Begin a pass, as the run would that was saved."""
         if known is None:
             return iter(loader)
@@ -273,7 +273,7 @@ class TorchPositions:
             return _stateful_loader.next_pass(loader, record["own"], self._hold(loader))
         if isinstance(loader, DataLoader) and known.had_iterator and not has_iterator(loader):
             self._warn_of_workers(loader, known.trains)
-            return iterator_behind(loader, 0, self._hold(loader), None, had_iterator=True)
+            return resumed_iterator(loader, 0, self._hold(loader), None, had_iterator=True)
         return iter(loader)
 
     def _put_back(self, loader: Any, record: Mapping[str, Any] | None) -> None:
@@ -316,12 +316,10 @@ def _facts_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _cannot_cut(loader: Any) -> CannotResume:
     return CannotResume(
-        text(
-            f"{type(loader).__name__} has another batch size than the checkpoint, which was made in the middle of an epoch, and"
-            " its samples cannot be cut into other batches.",
-            give="the batch size as it was",
-            resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
-        )
+        f"{type(loader).__name__} has another batch size than the checkpoint, which was made in the middle of an epoch, and"
+        " its samples cannot be cut into other batches.",
+        give="the batch size as it was",
+        resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
     )
 
 

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.data.data_points import DataPoints
 from hookpoint.core.data.data_settings import DataSettings
-from hookpoint.core.errors import BadLoop, text
-from hookpoint.engine.data._hooked_dataset import MadeData, TaskSampler
+from hookpoint.core.errors import BadArgument
+from hookpoint.engine.data._hooked_dataset import HookedDataset, TaskSampler
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
@@ -48,7 +48,7 @@ class HookedLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         if settings_per not in ("pass", "batch"):
-            raise BadLoop(text(f"HookedLoader: settings_per must be 'pass' or 'batch', got {settings_per!r}."))
+            raise BadArgument(f"HookedLoader: settings_per must be 'pass' or 'batch', got {settings_per!r}.")
         self.data_points = DataPoints(callbacks)
         self.settings = DataSettings(settings, per_batch=settings_per == "batch")
         self._epoch_outside = [0]  # in a list, which copies of the loader share
@@ -65,7 +65,7 @@ class HookedLoader(DataLoader[Any]):
         if not self.data_points.listens():
             return super()._get_iterator()
         in_batches = self.batch_sampler is not None
-        made = MadeData(self.dataset, self.data_points, self.collate_fn, in_batches=in_batches)
+        made = HookedDataset(self.dataset, self.data_points, self.collate_fn, in_batches=in_batches)
         tasks = TaskSampler(self._index_sampler, self.settings, self._epoch_outside)
         if isinstance(self.dataset, IterableDataset):
             changes = {"dataset": made, "collate_fn": made.collate_stream, "batch_sampler" if in_batches else "sampler": tasks}

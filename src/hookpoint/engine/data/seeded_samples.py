@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from hookpoint.core.checkpoint.randomness import put_state, state_of
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadData
 
 
 class SeededSamples(Dataset[Any]):
@@ -39,12 +39,10 @@ class SeededSamples(Dataset[Any]):
 
     def __init__(self, dataset: Any, seed: int = 0) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            raise BadLoop(
-                text(
-                    f"SeededSamples seeds by index, and {type(dataset).__name__} has none.",
-                    give="a data set with __getitem__ and __len__",
-                    seed="an IterableDataset inside of its __iter__",
-                )
+            raise BadData(
+                f"SeededSamples seeds by index, and {type(dataset).__name__} has none.",
+                give="a data set with __getitem__ and __len__",
+                seed="an IterableDataset inside of its __iter__",
             )
         self.dataset = dataset
         self.seed = seed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import text
+from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._tracking.tracked import Ending, Facts, Kept, Surroundings, Tracked
 
@@ -56,7 +56,7 @@ class Tracker(Callback):
     def __init__(self, params: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         if params is not None and not isinstance(params, Mapping):
-            raise TypeError(text(f"{type(self).__name__}(params={params!r}) is no dict.", give='{"name": value}'))
+            raise BadArgument(f"{type(self).__name__}(params={params!r}) is no dict.", give='{"name": value}')
         if find_spec(self.package) is None:
             raise ImportError(
                 text(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import OutOfStep, text
+from hookpoint.core.errors import OutOfStep
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 from hookpoint.parallel.averaging.all_reduce_mean import put
 
@@ -97,11 +97,11 @@ class ParameterServer:
     def _wait(self, worker: int, may_go_on: Callable[[], bool]) -> None:
         came = self._changed.wait_for(lambda: bool(self._failure) or may_go_on(), self._wait_seconds)
         if self._failure:
-            raise OutOfStep(text(f"rank {worker} waits for the parameter server; {self._failure}.", see="what it says"))
+            raise OutOfStep(f"rank {worker} waits for the parameter server; {self._failure}.", see="what it says")
         if not came:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
             waited = f"for {self._wait_seconds:.0f} s, and has got no gradient of rank {late}"
-            raise OutOfStep(text(f"rank {worker} waits for the parameter server {waited}.", see="what it says"))
+            raise OutOfStep(f"rank {worker} waits for the parameter server {waited}.", see="what it says")
 
 
 def _twin_of(optimizer: torch.optim.Optimizer, parameters: dict[int, torch.nn.Parameter]) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.core.errors import OutOfStep, text
+from hookpoint.core.errors import OutOfStep
 from hookpoint.parallel.async_sgd._parameter_server import ParameterServer
-from hookpoint.parallel.async_sgd._tensor_buffer import Parcel
+from hookpoint.parallel.async_sgd._tensor_buffer import TensorBuffer
 
 PULL, PUSH, DROP, DONE, FAILED = range(5)
 NO_VERSION = -1
@@ -26,14 +26,14 @@ class RemoteServer:
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Any) -> None:
         self._group = group
-        self._parcel = Parcel(parameters)
+        self._parcel = TensorBuffer(parameters)
 
     def pull(self, worker: int, into: Callable[[Sequence[torch.Tensor]], None]) -> int:
         self._ask(PULL)
         dist.recv(self._parcel.buffer, src=0, group=self._group)
         if self._parcel.number == NO_VERSION:
             raise OutOfStep(
-                text(f"rank {worker} waits for the parameter server; another process has failed.", see="what the others say")
+                f"rank {worker} waits for the parameter server; another process has failed.", see="what the others say"
             )
         into([one for one in self._parcel.tensors() if one is not None])
         return self._parcel.number
@@ -53,7 +53,7 @@ class RemoteServer:
         dist.send(torch.tensor([what]), dst=0, group=self._group)
 
 
-class ServerLines:
+class ServerRpc:
     """The chief's end: a thread for each worker on another process, which calls the server for it.
 
     A thread ends when its worker says that it is done, or has failed, or is gone; until then it answers, also when the server
@@ -79,7 +79,7 @@ class ServerLines:
     def _serve(self, worker: int) -> None:
         server = self._server
         try:
-            parcel, asked = Parcel(server.parameters), torch.zeros(1, dtype=torch.int64)
+            parcel, asked = TensorBuffer(server.parameters), torch.zeros(1, dtype=torch.int64)
             while True:
                 dist.recv(asked, src=worker, group=self._group)
                 if asked == PULL:
@@ -101,7 +101,7 @@ class ServerLines:
         finally:
             server.leave(worker)
 
-    def _answer(self, worker: int, parcel: Parcel) -> None:
+    def _answer(self, worker: int, parcel: TensorBuffer) -> None:
         try:
             parcel.number = self._server.pull(worker, parcel.put)
         except OutOfStep as error:
@@ -109,7 +109,7 @@ class ServerLines:
             parcel.number = NO_VERSION
         dist.send(parcel.buffer, dst=worker, group=self._group)
 
-    def _apply(self, worker: int, parcel: Parcel) -> None:
+    def _apply(self, worker: int, parcel: TensorBuffer) -> None:
         try:
             self._server.push(worker, parcel.tensors())
         except OutOfStep as error:

@@ -1,4 +1,4 @@
-"""Parcel: tensors of any types as one flat message."""
+"""TensorBuffer: tensors of any types as one flat message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD = 16  # bytes: two numbers
 ALIGNED = 16
 
 
-class Parcel:
+class TensorBuffer:
     """A buffer on the host for as many tensors as these, each of which may be missing, and a number."""
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:

@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
-from hookpoint.core.errors import BadLoop, OutOfStep, text
+from hookpoint.core.errors import BadStrategy, OutOfStep
 from hookpoint.core.team.team import Solo, Team
 from hookpoint.parallel.async_sgd._async_team import ServedTeam
 from hookpoint.parallel.async_sgd._parameter_server import ParameterServer
-from hookpoint.parallel.async_sgd._server_rpc import RemoteServer, ServerLines
+from hookpoint.parallel.async_sgd._server_rpc import RemoteServer, ServerRpc
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
-from hookpoint.parallel.async_sgd._tensor_buffer import Parcel
+from hookpoint.parallel.async_sgd._tensor_buffer import TensorBuffer
 from hookpoint.parallel.averaging.all_reduce_mean import put, waiting_for
 from hookpoint.parallel.averaging.sync_callback import Merging
 from hookpoint.parallel.shared.buffers import SharedBuffers
@@ -60,9 +60,9 @@ class AsyncSGD:
 
     def __init__(self, staleness: int = 4, *, wait_seconds: float = SECONDS) -> None:
         if not isinstance(staleness, int) or isinstance(staleness, bool) or staleness < 0:
-            raise BadLoop(text(f"AsyncSGD(staleness={staleness!r}).", give="a number of gradients, 0 or more"))
+            raise BadStrategy(f"AsyncSGD(staleness={staleness!r}).", give="a number of gradients, 0 or more")
         if not wait_seconds > 0:
-            raise BadLoop(text(f"AsyncSGD(wait_seconds={wait_seconds!r}).", give="a number of seconds above 0"))
+            raise BadStrategy(f"AsyncSGD(wait_seconds={wait_seconds!r}).", give="a number of seconds above 0")
         self.staleness, self.wait_seconds = staleness, wait_seconds
         self.callbacks: list[Callback] = [Merging(self)]
         self._trace: deque[Applied] = deque(maxlen=TRACED)
@@ -71,7 +71,7 @@ class AsyncSGD:
         self._optimizer: Any = None
         self._parameters: list[torch.nn.Parameter] = []
         self._server: ParameterServer | RemoteServer | None = None
-        self._lines: ServerLines | None = None
+        self._lines: ServerRpc | None = None
         self._group: Any = None
         self._rank, self._version = 0, 0
         self._is_computing = self._is_in_run = False
@@ -102,7 +102,7 @@ class AsyncSGD:
         if optimizers:
             if len(optimizers) > 1 or not isinstance(optimizers[0], torch.optim.Optimizer):
                 what = "several optimizers" if len(optimizers) > 1 else type(optimizers[0]).__name__
-                raise BadLoop(text(f"AsyncSGD cannot step with {what}.", give="one torch.optim.Optimizer"))
+                raise BadStrategy(f"AsyncSGD cannot step with {what}.", give="one torch.optim.Optimizer")
             self._optimizer = optimizers[0]
             self._parameters = [one for group in self._optimizer.param_groups for one in group["params"]]
             self._replace_step(self._optimizer)
@@ -150,7 +150,7 @@ class AsyncSGD:
         """Send this process's gradient, in the place of a step."""
         if closure is not None or not self._is_computing:
             what = "a closure" if closure is not None else "no batch before it"
-            raise BadLoop(text(f"optimizer.step() is called with {what}, and AsyncSGD sends a gradient to the server in it."))
+            raise BadStrategy(f"optimizer.step() is called with {what}, and AsyncSGD sends a gradient to the server in it.")
         optimizer._opt_called = True  # what schedulers look for
         self._heard(lambda server: server.push(self._rank, [one.grad for one in self._parameters]))
         self._is_computing = False
@@ -164,7 +164,7 @@ class AsyncSGD:
             if self._rank == 0:
                 raise
             raise OutOfStep(
-                text(f"rank {self._rank} waits for the parameter server; the chief is gone.", see="what it says")
+                f"rank {self._rank} waits for the parameter server; the chief is gone.", see="what it says"
             ) from error
 
     def _replace_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -195,14 +195,14 @@ class AsyncSGD:
             has_ended = lines.join(self.wait_seconds)
             if server.failure or not has_ended:
                 why = server.failure or f"not all processes came within {self.wait_seconds:.0f} s"
-                raise OutOfStep(text(f"the parameter server waits for the last gradients; {why}.", see="what they say"))
+                raise OutOfStep(f"the parameter server waits for the last gradients; {why}.", see="what they say")
             self._version = server.rule.version
             server.give_back()
         else:
             self._heard(lambda server: server.leave(self._rank))
         self._server = self._lines = None
         self._is_computing = False
-        parcel = Parcel(self._parameters)
+        parcel = TensorBuffer(self._parameters)
         parcel.number = self._version
         parcel.put(self._parameters)
         with waiting_for("the server's copy of the parameters"):
@@ -217,17 +217,15 @@ class AsyncSGD:
             return
         rule = Staleness(self.staleness, self._version)
         server = ParameterServer(self._parameters, self._optimizer, rule, self._trace, self.wait_seconds)
-        self._server, self._lines = server, ServerLines(server, range(1, dist.get_world_size()), self._group)
+        self._server, self._lines = server, ServerRpc(server, range(1, dist.get_world_size()), self._group)
 
     def _refuse_to_wait(self) -> None:
         """Refuse to wait for others who may wait for this process's gradient."""
         if self._is_computing and self._server is not None:
-            raise BadLoop(
-                text(
-                    f"rank {self._rank} is to wait for the other processes between a batch and its step, and with AsyncSGD some"
-                    " of them may not begin theirs before this one has ended.",
-                    talk="at on_iter_begin or on_iter_end, where a step is made of one batch",
-                )
+            raise BadStrategy(
+                f"rank {self._rank} is to wait for the other processes between a batch and its step, and with AsyncSGD some"
+                " of them may not begin theirs before this one has ended.",
+                talk="at on_iter_begin or on_iter_end, where a step is made of one batch",
             )
 
     def _leave(self, close_team: Callable[[], None]) -> None:
@@ -253,10 +251,10 @@ class AsyncSGD:
 
     # Checkpoints
 
-    def own_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
 
-    def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parts with the server's model and the state of its optimizer."""
         self.settle()
         now = {"model": self._model, "optimizer": self._optimizer, "fit/strategy": self}

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.averaging.all_reduce_mean import means_of, put, waiting_for
 from hookpoint.parallel.averaging.sync_callback import Merging
@@ -45,7 +45,7 @@ class ParameterAveraging:
     def __init__(self, period: int = 8, warmup: int = 0, *, optimizer_state: bool = True) -> None:
         for name, value, least in (("period", period, 1), ("warmup", warmup, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadLoop(text(f"ParameterAveraging({name}={value!r}).", give=f"a number of steps, {least} or more"))
+                raise BadStrategy(f"ParameterAveraging({name}={value!r}).", give=f"a number of steps, {least} or more")
         self.period, self.warmup, self.optimizer_state = period, warmup, optimizer_state
         self.callbacks: list[Callback] = [Merging(self)]
         self._model: Any = None
@@ -68,8 +68,8 @@ class ParameterAveraging:
         self._watched = []
         for one in self._optimizers:
             if not hasattr(one, "register_step_post_hook"):
-                raise BadLoop(
-                    text(f"ParameterAveraging cannot follow the steps of {type(one).__name__}.", give="a torch.optim.Optimizer")
+                raise BadStrategy(
+                    f"ParameterAveraging cannot follow the steps of {type(one).__name__}.", give="a torch.optim.Optimizer"
                 )
             self._watched += [one.register_step_pre_hook(self._before_step), one.register_step_post_hook(self._after_step)]
         self._buffers = SharedBuffers(self._modules)
@@ -140,12 +140,10 @@ class ParameterAveraging:
         if self.optimizer_state:
             moments = _moments_of(optimizer)
             if not _are_alike(moments):
-                raise BadLoop(
-                    text(
-                        f"{type(optimizer).__name__} has a state of other parameters on one process than on another, as some"
-                        " had no gradient there.",
-                        give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
-                    )
+                raise BadStrategy(
+                    f"{type(optimizer).__name__} has a state of other parameters on one process than on another, as some"
+                    " had no gradient there.",
+                    give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
                 )
             tensors += moments
         put(tensors, means_of(tensors))
@@ -175,12 +173,12 @@ class ParameterAveraging:
 
     # Checkpoints
 
-    def own_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return this process's copy of the model and its optimizer's state, as far as they are not the same everywhere."""
         own = () if self._is_merged and self.optimizer_state else ("optimizer",) if self._is_merged else ("model", "optimizer")
         return {name: parts[name] for name in own if name in parts}
 
-    def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parts with the averages of all copies."""
         whole = dict(parts)
         if not self._is_merged:

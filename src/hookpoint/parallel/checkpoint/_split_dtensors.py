@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 
 
-class TakenApart:
+class SplitDTensors:
     """Take the sharded tensors out of a state: `rest` has what stands for each, `tensors` has them by their names there.
 
     Names are those of the places, as `parts.model.0.weight`, and the same on all processes. A tensor that is in several places,
@@ -53,7 +53,7 @@ class TakenApart:
                 name += "'"
             self._names[memory] = name
             self.tensors[name] = tensor
-        return Elsewhere(self._names[memory])
+        return ShardedPlaceholder(self._names[memory])
 
 
 def _like(given: Any, found: dict[Any, Any]) -> Any:

@@ -10,7 +10,7 @@ from hookpoint.core.errors import CannotSave, HookpointError
 from hookpoint.core.team.team import Team
 
 
-def together(team: Team, work: Callable[[], Any]) -> Any:
+def on_all_ranks(team: Team, work: Callable[[], Any]) -> Any:
     """Do something on each rank; where it fails on any, raise on all what the first of them has raised."""
     result, failure = _tried(work)
     told = team.gather(None if failure is None else _told(failure))

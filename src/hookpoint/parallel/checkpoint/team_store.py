@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from hookpoint.core import errors
 from hookpoint.core.checkpoint.rank_state import joined, own_share
-from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.core.checkpoint.store import Checkpoint, Request, ResumableStore, Resume, Saved
-from hookpoint.core.errors import BadLoop, CannotResume, text
+from hookpoint.core.errors import BadStrategy, CannotResume
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.checkpoint._split_dtensors import TakenApart
-from hookpoint.parallel.checkpoint.by_all import by_chief, together
+from hookpoint.parallel.checkpoint._split_dtensors import SplitDTensors
+from hookpoint.parallel.checkpoint.by_all import by_chief, on_all_ranks
 from hookpoint.parallel.strategy.strategy import Apart
 from hookpoint.parallel.team.torch_team import SECONDS
 
@@ -92,35 +92,35 @@ class TeamStore:
     @property
     def team(self) -> Team:
         if self._team is None:
-            raise BadLoop(text("the store of a team is used before a run of that team has begun.", enter="the loop first"))
+            raise BadStrategy("the store of a team is used before a run of that team has begun.", enter="the loop first")
         return self._team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Let the chief take the workdir and find what to go on from; return it on all ranks, or raise the same on all."""
         self._refuse_different_runs(identity)
         found = self._by_chief(lambda: self._store.open(resume, identity), _path_of)
-        read: Checkpoint | None = self.together(lambda: self._read(found) if isinstance(found, str) else found)
+        read: Checkpoint | None = self.on_all_ranks(lambda: self._read(found) if isinstance(found, str) else found)
         return read
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
         """Return what to go on from with the tensors that were in parts, of which each rank reads what is to lie there."""
-        if not has_elsewhere(found.state):
+        if not has_placeholder(found.state):
             return found
-        read: Checkpoint = self.together(lambda: self._store.fill(found, parts))
+        read: Checkpoint = self.on_all_ranks(lambda: self._store.fill(found, parts))
         return read
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse on all ranks what could not be read back from any."""
-        taken = TakenApart(state)
-        self.together(lambda: self._store.check(taken.rest))
+        taken = SplitDTensors(state)
+        self.on_all_ranks(lambda: self._store.check(taken.rest))
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Keep the state of the chief and the share of each rank; return on all ranks when it is on disk for good."""
         own: dict[str, Any] = {}
         if self._apart is not None:
-            own = TakenApart({"parts": dict(self._apart.own_parts(state["parts"]))}, fewest=inf).rest
-            state = {**state, "parts": dict(self._apart.whole_parts(state["parts"]))}
-        taken = TakenApart(state, fewest=0 if self._apart is None else self.team.size)
+            own = SplitDTensors({"parts": dict(self._apart.rank_state(state["parts"]))}, fewest=inf).rest
+            state = {**state, "parts": dict(self._apart.full_state(state["parts"]))}
+        taken = SplitDTensors(state, fewest=0 if self._apart is None else self.team.size)
 
         def pack() -> bytes:
             finite = state.get("finite") or {}
@@ -128,10 +128,10 @@ class TeamStore:
                 self._store.refuse_if_not_finite(parts, finite)
             return self._store.packed({**own_share(taken.rest), **own})
 
-        shares = self.team.to_chief(self.together(pack))
+        shares = self.team.to_chief(self.on_all_ranks(pack))
         # Where processes have different models, some may have tensors in parts, and others none.
-        is_in_parts = bool(taken.tensors) if self._apart is None else any(self.team.gather(bool(taken.tensors)))
-        staged = self._staged(taken.tensors, step) if is_in_parts else None
+        is_sharded = bool(taken.tensors) if self._apart is None else any(self.team.gather(bool(taken.tensors)))
+        staged = self._staged(taken.tensors, step) if is_sharded else None
         now = replace(request, in_background=False)
 
         def save() -> Saved | None:
@@ -149,7 +149,7 @@ class TeamStore:
         """Let all ranks write their parts into a folder of the chief's; return it with their files, or leave nothing there."""
         folder = Path(self._by_chief(lambda: self._store.stage(step), os.fspath))
         try:
-            files = self.team.gather(self.together(lambda: self._store.put_shards(folder, tensors, self._writers())))
+            files = self.team.gather(self.on_all_ranks(lambda: self._store.put_shards(folder, tensors, self._writers())))
         except BaseException:
             if self.team.rank == 0:
                 self._store.unstage(folder)
@@ -203,10 +203,8 @@ class TeamStore:
             return self._store.read(path)
         except (OSError, errors.DamagedCheckpoint) as error:
             raise CannotResume(
-                text(
-                    f"{path} cannot be read on rank {self.team.rank}, and could on the chief's: {error}",
-                    give="all processes a workdir that they share",
-                )
+                f"{path} cannot be read on rank {self.team.rank}, and could on the chief's: {error}",
+                give="all processes a workdir that they share",
             ) from error
 
     def _refuse_different_runs(self, identity: Mapping[str, Any]) -> None:
@@ -216,11 +214,11 @@ class TeamStore:
             for name, value in mine.items():
                 if others[name] != value:
                     what = f"rank {rank} has {others[name]!r}, rank {self.team.rank} has {value!r}"
-                    raise BadLoop(text(f"the processes of this run differ in {name}: {what}.", make="the same on all"))
+                    raise BadStrategy(f"the processes of this run differ in {name}: {what}.", make="the same on all")
 
-    def together(self, work: Callable[[], Any]) -> Any:
+    def on_all_ranks(self, work: Callable[[], Any]) -> Any:
         """Do something on each rank; where it fails on any, raise on all what the first of them has raised."""
-        return together(self.team, work)
+        return on_all_ranks(self.team, work)
 
     def _by_chief(self, work: Callable[[], Any], facts: Callable[[Any], Any]) -> Any:
         return by_chief(self.team, work, facts)

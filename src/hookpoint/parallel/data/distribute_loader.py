@@ -28,7 +28,7 @@ def is_plain(loader: Any) -> bool:
     return is_all and is_ours and sampler.data_source is loader.dataset  # type: ignore[attr-defined]
 
 
-def spread(loader: Any, team: Team, seed: int, share: Callable[[Any], Any], *, trains: bool) -> Any:
+def distribute_loader(loader: Any, team: Team, seed: int, share: Callable[[Any], Any], *, trains: bool) -> Any:
     """Return a loader for this process's part of the samples; the loader itself, where its owner has given it a sampler.
 
     `share` passes on what the chief draws. Validation data with fewer samples than there are processes is for each of them.

@@ -1,4 +1,4 @@
-"""Lengthened: the data of a process that has fewer batches than others."""
+"""PaddedLoader: the data of a process that has fewer batches than others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 
-class Lengthened:
+class PaddedLoader:
     """Give the batches of a process, then its last one again, until the process with the most batches is done.
 
     The others wait for this one in each step. What comes again is computed, so that they need not, and counts for nothing.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 
 SEEDS = 2**63
 
@@ -68,7 +68,7 @@ class TeamBatchSampler:
     ) -> None:
         if batch_size < 1 or size < 1 or not 0 <= rank < size or not 0 <= start <= max(length, 0):
             given = f"length={length}, batch_size={batch_size}, rank={rank}, size={size}, start={start}"
-            raise BadLoop(text(f"TeamBatchSampler({given}) means nothing.", give="rank below size, start up to length"))
+            raise BadStrategy(f"TeamBatchSampler({given}) means nothing.", give="rank below size, start up to length")
         self.length, self.batch_size, self.shuffle, self.drop_last = length, batch_size, shuffle, drop_last
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))

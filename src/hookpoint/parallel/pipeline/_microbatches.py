@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -27,11 +27,9 @@ def samples_in(tensors: Tensors) -> int:
     for one in tensors:
         if not isinstance(one, torch.Tensor) or one.dim() == 0 or len(one) != len(tensors[0]) or not len(one):
             what = ", ".join(str(tuple(one.shape)) if isinstance(one, torch.Tensor) else type(one).__name__ for one in tensors)
-            raise BadLoop(
-                text(
-                    f"a batch of {what} cannot be divided into microbatches.",
-                    give="tensors with a sample in each row, as inputs and as targets",
-                )
+            raise BadStrategy(
+                f"a batch of {what} cannot be divided into microbatches.",
+                give="tensors with a sample in each row, as inputs and as targets",
             )
     return len(tensors[0])
 
@@ -48,14 +46,12 @@ class MicrobatchLoss:
         reduction = getattr(criterion, "reduction", "mean")
         if criterion is None or reduction not in ("mean", "sum", "batchmean"):
             what = "there is no criterion" if criterion is None else f"the criterion has reduction={reduction!r}"
-            raise BadLoop(
-                text(
-                    f"{what}; the last stage of a pipeline computes the loss.", give="a criterion that returns a mean or a sum"
-                )
+            raise BadStrategy(
+                f"{what}; the last stage of a pipeline computes the loss.", give="a criterion that returns a mean or a sum"
             )
         if isinstance(criterion, nn.Module) and any(True for _ in criterion.parameters()):
-            raise BadLoop(
-                text("the criterion has parameters; of a pipeline only the model is trained.", move="them into its last stage")
+            raise BadStrategy(
+                "the criterion has parameters; of a pipeline only the model is trained.", move="them into its last stage"
             )
         self._criterion = criterion
         self._is_sum = reduction == "sum"

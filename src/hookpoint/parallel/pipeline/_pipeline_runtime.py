@@ -1,4 +1,4 @@
-"""Pipes: torch's stages and schedules for one process's layers, one for each shape of batch."""
+"""PipelineRuntime: torch's stages and schedules for one process's layers, one for each shape of batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map_only
 
 from hookpoint.core.team.checked_team import unanswered
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, number_of
-from hookpoint.parallel.pipeline._shape_inference import Shapes, Skeleton
-from hookpoint.parallel.team.peer_errors import is_of_others
+from hookpoint.parallel.pipeline._shape_inference import ShapeInference, Shapes
+from hookpoint.parallel.team.peer_errors import is_peer_error
 
 MOST_PIPES = 8  # of different shapes: each has room for what the stage before sends
 
@@ -29,14 +29,14 @@ class Pipe(NamedTuple):
     shapes: Shapes
 
 
-class Pipes:
+class PipelineRuntime:
     """Let batches go through the stages. torch's stage takes one shape only: each shape has its own, and the last few are kept.
 
     All processes call the same methods with the same batch; the first stage takes the inputs, the last one the targets.
     """
 
     def __init__(
-        self, own: nn.Module, skeleton: Skeleton, device: torch.device, group: Any, *, microbatches: int, schedule: str
+        self, own: nn.Module, skeleton: ShapeInference, device: torch.device, group: Any, *, microbatches: int, schedule: str
     ) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.is_first, self.is_last = self.rank == 0, self.rank == self.size - 1
@@ -104,7 +104,7 @@ class Pipes:
             pipe.stage.clear_runtime_states()
         except Exception as error:
             self._pipes.clear()
-            if is_of_others(error):
+            if is_peer_error(error):
                 raise unanswered(self.rank, self.size, "a walk through the pipeline", error) from error
             dist.destroy_process_group(self.group)
             cause = error.__cause__

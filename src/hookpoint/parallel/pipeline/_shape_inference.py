@@ -1,4 +1,4 @@
-"""Skeleton: a model without numbers, by which each process knows the shapes of what all stages of a pipeline return."""
+"""ShapeInference: a model without numbers, by which each process knows the shapes of what all stages of a pipeline return."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 
 Shapes = tuple[torch.Tensor, ...]
 
 
-class Skeleton:
+class ShapeInference:
     """Keep the layers of a model and of its stages, with tensors that have a shape, a type and a device, and no memory.
 
     torch finds out the shapes between stages by a forward with real tensors, which batch norm would count as a batch. Here
@@ -58,11 +58,9 @@ def _returned(number: int, stage: nn.Module, given: Shapes) -> Shapes:
     if isinstance(outputs, tuple) and all(isinstance(one, torch.Tensor) for one in outputs):
         return outputs
     kinds = ", ".join(sorted({type(one).__name__ for one in tree_leaves(outputs)}))
-    raise BadLoop(
-        text(
-            f"stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent to the next.",
-            let="it return a tensor, or a tuple of tensors",
-        )
+    raise BadStrategy(
+        f"stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent to the next.",
+        let="it return a tensor, or a tuple of tensors",
     )
 
 

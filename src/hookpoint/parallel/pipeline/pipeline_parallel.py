@@ -13,7 +13,7 @@ from torch import nn
 
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import state_of
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, samples_in
 from hookpoint.parallel.pipeline.stage_split import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
@@ -23,7 +23,7 @@ from hookpoint.parallel.team.torch_team import SECONDS
 from hookpoint.parallel.team.world import world_size
 
 if TYPE_CHECKING:
-    from hookpoint.parallel.pipeline._pipeline_runtime import Pipes
+    from hookpoint.parallel.pipeline._pipeline_runtime import PipelineRuntime
 
 Schedule = Literal["1F1B", "GPipe"]
 
@@ -56,11 +56,11 @@ class PipelineParallel:
         if isinstance(split, str | int):
             split = (split,)
         if not callable(split) and not split:
-            raise BadLoop(text(f"PipelineParallel(split={split!r}).", give="names of modules that begin a new stage"))
+            raise BadStrategy(f"PipelineParallel(split={split!r}).", give="names of modules that begin a new stage")
         if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
-            raise BadLoop(text(f"PipelineParallel(microbatches={microbatches!r}).", give="an integer, 1 or more"))
+            raise BadStrategy(f"PipelineParallel(microbatches={microbatches!r}).", give="an integer, 1 or more")
         if schedule not in ("1F1B", "GPipe"):
-            raise BadLoop(text(f"PipelineParallel(schedule={schedule!r}).", choose="'1F1B' or 'GPipe'"))
+            raise BadStrategy(f"PipelineParallel(schedule={schedule!r}).", choose="'1F1B' or 'GPipe'")
         self.split, self.microbatches, self.schedule, self.sends_outputs = split, microbatches, schedule, outputs
         self._model: nn.Module | None = None
         self._losses: dict[int, MicrobatchLoss] = {}
@@ -71,12 +71,12 @@ class PipelineParallel:
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         if self._model is not None:
             if model is not self._model:
-                raise BadLoop(text("this PipelineParallel has cut another model already.", make="one for each model"))
+                raise BadStrategy("this PipelineParallel has cut another model already.", make="one for each model")
             return model
         from hookpoint.parallel.pipeline._pipeline_runtime import (
-            Pipes,  # seconds, in which torch's compiler is imported; one process needs none
+            PipelineRuntime,  # seconds, in which torch's compiler is imported; one process needs none
         )
-        from hookpoint.parallel.pipeline._shape_inference import Skeleton
+        from hookpoint.parallel.pipeline._shape_inference import ShapeInference
 
         modules_in(model)
         module = refuse_what_cannot_be_cut(model)
@@ -84,7 +84,7 @@ class PipelineParallel:
         self._refuse_other_numbers(len(stages))
         send_weights([module])
         self._stage = dist.get_rank()
-        self._skeleton = Skeleton(module, stages, device)
+        self._skeleton = ShapeInference(module, stages, device)
         own = stages[self._stage].to(device)
         self._own = owned_by(own)
         keep_only(module, self._own)
@@ -94,7 +94,9 @@ class PipelineParallel:
         module.register_load_state_dict_pre_hook(self._take_own)  # type: ignore[no-untyped-call]
         self._parameters = [one for one in own.parameters() if one.requires_grad]
         self._group = dist.new_group(timeout=timedelta(seconds=SECONDS))
-        self._pipes = Pipes(own, self._skeleton, device, self._group, microbatches=self.microbatches, schedule=self.schedule)
+        self._pipes = PipelineRuntime(
+            own, self._skeleton, device, self._group, microbatches=self.microbatches, schedule=self.schedule
+        )
         self._model = module
         return model
 
@@ -158,10 +160,10 @@ class PipelineParallel:
         """Return a model with the names and shapes of all stages."""
         return model if self._model is None else self._skeleton.model
 
-    def own_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
-    def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parts with the weights of all stages, on the chief, to which each process sends its own."""
         own = parts["model"]
         if self._stage:
@@ -193,19 +195,15 @@ class PipelineParallel:
     def _refuse_other_numbers(self, stages: int) -> None:
         processes = dist.get_world_size()
         if stages != processes:
-            raise BadLoop(
-                text(
-                    f"the model is cut into {stages} stage{'s' * (stages != 1)}, and there are {processes} processes.",
-                    start=f"{stages} processes: torchrun --nproc-per-node {stages}",
-                    cut=f"or into {processes}: split has the modules that begin each stage but the first",
-                )
+            raise BadStrategy(
+                f"the model is cut into {stages} stage{'s' * (stages != 1)}, and there are {processes} processes.",
+                start=f"{stages} processes: torchrun --nproc-per-node {stages}",
+                cut=f"or into {processes}: split has the modules that begin each stage but the first",
             )
         if self.schedule == "1F1B" and self.microbatches < stages:
-            raise BadLoop(
-                text(
-                    f"PipelineParallel(microbatches={self.microbatches}) keeps {stages} stages from working at once.",
-                    give=f"at least {stages}, or schedule='GPipe'",
-                )
+            raise BadStrategy(
+                f"PipelineParallel(microbatches={self.microbatches}) keeps {stages} stages from working at once.",
+                give=f"at least {stages}, or schedule='GPipe'",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -247,11 +245,9 @@ def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
 
 
 def _refuse_call(*_: Any) -> NoReturn:
-    raise BadLoop(
-        text(
-            "the model is cut into stages, and no process has all of it to call.",
-            call="run.forward() in a MainCallback, or runner.predict(data)",
-        )
+    raise BadStrategy(
+        "the model is cut into stages, and no process has all of it to call.",
+        call="run.forward() in a MainCallback, or runner.predict(data)",
     )
 
 
@@ -259,5 +255,5 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _devices(pipes: Pipes) -> list[torch.device]:
+def _devices(pipes: PipelineRuntime) -> list[torch.device]:
     return [pipes.device] if pipes.device.type != "cpu" else []

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.parallel.shared.parts_by_name import CUT
 
 Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
@@ -20,7 +20,7 @@ def stages_of(model: nn.Module, split: Split) -> list[nn.Module]:
     stages = list(split(model)) if callable(split) else _cut(model, split)
     for stage in stages:
         if not isinstance(stage, nn.Module):
-            raise BadLoop(text(f"split gives a {type(stage).__name__} for a stage.", give="a module for each stage"))
+            raise BadStrategy(f"split gives a {type(stage).__name__} for a stage.", give="a module for each stage")
     _refuse_unclear_owners(model, stages)
     return stages
 
@@ -50,8 +50,8 @@ def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
     begins = [next(place for place, one in enumerate(found) if f"{one}.".startswith(f"{name}.")) for name in names]
     if not begins or begins != sorted(set(begins)) or begins[0] == 0:
         order = ", ".join(found)
-        raise BadLoop(
-            text(f"split={names!r}: stages begin there, in the order {order}.", give="each but the first once, in this order")
+        raise BadStrategy(
+            f"split={names!r}: stages begin there, in the order {order}.", give="each but the first once, in this order"
         )
     ends = [*begins, len(pieces)]
     return [nn.Sequential(*(module for _, module in pieces[start:end])) for start, end in zip([0, *begins], ends, strict=True)]
@@ -65,7 +65,7 @@ def _name_of(model: nn.Module, place: str | int) -> str:
     if isinstance(place, str) and place in dict(model.named_modules()) and place:
         return place
     what = f"{type(model).__name__} has no module {place!r} for a stage to begin with."
-    raise BadLoop(text(what, choose=", ".join(children), write="names inside of a Sequential as 'blocks.3'"))
+    raise BadStrategy(what, choose=", ".join(children), write="names inside of a Sequential as 'blocks.3'")
 
 
 def _pieces(module: nn.Module, name: str, cuts: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
@@ -75,12 +75,10 @@ def _pieces(module: nn.Module, name: str, cuts: Sequence[str]) -> Iterator[tuple
         yield name, module
         return
     if type(module).forward is not nn.Sequential.forward:
-        raise BadLoop(
-            text(
-                f"split={inside[0]!r} cuts a {type(module).__name__}, which alone knows how it calls its modules.",
-                cut="an nn.Sequential",
-                give="or a function that returns the stages: split=lambda model: [model.front, model.back]",
-            )
+        raise BadStrategy(
+            f"split={inside[0]!r} cuts a {type(module).__name__}, which alone knows how it calls its modules.",
+            cut="an nn.Sequential",
+            give="or a function that returns the stages: split=lambda model: [model.front, model.back]",
         )
     for key, child in _children(module):
         yield from _pieces(child, f"{name}.{key}" if name else key, inside)
@@ -97,18 +95,14 @@ def _refuse_unclear_owners(model: nn.Module, stages: Sequence[nn.Module]) -> Non
     for number, stage in enumerate(stages):
         for key in owned_by(stage):
             if key not in names:
-                raise BadLoop(
-                    text(f"stage {number} has parameters or buffers that the model has not.", make="it of the model's")
-                )
+                raise BadStrategy(f"stage {number} has parameters or buffers that the model has not.", make="it of the model's")
             if owners.setdefault(key, number) != number:
-                raise BadLoop(
-                    text(
-                        f"{names[key]} is in stage {owners[key]} and in stage {number}, on different processes.",
-                        untie="it, or cut elsewhere",
-                    )
+                raise BadStrategy(
+                    f"{names[key]} is in stage {owners[key]} and in stage {number}, on different processes.",
+                    untie="it, or cut elsewhere",
                 )
     if left := [name for key, name in names.items() if key not in owners]:
-        raise BadLoop(text(f"{', '.join(left)} would be in no stage.", give="stages with all of the model"))
+        raise BadStrategy(f"{', '.join(left)} would be in no stage.", give="stages with all of the model")
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,10 +113,8 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def refuse_what_cannot_be_cut(model: Any) -> nn.Module:
     """Return the one module that a model is; refuse several, and states of modules that are no tensors."""
     if not isinstance(model, nn.Module):
-        raise BadLoop(text("PipelineParallel cuts one module, and the runner has none or several.", give="it one"))
+        raise BadStrategy("PipelineParallel cuts one module, and the runner has none or several.", give="it one")
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
-            raise BadLoop(
-                text(f"{name} is a state that is no tensor, which processes cannot send.", register="a buffer instead")
-            )
+            raise BadStrategy(f"{name} is a state that is no tensor, which processes cannot send.", register="a buffer instead")
     return model

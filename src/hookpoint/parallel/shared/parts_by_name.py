@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 
 CUT: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models that keep only the layers of their stage
 
@@ -20,17 +20,15 @@ def modules_in(model: Any) -> list[torch.nn.Module]:
     modules = [module for module in found if isinstance(module, torch.nn.Module)]
     for module in modules:
         if module in CUT or any(hasattr(one, "full_tensor") for one in module.parameters()):
-            raise BadLoop(
-                text(
-                    "the model is split already: a process has parts of it only.",
-                    make="another for another strategy, with the weights of a checkpoint: hookpoint.load_weights(...)",
-                    drop="or your own parallelize_module, or fully_shard",
-                )
+            raise BadStrategy(
+                "the model is split already: a process has parts of it only.",
+                make="another for another strategy, with the weights of a checkpoint: hookpoint.load_weights(...)",
+                drop="or your own parallelize_module, or fully_shard",
             )
         for name, parameter in module.named_parameters():
             if parameter.is_meta or torch.nn.parameter.is_lazy(parameter):
-                raise BadLoop(
-                    text(f"{name} has no values yet, and processes cannot share it.", make="the model with all of its weights")
+                raise BadStrategy(
+                    f"{name} has no values yet, and processes cannot share it.", make="the model with all of its weights"
                 )
     return modules
 

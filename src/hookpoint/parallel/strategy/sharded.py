@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
@@ -42,11 +42,11 @@ class Sharded:
 
     def __init__(self, *, wrap: Wrap = None, precision: Literal["32", "bf16"] = "32") -> None:
         if precision not in ("32", "bf16"):
-            raise BadLoop(text(f"Sharded(precision={precision!r}).", choose="'32' or 'bf16'"))
+            raise BadStrategy(f"Sharded(precision={precision!r}).", choose="'32' or 'bf16'")
         if isinstance(wrap, type):
             wrap = (wrap,)
         if wrap is not None and not callable(wrap) and not (isinstance(wrap, tuple) and wrap):
-            raise BadLoop(text(f"Sharded(wrap={wrap!r}).", give="classes of modules, as (Block,), or a function"))
+            raise BadStrategy(f"Sharded(wrap={wrap!r}).", give="classes of modules, as (Block,), or a function")
         self.wrap, self.precision = wrap, precision
         self._modules: list[torch.nn.Module] = []
 
@@ -56,7 +56,7 @@ class Sharded:
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         self._modules = modules = modules_in(model)
         if any(isinstance(module, FSDPModule) for module in modules):
-            raise BadLoop(text("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard"))
+            raise BadStrategy("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard")
         for module in modules:
             _refuse_tied(module, self._parts(module))
         send_weights(modules)
@@ -114,7 +114,7 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
             if module is not model and (isinstance(module, wrap) if isinstance(wrap, tuple) else wrap(name, module)):
                 found.append(module)
         if not found:
-            raise BadLoop(text(f"Sharded(wrap={wrap!r}) fits no module of {type(model).__name__}.", give="others, or None"))
+            raise BadStrategy(f"Sharded(wrap={wrap!r}) fits no module of {type(model).__name__}.", give="others, or None")
     return [
         module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())
     ]
@@ -130,11 +130,9 @@ def _refuse_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
         for parameter in (one for module in inside for one in module.parameters(recurse=False)):
             if owners.setdefault(id(parameter), part) is not part:
                 names = [name for name, one in model.named_parameters(remove_duplicate=False) if one is parameter]
-                raise BadLoop(
-                    text(
-                        f"{' and '.join(names)} are one parameter, of modules that Sharded() gathers apart.",
-                        give="wrap=, with modules that have all of its names, or none of them",
-                    )
+                raise BadStrategy(
+                    f"{' and '.join(names)} are one parameter, of modules that Sharded() gathers apart.",
+                    give="wrap=, with modules that have all of its names, or none of them",
                 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 
 
@@ -51,10 +51,10 @@ class Apart(Protocol):
     A checkpoint keeps the parts of each process for itself, beside the whole, which is what other programs read of it.
     """
 
-    def own_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what this process alone has of a checkpoint's parts, as {"model": its state dict}."""
 
-    def whole_parts(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parts with the model as one process would have it. All processes call it; the chief's answer counts."""
 
 
@@ -101,10 +101,10 @@ def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     from hookpoint.parallel.team.init_process import is_shared
 
     if isinstance(strategy, type):  # it has the methods of a strategy, too
-        raise BadLoop(text(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()"))
+        raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
-        raise BadLoop(
-            text(f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'),
+        raise BadStrategy(
+            f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'
         )
     if not is_shared():
         return None

@@ -19,7 +19,7 @@ def waiting_in(what: str) -> Iterator[None]:
     except OutOfStep:
         raise
     except RuntimeError as error:
-        if not is_of_others(error):
+        if not is_peer_error(error):
             raise
         said = unanswered(dist.get_rank(), dist.get_world_size(), what, error)
         for note in getattr(error, "__notes__", ()):
@@ -27,7 +27,7 @@ def waiting_in(what: str) -> Iterator[None]:
         raise said from error
 
 
-def is_of_others(error: BaseException) -> bool:
+def is_peer_error(error: BaseException) -> bool:
     """Say whether it is torch.distributed that failed: another process is gone, or did not come in time."""
     said = str(error).lower()
     return isinstance(error, dist.DistError) or "gloo" in said or "nccl" in said or "timed out" in said

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Answer
 from hookpoint.parallel.team._store_notes import StoreNotes
 
@@ -35,7 +35,7 @@ class TorchTeam:
 
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
         if not dist.is_initialized():
-            raise BadLoop(text("torch.distributed is not initialised.", call="torch.distributed.init_process_group()"))
+            raise BadStrategy("torch.distributed is not initialised.", call="torch.distributed.init_process_group()")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.data_rank, self.model_rank = divmod(self.rank, model_size)
@@ -49,7 +49,7 @@ class TorchTeam:
         self._under_way: deque[Any] = deque()  # what is on its way, in the order of asking, which is that of the answers
 
     @property
-    def _talk(self) -> Any:
+    def _gloo_group(self) -> Any:
         return self._group(0)
 
     @property
@@ -58,7 +58,7 @@ class TorchTeam:
 
     def _group(self, number: int) -> Any:
         if not self._groups:
-            raise BadLoop(text("the processes have parted: their run is over.", talk="to the others inside of it"))
+            raise BadStrategy("the processes have parted: their run is over.", talk="to the others inside of it")
         return self._groups[number]
 
     def gather(self, value: Any) -> list[Any]:
@@ -72,23 +72,23 @@ class TorchTeam:
     def _exchange(self, data: bytes, length: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data[:length].ljust(length, b"\0")), dtype=torch.uint8)
         pieces = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(pieces, mine, group=self._talk)
+        dist.all_gather(pieces, mine, group=self._gloo_group)
         return [piece.numpy().tobytes() for piece in pieces]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         data = json.dumps(value, allow_nan=True).encode() if self.rank == source else b""
         size = torch.tensor([len(data)])
-        dist.broadcast(size, source, group=self._talk)
+        dist.broadcast(size, source, group=self._gloo_group)
         piece = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             piece = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        dist.broadcast(piece, source, group=self._talk)
+        dist.broadcast(piece, source, group=self._gloo_group)
         return json.loads(bytes(piece.tolist()))
 
     def sums(self, values: Sequence[float]) -> list[float]:
         mine = torch.tensor(list(values), dtype=torch.float64)
         pieces = [torch.zeros_like(mine) for _ in range(self.size)]
-        dist.all_gather(pieces, mine, group=self._talk)
+        dist.all_gather(pieces, mine, group=self._gloo_group)
         step = self.size // self.data_size
         return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces[::step]), strict=True)]
 
@@ -98,7 +98,7 @@ class TorchTeam:
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         pieces = [torch.zeros_like(mine) for _ in sizes] if self.rank == 0 else None
-        dist.gather(mine, pieces, dst=0, group=self._talk)
+        dist.gather(mine, pieces, dst=0, group=self._gloo_group)
         return [piece[:size].numpy().tobytes() for piece, size in zip(pieces or (), sizes, strict=False)]
 
     def start_agreeing(self, number: int) -> Answer:
@@ -116,11 +116,11 @@ class TorchTeam:
 
     def any_of(self, bits: int) -> int:
         asked = torch.tensor([bits])
-        dist.all_reduce(asked, op=dist.ReduceOp.BOR, group=self._talk)
+        dist.all_reduce(asked, op=dist.ReduceOp.BOR, group=self._gloo_group)
         return int(asked)
 
     def barrier(self) -> None:
-        dist.barrier(group=self._talk)
+        dist.barrier(group=self._gloo_group)
 
     def close(self) -> None:
         """Leave the groups, whose threads end here and not with the interpreter, which they would abort.

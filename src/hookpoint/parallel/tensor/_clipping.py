@@ -12,7 +12,7 @@ from hookpoint.parallel.shared.local_shard import here
 from hookpoint.parallel.tensor._merged_gradients import is_apart
 
 
-def clip_parts(parameters: Iterable[torch.nn.Parameter], max_norm: float, group: Any) -> None:
+def clip_sharded(parameters: Iterable[torch.nn.Parameter], max_norm: float, group: Any) -> None:
     """Clip by the norm that all gradients have together, whole; torch's own takes no mixture of parts and wholes.
 
     `group` are the processes that have the parts.

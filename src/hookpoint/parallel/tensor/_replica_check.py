@@ -1,4 +1,4 @@
-"""Alike: whether the processes that share a model have the same inputs and get the same outputs."""
+"""ReplicaCheck: whether the processes that share a model have the same inputs and get the same outputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 
 
-class Alike:
+class ReplicaCheck:
     """Give plain tensors to whoever calls a model, and see once that they are the same on all processes that share it.
 
     The first call tells: of inputs and outputs that are apart, a sum is sent, and the run ends before its first step.
@@ -45,18 +45,14 @@ class Alike:
         dist.all_gather(said, mine, group=self._group)
         half = len(sums) // 2
         if not all(_near(one[:half], said[0][:half]) for one in said):
-            raise BadLoop(
-                text(
-                    f"the processes that share {name} have different inputs, and would train on a mixture of them.",
-                    give="a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size",
-                )
+            raise BadStrategy(
+                f"the processes that share {name} have different inputs, and would train on a mixture of them.",
+                give="a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size",
             )
         if not all(_near(one[half:], said[0][half:]) for one in said):
-            raise BadLoop(
-                text(
-                    f"the processes that share {name} get different outputs: the plan leaves parts of them apart.",
-                    give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows",
-                )
+            raise BadStrategy(
+                f"the processes that share {name} get different outputs: the plan leaves parts of them apart.",
+                give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows",
             )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.parallel.tensor._parallel_styles import Word, Worded, styles_for
 
 Plan = Mapping[str, ParallelStyle | Literal["colwise", "rowwise"]]
@@ -39,14 +39,12 @@ def check_plan(plan: Any) -> None:
     if plan is None:
         return
     if not isinstance(plan, Mapping) or not plan:
-        raise BadLoop(text(f"TensorParallel(plan={plan!r}).", give='{"name of a layer": "colwise" or "rowwise"}, or None'))
+        raise BadStrategy(f"TensorParallel(plan={plan!r}).", give='{"name of a layer": "colwise" or "rowwise"}, or None')
     for name, style in plan.items():
         if not isinstance(name, str) or not (style in WORDS if isinstance(style, str) else isinstance(style, ParallelStyle)):
-            raise BadLoop(
-                text(
-                    f"TensorParallel(plan={{{name!r}: {style!r}}}).",
-                    give='"colwise", "rowwise" or one of torch.distributed.tensor.parallel, as ColwiseParallel()',
-                )
+            raise BadStrategy(
+                f"TensorParallel(plan={{{name!r}: {style!r}}}).",
+                give='"colwise", "rowwise" or one of torch.distributed.tensor.parallel, as ColwiseParallel()',
             )
 
 
@@ -93,9 +91,7 @@ def _ready(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, Para
         and (isinstance(module, nn.Linear) or word == "rowwise")
     }
     if not found:
-        raise BadLoop(
-            text("TensorParallel(): no layer has one of the usual names, as fc1 and fc2.", give=_example(modules)),
-        )
+        raise BadStrategy("TensorParallel(): no layer has one of the usual names, as fc1 and fc2.", give=_example(modules))
     return found
 
 
@@ -105,10 +101,10 @@ def _named(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, ParallelSt
     for pattern, style in plan.items():
         names = [name for name in modules if _fits(pattern, name)]
         if not names:
-            raise BadLoop(text(f"TensorParallel(plan=...): {pattern!r} fits no module.", give=_example(modules)))
+            raise BadStrategy(f"TensorParallel(plan=...): {pattern!r} fits no module.", give=_example(modules))
         for name in names:
             if name in found:
-                raise BadLoop(text(f"TensorParallel(plan=...): {by[name]!r} and {pattern!r} both fit {name}.", drop="one"))
+                raise BadStrategy(f"TensorParallel(plan=...): {by[name]!r} and {pattern!r} both fit {name}.", drop="one")
             found[name], by[name] = style, pattern
     return found
 
@@ -142,7 +138,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Word, *, is
         why = f"is a {type(module).__name__}: only Linear and Embedding are split in this way"
     else:
         return
-    raise BadLoop(text(f"TensorParallel(plan=...): {name or 'the model'} {why}.", drop="it from the plan"))
+    raise BadStrategy(f"TensorParallel(plan=...): {name or 'the model'} {why}.", drop="it from the plan")
 
 
 def _check_size(split: Split, size: int) -> None:
@@ -157,11 +153,9 @@ def _check_size(split: Split, size: int) -> None:
     else:
         return
     if is_apart and int(width) % size:  # type: ignore[arg-type]
-        raise BadLoop(
-            text(
-                f"TensorParallel(plan=...): {split.name} has a width of {width}, which {size} processes cannot share evenly.",
-                choose=f"a multiple of {size}, or the word {WORDS[isinstance(style, RowwiseParallel)]!r}, which gathers it",
-            )
+        raise BadStrategy(
+            f"TensorParallel(plan=...): {split.name} has a width of {width}, which {size} processes cannot share evenly.",
+            choose=f"a multiple of {size}, or the word {WORDS[isinstance(style, RowwiseParallel)]!r}, which gathers it",
         )
 
 
@@ -178,11 +172,9 @@ def _tied_alike(made: list[Split], models: Mapping[str, nn.Module], *, is_ready:
     odd = [one for one in made if any(len(ways[id(own)]) > 1 for own in one.module.parameters(recurse=False))]
     if odd and not is_ready:
         names = " and ".join(one.name for one in odd)
-        raise BadLoop(
-            text(
-                f"TensorParallel(plan=...): {names} has a weight in common with a layer that is not split in the same way.",
-                split="both: an Embedding rowwise and a Linear colwise are cut alike",
-            )
+        raise BadStrategy(
+            f"TensorParallel(plan=...): {names} has a weight in common with a layer that is not split in the same way.",
+            split="both: an Embedding rowwise and a Linear colwise are cut alike",
         )
     return [one for one in made if one not in odd]
 

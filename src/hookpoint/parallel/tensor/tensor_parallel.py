@@ -11,16 +11,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
-from hookpoint.core.errors import BadLoop, text
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.shared.buffers import SharedBuffers
 from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.shared.swap_parameters import replaced
 from hookpoint.parallel.team.init_process import joined
 from hookpoint.parallel.team.world import world_size
-from hookpoint.parallel.tensor._clipping import clip_parts
+from hookpoint.parallel.tensor._clipping import clip_sharded
 from hookpoint.parallel.tensor._merged_gradients import MergedGradients
-from hookpoint.parallel.tensor._replica_check import Alike
+from hookpoint.parallel.tensor._replica_check import ReplicaCheck
 from hookpoint.parallel.tensor._tensor_plan import Plan, Split, check_plan, splits
 
 
@@ -52,7 +52,7 @@ class TensorParallel:
     def __init__(self, plan: Plan | None = None, *, size: int | None = None) -> None:
         check_plan(plan)
         if size is not None and (type(size) is not int or size < 1):
-            raise BadLoop(text(f"TensorParallel(size={size!r}).", give="how many processes share a model, or None for all"))
+            raise BadStrategy(f"TensorParallel(size={size!r}).", give="how many processes share a model, or None for all")
         self.plan, self.size = plan, size
         self._mesh: DeviceMesh | None = None
         self._gradients: MergedGradients | None = None
@@ -64,11 +64,9 @@ class TensorParallel:
 
     def team(self) -> Team:
         if world_size() % self.model_size:
-            raise BadLoop(
-                text(
-                    f"TensorParallel(size={self.size}): {world_size()} processes are not a multiple of it.",
-                    start=f"{self.model_size} processes, or a multiple of them",
-                )
+            raise BadStrategy(
+                f"TensorParallel(size={self.size}): {world_size()} processes are not a multiple of it.",
+                start=f"{self.model_size} processes, or a multiple of them",
             )
         return joined(model_size=self.model_size)
 
@@ -85,7 +83,7 @@ class TensorParallel:
             _refuse_joint_kernels(one)
         self._gradients = MergedGradients({id(p): p for module in modules for p in module.parameters()}.values(), mesh)
         self._gradients.watch()
-        alike = Alike(mesh.get_group("tensor"), device)
+        alike = ReplicaCheck(mesh.get_group("tensor"), device)
         for module in modules:
             alike.watch(module)
         SharedBuffers(modules).watch(optimizers)
@@ -101,7 +99,7 @@ class TensorParallel:
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
         assert self._mesh is not None
-        clip_parts(parameters, max_norm, self._mesh.get_group("tensor"))
+        clip_sharded(parameters, max_norm, self._mesh.get_group("tensor"))
 
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
         return nullcontext()  # a forward talks to those alone who have the same samples, and as many of them
@@ -144,10 +142,8 @@ def _refuse_joint_kernels(optimizer: Any) -> None:
         kinds = {isinstance(one, DTensor) for one in group["params"]}
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len(kinds) > 1:
-            raise BadLoop(
-                text(
-                    f"{type(optimizer).__name__}({option}=True) has layers that are split and others in one group, which torch"
-                    " cannot step together.",
-                    drop=f"{option}=True, or give them groups of their own",
-                )
+            raise BadStrategy(
+                f"{type(optimizer).__name__}({option}=True) has layers that are split and others in one group, which torch"
+                " cannot step together.",
+                drop=f"{option}=True, or give them groups of their own",
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
 MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
@@ -33,7 +33,7 @@ def for_json(value: Any) -> Any:
         return {"$complex": [for_json(value.real), for_json(value.imag)]}
     if kind is bytes:
         return {"$bytes": _text(value)}
-    if kind is Elsewhere:
+    if kind is ShardedPlaceholder:
         return {"$elsewhere": value.name}
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _text(value.tobytes())]}
@@ -54,7 +54,7 @@ def for_torch(value: Any) -> Any:
         return {"$int": hex(value)}
     if kind is bytes and not value:  # which is pickled by a name that torch.load does not take
         return {"$bytes": ""}
-    if kind is Elsewhere:
+    if kind is ShardedPlaceholder:
         return {"$elsewhere": value.name}
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _tensor(value)]}
@@ -152,7 +152,7 @@ _RESTORE: dict[str, Callable[[Any], Any]] = {
     "complex": lambda given: complex(restored(given[0]), restored(given[1])),
     "bytes": lambda given: base64.b64decode(given),
     "ndarray": _array,
-    "elsewhere": Elsewhere,
+    "elsewhere": ShardedPlaceholder,
     "dict": _pairs(dict),
     "OrderedDict": _pairs(OrderedDict),
     "Counter": _pairs(Counter),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import NotFinite, text
+from hookpoint.core.errors import NotFinite
 from hookpoint.storage.checkpoint.tree import MAPPINGS, SEQUENCES
 
 MOST_NAMED = 3
@@ -25,10 +25,8 @@ def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable
         if bad:
             more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
             raise NotFinite(
-                text(
-                    f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} hold{'' if more or bad[1:] else 's'} NaN or infinity.",
-                    resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
-                )
+                f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} hold{'' if more or bad[1:] else 's'} NaN or infinity.",
+                resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
             )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint
-from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint import manifest
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -127,7 +127,7 @@ def refuse_link(path: Path) -> None:
     """Raise CannotResume for a symbolic link that has the name of a checkpoint. Other links are followed."""
     if is_refused_link(path):
         raise CannotResume(
-            text(f"{path} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link.")
+            f"{path} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link."
         )
 
 
@@ -159,7 +159,7 @@ def cannot_save(path: Path, error: OSError) -> CannotSave:
         free = disk.free_bytes(path)
         room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
         cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
-    return CannotSave(text(f"{path} could not be written: {error.strerror or error}{where}.", **cures), error.errno)
+    return CannotSave(f"{path} could not be written: {error.strerror or error}{where}.", **cures, errno=error.errno)
 
 
 def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
@@ -174,4 +174,4 @@ def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
 
 
 def _damaged(folder: Path, why: str) -> DamagedCheckpoint:
-    return DamagedCheckpoint(text(f"{folder} is damaged: {why}."))
+    return DamagedCheckpoint(f"{folder} is damaged: {why}.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
-from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.storage.checkpoint.tree import is_tensor
 
 MOST_LISTED = 8
@@ -54,7 +54,7 @@ def fits(state: Any, wanted: Any) -> bool:
         return False
     plain = plain_state(state)
     without = {name.removeprefix(WRAPPED): one for name, one in plain.items()}
-    return has_elsewhere(state) or wanted in (fingerprint(plain), fingerprint(without))
+    return has_placeholder(state) or wanted in (fingerprint(plain), fingerprint(without))
 
 
 def _names(state: Any) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere, has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
-from hookpoint.core.errors import CannotResume, HookpointError, text
+from hookpoint.core.errors import CannotResume, HookpointError
 from hookpoint.storage.checkpoint.tree import Where, copied
 
 PARTS, STATE = "parts", "state"
@@ -21,34 +21,32 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
     Where `parts`, the objects of the run, are in parts on several processes, of each tensor it is the one that this process
     has; else it is whole. Those that were one and the same are so again.
     """
-    if not has_elsewhere(state):
+    if not has_placeholder(state):
         return state
     from hookpoint.storage.checkpoint.shard_files import read_shards
 
     places: dict[str, Where] = {}
 
-    def note(value: Elsewhere, where: Where) -> Elsewhere:
+    def note(value: ShardedPlaceholder, where: Where) -> ShardedPlaceholder:
         places.setdefault(value.name, where)
         return value
 
     copied(state, elsewhere=note)
-    lying = Lying(parts or {})
+    lying = TargetLayout(parts or {})
     try:
         tensors = read_shards(folder, set(places), lambda name, shape: lying.like(places[name], shape))
     except (OSError, MemoryError, HookpointError):
         raise
     except Exception as error:  # it is no damage, as the digests fit: what wrote it, or what reads it, is another release
         raise CannotResume(
-            text(
-                f"{folder} is as it was written, and its tensors cannot be read: {error}",
-                install="the releases that its manifest.json names",
-                start='anew with resume="never"',
-            )
+            f"{folder} is as it was written, and its tensors cannot be read: {error}",
+            install="the releases that its manifest.json names",
+            start='anew with resume="never"',
         ) from error
     return copied(state, elsewhere=lambda value, where: tensors[value.name])
 
 
-class Lying:
+class TargetLayout:
     """How the tensors of a run lie on its processes, for tensors of a state that are to lie alike.
 
     What the state of a part has in the same place is like it. An optimizer that has not stepped has no state: what it keeps of

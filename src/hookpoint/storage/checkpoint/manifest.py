@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hookpoint._version import __version__
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import MANIFEST
@@ -111,18 +111,16 @@ def parsed(data: bytes, of: str) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_whole = False
     if not is_whole:
-        raise DamagedCheckpoint(text(f"the {MANIFEST} of {of} is not as it was written."))
+        raise DamagedCheckpoint(f"the {MANIFEST} of {of} is not as it was written.")
     if content.get("format") != FORMAT:
         raise CannotResume(
-            text(
-                f"{of} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
-                install=f"the release that wrote it: {content.get('versions')}",
-            )
+            f"{of} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
+            install=f"the release that wrote it: {content.get('versions')}",
         )
     try:
         return _from(content)
     except Exception as error:  # its digest fits, and someone has made it by hand: any of its values may be anything
-        raise DamagedCheckpoint(text(f"the {MANIFEST} of {of} makes no sense: {error!r}.")) from error
+        raise DamagedCheckpoint(f"the {MANIFEST} of {of} makes no sense: {error!r}.") from error
 
 
 def versions() -> dict[str, str]:

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from hookpoint.core.errors import CannotSave, HookpointError, text
+from hookpoint.core.errors import CannotSave, HookpointError
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verify_file
 from hookpoint.storage.checkpoint.layout import SHARDS
 from hookpoint.storage.checkpoint.manifest import File
@@ -65,7 +65,7 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     disk.sync_folder(folder)
     for name, file in files.made.items():
         if disk.digest(folder / name) != file.sha256:
-            raise CannotSave(text(f"{folder / name} was written, and is not what was written.", check="the disk"), errno.EIO)
+            raise CannotSave(f"{folder / name} was written, and is not what was written.", check="the disk", errno=errno.EIO)
     return files.made
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable
 from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.tree import has_tensors, is_flat
@@ -84,7 +84,7 @@ def check(state: dict[str, Any]) -> None:
                 _load(name, memory)
             except Exception as error:
                 raise NotSaveable(
-                    text(f"the state can be written but not read back: {error}", keep="plain types and tensors only")
+                    f"the state can be written but not read back: {error}", keep="plain types and tensors only"
                 ) from error
 
 
@@ -92,7 +92,7 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
     """Return the state that the files of a folder were made from. They must have been verified before."""
     found = [name for name in (TORCH, JSON) if name in names]
     if len(found) != 1:
-        raise DamagedCheckpoint(text(f"{folder} has no state: neither {TORCH} nor {JSON}."))
+        raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
     try:
         whole = _load(found[0], folder / found[0])
         state: dict[str, Any] = whole["state"]
@@ -100,19 +100,15 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
             _put_back(state, place, folder, names)
     except ModuleNotFoundError as error:
         raise CannotResume(
-            text(
-                f"{folder} holds tensors, and {error.name} is not there to read them.", install="pip install 'hookpoint[torch]'"
-            )
+            f"{folder} holds tensors, and {error.name} is not there to read them.", install="pip install 'hookpoint[torch]'"
         ) from None
     except (OSError, MemoryError):
         raise
     except Exception as error:  # it is no damage, as the digests fit: what wrote it, or what reads it, is another release
         raise CannotResume(
-            text(
-                f"{folder / found[0]} is as it was written, and cannot be read: {error}",
-                install="the releases that its manifest.json names",
-                start='anew with resume="never"',
-            )
+            f"{folder / found[0]} is as it was written, and cannot be read: {error}",
+            install="the releases that its manifest.json names",
+            start='anew with resume="never"',
         ) from error
     return state
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
-from hookpoint.core.checkpoint.sharded_placeholder import Elsewhere
-from hookpoint.core.errors import NotSaveable, text
+from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
+from hookpoint.core.errors import NotSaveable
 
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 MAPPINGS = frozenset({dict, OrderedDict, Counter})
@@ -30,7 +30,7 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, elsewhere: Leaf 
     """
 
     def either(value: Any, where: Where) -> Any:
-        return elsewhere(value, where) if type(value) is Elsewhere else leaf(value, where)
+        return elsewhere(value, where) if type(value) is ShardedPlaceholder else leaf(value, where)
 
     return _copied(state, (), either)
 
@@ -82,10 +82,8 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
         return value
     if len(where) > MOST_LEVELS:
         raise NotSaveable(
-            text(
-                f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or holds itself.",
-                keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
-            )
+            f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or holds itself.",
+            keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
         )
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)
@@ -93,7 +91,7 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
         if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of each random generator
             return kind(value)
         return kind(_copied(one, (*where, number), leaf) for number, one in enumerate(value))
-    if kind is Elsewhere:
+    if kind is ShardedPlaceholder:
         return leaf(value, where)
     if is_tensor(value):
         _refuse_odd_tensor(value, where)
@@ -124,10 +122,8 @@ def _key(key: Any, where: Where) -> Any:
         key = key.item()
     if type(key) not in PLAIN:
         raise NotSaveable(
-            text(
-                f"a key in {shown(where)} is {_a(key)}: {key!r}; a checkpoint keeps plain keys.",
-                use="a string or a number as the key",
-            )
+            f"a key in {shown(where)} is {_a(key)}: {key!r}; a checkpoint keeps plain keys.",
+            use="a string or a number as the key",
         )
     return key
 
@@ -144,7 +140,7 @@ def _refuse_odd_tensor(value: Any, where: Where) -> None:
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
         odd = "quantized" if value.is_quantized else "meta" if value.is_meta else "sparse"
         raise NotSaveable(
-            text(f"{shown(where)} is a {odd} tensor; a checkpoint keeps dense ones.", keep="a dense one, or what it is made of")
+            f"{shown(where)} is a {odd} tensor; a checkpoint keeps dense ones.", keep="a dense one, or what it is made of"
         )
 
 
@@ -153,10 +149,8 @@ def _refuse_odd_array(value: Any, where: Where) -> None:
         raise _not_saveable(value, where)
     if value.dtype.kind not in ARRAY_KINDS:
         raise NotSaveable(
-            text(
-                f"{shown(where)} is an array of {value.dtype}; a checkpoint keeps arrays of numbers and of text.",
-                keep="an array of numbers for each field, or a list",
-            )
+            f"{shown(where)} is an array of {value.dtype}; a checkpoint keeps arrays of numbers and of text.",
+            keep="an array of numbers for each field, or a list",
         )
 
 
@@ -164,7 +158,7 @@ def _not_saveable(value: Any, where: Where) -> NotSaveable:
     cures = {"keep": "numbers, strings, bytes, lists, tuples, sets, dicts, tensors and arrays of numbers"}
     if hasattr(value, "state_dict"):
         cures = {"keep": "its state_dict() instead"}
-    return NotSaveable(text(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", **cures))
+    return NotSaveable(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", **cures)
 
 
 def _a(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, text
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, refuse_link, strays, verified
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints
 from hookpoint.storage.checkpoint.manifest import Manifest
@@ -39,10 +39,7 @@ def find(workdir: Path, resume: Resume) -> Found | None:
     found = newest_good(workdir)
     if found is None and resume == "must":
         raise CannotResume(
-            text(
-                f"there is no checkpoint in {workdir} to go on from.",
-                start='anew where there is none with resume="auto"',
-            )
+            f"there is no checkpoint in {workdir} to go on from.", start='anew where there is none with resume="auto"'
         )
     return found
 
@@ -70,9 +67,7 @@ def newest_good(workdir: Path) -> Found | None:
     if damaged:
         problems = "\n".join(f"  {error}" for _, error in damaged)
         raise CannotResume(
-            text(
-                f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", start=ANEW, restore="them from a backup"
-            )
+            f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", start=ANEW, restore="them from a backup"
         )
     return None
 
@@ -83,7 +78,7 @@ def at_path(path: Path) -> Found:
         folder = folder_at(path)
         return read(folder)
     except DamagedCheckpoint as error:
-        raise CannotResume(text(str(error), resume='with "auto", for the newest good one of a workdir')) from error
+        raise CannotResume(str(error), resume='with "auto", for the newest good one of a workdir') from error
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -93,10 +88,7 @@ def folder_at(path: Path) -> Path:
     refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(
-            text(
-                f"there is no folder {path} to go on from.",
-                give='"auto", "must", "never", a workdir or the folder of a checkpoint',
-            )
+            f"there is no folder {path} to go on from.", give='"auto", "must", "never", a workdir or the folder of a checkpoint'
         )
     resolved = Path(os.path.realpath(path))
     if is_like_a_checkpoint(resolved):
@@ -105,7 +97,7 @@ def folder_at(path: Path) -> Path:
     for _, folder in reversed(places(workdir)):
         if not read_manifest(folder).is_of_exception:
             return folder
-    raise CannotResume(text(f"there is no checkpoint in {path} to go on from.", give="the workdir of a run that has some"))
+    raise CannotResume(f"there is no checkpoint in {path} to go on from.", give="the workdir of a run that has some")
 
 
 def read(folder: Path) -> Found:
@@ -120,9 +112,7 @@ def unreadable(path: Path, error: OSError) -> CannotResume:
     """Return the error for a checkpoint that the disk does not give."""
     where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
     return CannotResume(
-        text(
-            f"{path} cannot be read: {error.strerror or error}{where}.",
-            check="that the disk is there and the files are yours",
-            start='anew with resume="never"',
-        )
+        f"{path} cannot be read: {error.strerror or error}{where}.",
+        check="that the disk is there and the files are yours",
+        start='anew with resume="never"',
     )

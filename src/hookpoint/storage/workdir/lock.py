@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hookpoint.core.errors import WorkdirInUse, text
+from hookpoint.core.errors import WorkdirInUse
 
 try:
     import fcntl
@@ -84,11 +84,9 @@ class WorkdirLock:
         key = (self._workdir.resolve(), os.getpid())
         if _held.setdefault(key, self) is not self:  # one step, so that two threads cannot both pass
             raise WorkdirInUse(
-                text(
-                    f"{self._workdir} is being written to by another loop of this process.",
-                    end="that loop first: leave its with block",
-                    choose="another workdir for one of the two",
-                )
+                f"{self._workdir} is being written to by another loop of this process.",
+                end="that loop first: leave its with block",
+                choose="another workdir for one of the two",
             )
         if self._key == key:
             return
@@ -137,12 +135,10 @@ class WorkdirLock:
 
     def _in_use(self, holder: Holder | None, **cures: str) -> WorkdirInUse:
         return WorkdirInUse(
-            text(
-                f"{self._workdir} is being written to by {holder or 'another process'}.",
-                wait=f"until it ends, or stop it: kill {holder.pid}" if holder else "until it ends",
-                choose="another workdir for this run",
-                **cures,
-            )
+            f"{self._workdir} is being written to by {holder or 'another process'}.",
+            wait=f"until it ends, or stop it: kill {holder.pid}" if holder else "until it ends",
+            choose="another workdir for this run",
+            **cures,
         )
 
 

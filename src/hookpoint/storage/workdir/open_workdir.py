@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.checkpoint.sharded_placeholder import has_elsewhere
+from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
-from hookpoint.core.errors import BadLoop, CannotResume, text
+from hookpoint.core.errors import BadArgument, CannotResume
 from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import differences, fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
@@ -31,12 +31,10 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has one slash where a U
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
     """Return the folder that a workdir names; refuse a URL, of which a folder would be made here."""
     if URL.match(os.fspath(workdir)):
-        raise BadLoop(
-            text(
-                f"workdir={str(workdir)!r} is a URL; a workdir is a folder of this machine.",
-                give='workdir="runs/mine", and copy it to where it belongs when the run has ended',
-                mount="the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on",
-            )
+        raise BadArgument(
+            f"workdir={str(workdir)!r} is a URL; a workdir is a folder of this machine.",
+            give='workdir="runs/mine", and copy it to where it belongs when the run has ended',
+            mount="the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on",
         )
     return Path(workdir)
 
@@ -101,12 +99,12 @@ def _refuse_other_run(
         cures = {"run": "the script as it was when that was saved", "start": 'anew with resume="never"'}
         if refused == [WORLD_SIZE]:
             cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but random numbers begin afresh"
-        others = differences(model, tensors) if "model" in refused and tensors and not has_elsewhere(model) else []
+        others = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if others:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
             rows = [row for row in rows if row.name != "optimizer_parameters"]  # which follow from it
         listed = "".join(f"\n  {line}" for line in others)
-        raise CannotResume(text(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures))
+        raise CannotResume(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
         logger.warning("%s was made by a run that is not quite this one:\n%s", found.path, table(warned))

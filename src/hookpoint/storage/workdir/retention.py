@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hookpoint.core.checkpoint.store import Keep, Kept
-from hookpoint.core.errors import BadRetention, text
+from hookpoint.core.errors import BadRetention
 from hookpoint.core.schedule.moment import Moment
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class KeepNewest:
 
     def __post_init__(self) -> None:
         if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 1:
-            raise BadRetention(text(f"KeepNewest({self.number!r}) keeps no number of checkpoints.", give="1 or more"))
+            raise BadRetention(f"KeepNewest({self.number!r}) keeps no number of checkpoints.", give="1 or more")
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         return kept[-self.number :]
@@ -52,7 +52,7 @@ class KeepEvery:
     def __post_init__(self) -> None:
         is_number = isinstance(self.minutes, int | float) and not isinstance(self.minutes, bool)
         if not is_number or not math.isfinite(self.minutes) or self.minutes <= 0:
-            raise BadRetention(text(f"KeepEvery({self.minutes!r}) is no length of time.", give="minutes, more than 0"))
+            raise BadRetention(f"KeepEvery({self.minutes!r}) is no length of time.", give="minutes, more than 0")
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         if self.waits and kept and kept[-1].elapsed < 60 * self.minutes:
@@ -72,7 +72,7 @@ class KeepNamed:
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not isinstance(self.names, Container):
             raise BadRetention(
-                text(f"KeepNamed({self.names!r}) is no collection of names or steps.", give="a set, a list or a dict of them")
+                f"KeepNamed({self.names!r}) is no collection of names or steps.", give="a set, a list or a dict of them"
             )
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
@@ -85,10 +85,8 @@ class KeepAny:
     def __init__(self, *rules: Keep) -> None:
         if not rules or not all(callable(rule) and not isinstance(rule, type) for rule in rules):
             raise BadRetention(
-                text(
-                    f"KeepAny({', '.join(map(repr, rules))}) is no list of rules.",
-                    give="rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
-                )
+                f"KeepAny({', '.join(map(repr, rules))}) is no list of rules.",
+                give="rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
             )
         self.rules = rules
 

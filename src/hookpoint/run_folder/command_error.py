@@ -1,4 +1,4 @@
-"""Refusal: why a command does not do what it was asked, in one line, and the exit code that says so to programs."""
+"""CommandError: why a command does not do what it was asked, in one line, and the exit code that says so to programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # what only writing comes upon
 
 
-class Refusal(Exception):
+class CommandError(Exception):
     """End the command with one line on stderr and an exit code."""
 
     def __init__(self, message: str, code: int = REFUSED) -> None:
@@ -20,23 +20,23 @@ class Refusal(Exception):
         self.code = code
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def command_error_of(error: BaseException) -> CommandError:
     """Return what any error means to whoever typed the command."""
-    if isinstance(error, Refusal):
+    if isinstance(error, CommandError):
         return error
     if isinstance(error, WorkdirInUse):
-        return Refusal(one_line(str(error)), IN_USE)
+        return CommandError(one_line(str(error)), IN_USE)
     if isinstance(error, CannotSave):
-        return Refusal(one_line(str(error)), NOT_WRITTEN)
+        return CommandError(one_line(str(error)), NOT_WRITTEN)
     if isinstance(error, HookpointError):
-        return Refusal(one_line(str(error)))
+        return CommandError(one_line(str(error)))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Refusal(f"{where}{error.strerror or error}", NOT_WRITTEN if error.errno in _FULL else REFUSED)
+        return CommandError(f"{where}{error.strerror or error}", NOT_WRITTEN if error.errno in _FULL else REFUSED)
     if isinstance(error, MemoryError):
-        return Refusal("there is not enough memory for this")
+        return CommandError("there is not enough memory for this")
     what = one_line(f"{type(error).__name__}: {error}")
-    return Refusal(f"{what} (a mistake of hookpoint's; the same command with --debug shows where)", OURS)
+    return CommandError(f"{what} (a mistake of hookpoint's; the same command with --debug shows where)", OURS)
 
 
 def one_line(message: str) -> str:

@@ -41,7 +41,7 @@ def clocks_of(run: Clocked) -> Clocks:
     return run._clocks
 
 
-class Armed(ABC):
+class ArmedSchedule(ABC):
     """A schedule that counts. `moment` is "iter" or "epoch" for triggers, None where every tick may be asked."""
 
     ticks = 0
@@ -83,7 +83,7 @@ class Armed(ABC):
         self.load_state(state["schedule"])
 
 
-class ArmedTick(Armed):
+class ArmedTick(ArmedSchedule):
     """Due when its clock reaches `due`; `following` gives the next value after one.
 
     A tick that `stays` is due until it fires; ticks of time always do. One that is asked `anywhere` ignores the moment.
@@ -134,7 +134,7 @@ class ArmedTick(Armed):
         return moment is None or self._anywhere or (moment == "epoch") == (self._clock == "epochs")
 
 
-class ArmedLevel(Armed):
+class ArmedLevel(ArmedSchedule):
     """Hold while its clock is from low to below high."""
 
     def __init__(self, clock: str, low: float, high: float) -> None:
@@ -145,7 +145,7 @@ class ArmedLevel(Armed):
         return self._low <= self._read(clocks_of(run)) < self._high
 
 
-class ArmedIf(Armed):
+class ArmedIf(ArmedSchedule):
     """Hold when a function of the run says so."""
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
@@ -155,10 +155,10 @@ class ArmedIf(Armed):
         return bool(self._predicate(run))
 
 
-class ArmedParts(Armed):
+class ArmedCombination(ArmedSchedule):
     """What the combinations have in common: their parts settle together and keep their states in a list."""
 
-    def __init__(self, parts: Sequence[Armed]) -> None:
+    def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts
         self.ticks = sum(part.ticks for part in parts)
 
@@ -178,7 +178,7 @@ class ArmedParts(Armed):
             part.load_state(kept)
 
 
-class ArmedAll(ArmedParts):
+class ArmedAll(ArmedCombination):
     """Due when all parts are."""
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
@@ -191,7 +191,7 @@ class ArmedAll(ArmedParts):
         return next(filter(None, tests), None)
 
 
-class ArmedAny(ArmedParts):
+class ArmedAny(ArmedCombination):
     """Due when any part is."""
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
@@ -206,10 +206,10 @@ class ArmedAny(ArmedParts):
         return None if None in tests else " or ".join(f"({test})" for test in tests)
 
 
-class ArmedNot(ArmedParts):
+class ArmedNot(ArmedCombination):
     """Due when its part is not."""
 
-    def __init__(self, part: Armed) -> None:
+    def __init__(self, part: ArmedSchedule) -> None:
         super().__init__([part])
 
     def ready(self, run: Clocked, moment: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""RunParts: the objects of one run that its components share."""
+"""RunComponents: the objects of one run that its components share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookpoint.core.team.team import Team
 
 
 @dataclass(slots=True, eq=False)
-class RunParts:
+class RunComponents:
     """What saving, resuming and agreement work on. `stateful` are the objects whose state a checkpoint keeps, by name."""
 
     run: Run

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hookpoint.core.parts import named_parts, parts_of, target_in
+from hookpoint.core.fields import field_values, named_fields, target_field
 
 
 @dataclass
@@ -34,17 +34,17 @@ class Graphs:
     "value", [Fields(1, 2), Pair(1, 2), Graphs(), {"x": 1, "y": 2}, OrderedDict(x=1, y=2), UserDict(x=1, y=2)]
 )
 def test_parts_have_names(value):
-    assert dict(named_parts(value)) == {"x": 1, "y": 2}
-    assert list(parts_of(value)) == [1, 2]
-    assert target_in(named_parts(value)) == 2
+    assert dict(named_fields(value)) == {"x": 1, "y": 2}
+    assert list(field_values(value)) == [1, 2]
+    assert target_field(named_fields(value)) == 2
 
 
 @pytest.mark.parametrize(("value", "parts"), [([1, 2], [1, 2]), ((1,), [1]), (3, []), (None, []), (Graphs, []), (Fields, [])])
 def test_others_have_none(value, parts):
-    assert not named_parts(value)
-    assert list(parts_of(value)) == parts
+    assert not named_fields(value)
+    assert list(field_values(value)) == parts
 
 
 def test_of_two_targets_none_is_the_target():
-    assert target_in({"labels": 1, "target": 2}) is None
-    assert target_in({"x": 1}) is None
+    assert target_field({"labels": 1, "target": 2}) is None
+    assert target_field({"x": 1}) is None

@@ -9,15 +9,15 @@ from typing import Any
 TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 
 
-def named_parts(value: Any) -> Mapping[str, Any]:
+def named_fields(value: Any) -> Mapping[str, Any]:
     """Return the parts of a value by name; none where they have no names.
 
     A mapping has names, and so have a dataclass, a named tuple, the ModelOutput of Hugging Face and a batch of graphs.
 
     >>> from collections import namedtuple
-    >>> named_parts(namedtuple("Point", "x y")(1, 2))
+    >>> named_fields(namedtuple("Point", "x y")(1, 2))
     {'x': 1, 'y': 2}
-    >>> named_parts([1, 2])
+    >>> named_fields([1, 2])
     {}
     """
     if isinstance(value, Mapping):
@@ -30,9 +30,9 @@ def named_parts(value: Any) -> Mapping[str, Any]:
     return dict(value.to_dict()) if is_graph(value) else {}
 
 
-def parts_of(value: Any) -> Iterable[Any]:
+def field_values(value: Any) -> Iterable[Any]:
     """Return the parts of a value one after the other; none where it has none."""
-    return value if isinstance(value, tuple | list) else named_parts(value).values()
+    return value if isinstance(value, tuple | list) else named_fields(value).values()
 
 
 def is_dataclass(value: Any) -> bool:
@@ -47,7 +47,7 @@ def is_graph(value: Any) -> bool:
     return all(callable(getattr(value, name, None)) for name in ("to", "keys", "to_dict"))
 
 
-def target_in(parts: Mapping[str, Any]) -> Any:
+def target_field(parts: Mapping[str, Any]) -> Any:
     """Return the part that is named as targets are; None where there is none, or more than one."""
     found = [name for name in TARGET_NAMES if name in parts]
     return parts[found[0]] if len(found) == 1 else None
