@@ -40,7 +40,7 @@ FOLDERS = {
     " summaries notify debug .",
     "monitors": "_tracking .",
     "storage": "disk checkpoint workdir .",
-    "parallel": "shared team data averaging async_sgd tensor pipeline strategy checkpoint launch .",
+    "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data .",
 }
 FOR_EVERYONE = {"_exports", "_version"}

@@ -21,12 +21,12 @@ from hookpoint.engine._forward import Forward
 from hookpoint.engine._staged_forward import StagedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
-from hookpoint.parallel.data.distribute_loader import distribute_loader, team_sampler_of, tell_epoch
+from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.strategy.data_parallel import DataParallel
-from hookpoint.parallel.strategy.strategy import Loose, Staged, Strategy, chosen
-from hookpoint.parallel.team.init_process import local_rank
+from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined, Strategy, choose_strategy
 from hookpoint.parallel.team.peer_errors import waiting_in
+from hookpoint.parallel.team.world import local_rank
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.dispatch import Call
@@ -97,7 +97,7 @@ class Shared:
         self.strategy = strategy
         self.loop_options: dict[str, Any] = {"team": strategy.team}
         self.clip_grad_norm = strategy.clip_grad_norm
-        self._loose = strategy if isinstance(strategy, Loose) else None
+        self._loose = strategy if isinstance(strategy, LocalUpdates) else None
         self.callbacks = () if self._loose is None else tuple(self._loose.callbacks)
         self.state = {} if self._loose is None else {"fit/strategy": self._loose}
         self._team: Team | None = None
@@ -111,7 +111,7 @@ class Shared:
 
     def place(self, model: Any, device: torch.device) -> None:
         """Move the model to the device, unless each process will have its layers of it only: all might not fit."""
-        if not isinstance(self.strategy, Staged):
+        if not isinstance(self.strategy, Pipelined):
             place_model(model, device)
 
     def check_precision(self, precision: str) -> None:
@@ -132,7 +132,9 @@ class Shared:
     def forward(self, model: Any, criterion: Any) -> Forward:
         """Return what computes outputs and loss of a batch."""
         return (
-            StagedForward(model, criterion, self.strategy) if isinstance(self.strategy, Staged) else Forward(model, criterion)
+            StagedForward(model, criterion, self.strategy)
+            if isinstance(self.strategy, Pipelined)
+            else Forward(model, criterion)
         )
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
@@ -156,12 +158,12 @@ class Shared:
         return train if lengths[team.rank] == longest else PaddedLoader(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
-        tell_epoch(train.data if isinstance(train, PaddedLoader | AsLongAsAll) else train, epoch)
+        set_epoch(train.data if isinstance(train, PaddedLoader | AsLongAsAll) else train, epoch)
 
     def around(self, step: Step, steps: Steps) -> Step:
         """Return a step that talks to the others only where the optimizer steps."""
 
-        is_staged = isinstance(self.strategy, Staged)
+        is_staged = isinstance(self.strategy, Pipelined)
 
         begin_batch = None if self._loose is None else self._loose.begin_batch
 
@@ -289,5 +291,5 @@ ALONE = Alone()
 
 def distribution(strategy: Strategy | Literal["auto"]) -> Distribution:
     """Return how a Runner's work is shared, by the strategy that is given."""
-    found = chosen(strategy)
+    found = choose_strategy(strategy)
     return ALONE if found is None else Shared(found)

@@ -17,7 +17,7 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-from hookpoint.parallel.checkpoint.by_all import by_chief, on_all_ranks
+from hookpoint.parallel.checkpoint.collective_calls import on_all_ranks, on_chief
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone, SavedWeights
 
@@ -49,7 +49,7 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
     team = run.team
     for _ in range(ATTEMPTS):
         # The chief decides, and all processes read that one; where it is gone on any of them, all look again.
-        known = by_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
+        known = on_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
         if known is None:
             return None
         found = on_all_ranks(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]

@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.engine.module_modes import unwrapped
-from hookpoint.parallel.strategy.strategy import Loose, Staged
+from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined
 from hookpoint.parallel.team.world import world_size
 from hookpoint.storage.checkpoint.fingerprint import Fingerprint
 from hookpoint.storage.workdir.identity import collect
@@ -18,10 +18,10 @@ from hookpoint.storage.workdir.identity import collect
 
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
     """Return what must be, or should be, the same when a run goes on."""
-    is_cut = world_size() > 1 and isinstance(strategy, Staged)
+    is_cut = world_size() > 1 and isinstance(strategy, Pipelined)
     if world_size() > 1:  # one process alone goes on from what they have in common
-        facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
-    if not isinstance(strategy, Staged) and (parameters := _parameters(unwrapped(model), optimizer)):
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
+    if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters
     cuda = torch.cuda.is_available()
     return collect(
@@ -30,7 +30,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
+        model=_fingerprint(strategy.full_model(model) if is_cut else unwrapped(model)),
         layout=strategy.layout(model) if is_cut else "whole",
         optimizer=_kind(optimizer),
         **facts,

@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.errors import BadStrategy
 from hookpoint.engine._forward import Forward
-from hookpoint.parallel.strategy.strategy import Staged
+from hookpoint.parallel.strategy.strategy import Pipelined
 
 
 class StagedForward(Forward):
@@ -19,7 +19,7 @@ class StagedForward(Forward):
     In training the gradients are computed with them, and the loss's backward puts them into place: whoever skips it finds none.
     """
 
-    def __init__(self, model: Any, criterion: Callable[..., Any] | None, strategy: Staged) -> None:
+    def __init__(self, model: Any, criterion: Callable[..., Any] | None, strategy: Pipelined) -> None:
         super().__init__(model, criterion)
         self._signature = inspect.signature(model.forward)
         self._strategy = strategy
@@ -33,7 +33,7 @@ class StagedForward(Forward):
             return self._strategy.outputs(arguments), targets
         if targets is None:
             raise BadStrategy("the batch has no targets for the criterion.", give="batches of (inputs, targets)")
-        outputs, self._loss = self._strategy.walk(arguments, targets, self._criterion)
+        outputs, self._loss = self._strategy.forward_backward(arguments, targets, self._criterion)
         return outputs, targets
 
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:

@@ -15,7 +15,7 @@ from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
 from hookpoint.engine.data.torch_randomness import TorchRandomness
 from hookpoint.engine.module_modes import unwrapped
-from hookpoint.parallel.strategy.strategy import Apart
+from hookpoint.parallel.strategy.strategy import PerRankModel
 from hookpoint.parallel.team.world import world_size
 
 
@@ -45,7 +45,9 @@ def kept_in(
         from hookpoint.storage.checkpoint_store import CheckpointStore
 
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
-        options["store"] = TeamStore(store, strategy if isinstance(strategy, Apart) else None) if world_size() > 1 else store
+        options["store"] = (
+            TeamStore(store, strategy if isinstance(strategy, PerRankModel) else None) if world_size() > 1 else store
+        )
         model_size = getattr(strategy, "model_size", 1)
         if allow_world_change and model_size > 1:
             cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"

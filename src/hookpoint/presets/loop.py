@@ -108,9 +108,9 @@ def _team(seconds: float) -> Team:
     """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
     if not _uses_torch():
         return Solo()
-    from hookpoint.parallel.team.init_process import joined
+    from hookpoint.parallel.team.init_process import join_team
 
-    return joined(seconds=seconds)
+    return join_team(seconds=seconds)
 
 
 def _floats() -> Floats:
