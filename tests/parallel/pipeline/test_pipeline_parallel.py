@@ -292,7 +292,7 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
     assert 0.4 < first["rates"][6] <= 0.5  # asked for in the fifth iteration, and heard of by all at the end of the next
     for result in (first, second):
         said = result["refused"]
-        assert "3 stages, and there are 2 processes" in said["stages"]
+        assert "3 stages, but there are 2 ranks" in said["stages"]
         assert "2.bias is in stage 0 and in stage 1" in said["tied"]
         assert "precision='fp16'" in said["fp16"]
         assert "run.forward()" in said["main"]

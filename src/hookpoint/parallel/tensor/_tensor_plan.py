@@ -56,7 +56,7 @@ def check_plan(plan: Any) -> None:
         ):
             raise BadStrategy(
                 f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.",
-                give='a module name, and "colwise", "rowwise" or a style of torch.distributed.tensor.parallel, such as ColwiseParallel()',
+                give='a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()',
             )
 
 
