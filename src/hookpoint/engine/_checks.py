@@ -33,11 +33,6 @@ def overrides(main: Any, *methods: str) -> bool:
     return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise BadArgument(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
-
-
 def check_instances(**arguments: Any) -> None:
     """Refuse a class or a list as model, optimizer, criterion or scheduler."""
     for name, argument in arguments.items():

@@ -16,10 +16,9 @@ from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import now_of
 from hookpoint.core.team.checked_team import CheckedTeam
 from hookpoint.engine._checks import overrides
-from hookpoint.engine._device import place_model
 from hookpoint.engine._forward import Forward, PipelinedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
-from hookpoint.engine.module_modes import evaluating
+from hookpoint.engine.modules import evaluating, place_model
 from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.shared.model_setup import parameters_of
@@ -48,20 +47,16 @@ class SingleProcess:
     def place(self, model: Any, device: torch.device) -> None:
         place_model(model, device)
 
-    def check_precision(self, precision: str) -> None:
-        pass
-
-    def begin_run(self, run: Run) -> None:
-        pass
-
     def forward(self, model: Any, criterion: Any) -> Forward:
         return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         return train
 
-    def begin_epoch(self, train: Any, epoch: int) -> None:
+    def _do_nothing(self, *_: Any) -> None:
         pass
+
+    check_precision = begin_run = begin_epoch = _do_nothing
 
     def wrap_step(self, step: Step, stepper: Any) -> Step:
         return step

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hookpoint.core.errors import BadLoop, BadStrategy
+from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.errors import BadArgument, BadLoop, BadStrategy, NotACallback
 from hookpoint.core.fields import TARGET_NAMES, is_dataclass, is_graph, named_fields, target_field
 from hookpoint.core.log.metric_objects import scores_in, takes_tensors
+from hookpoint.core.run.run import Run
 from hookpoint.engine.data.as_loader import described
 from hookpoint.parallel.strategy.strategy import Pipelined
 
@@ -158,6 +160,31 @@ class PipelinedForward(Forward):
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
         loss, self._loss = self._loss, None
         return super().loss(outputs, targets, is_needed=is_needed) if loss is None else loss
+
+
+class FunctionMain(MainCallback):
+    """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
+
+    If it returns a dict of losses, the entry "loss" or else the sum is the loss. The other entries are logged.
+    """
+
+    writes_anything = True
+
+    def __init__(self, function: Callable[[Run], Any]) -> None:
+        if isinstance(function, type):
+            raise NotACallback.a_class(function)
+        if not callable(function):
+            cure = "a MainCallback, or a function that returns the loss"
+            raise BadArgument(f"main must be callable, got {function!r}.", give=cure)
+        super().__init__(name=getattr(function, "__name__", None))
+        self._function = function
+
+    def on_iter_forward(self, run: Run) -> None:
+        loss = self._function(run)
+        if isinstance(loss, Mapping):
+            loss, parts = total_of(loss)
+            run.log(parts)
+        run.loss = loss
 
 
 def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

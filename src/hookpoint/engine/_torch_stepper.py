@@ -180,8 +180,10 @@ class TorchStepper:
         for scheduler, values in zip(run.schedulers, state["values_read"], strict=False):
             self._values_read[id(scheduler)] = values
 
-    def forget_attempt(self, run: Run, now: Iteration) -> bool:
-        """Drop the gradients of a step that failed. Return whether no other batch lost gradients."""
+    def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
+        """Return whether a callback retries or skips a step that failed. If so, drop its gradients, unless others were lost."""
+        if not recovered(run, now, error):
+            return False
         if self._in_window and self._accumulate > 1:
             return now.loss is None  # it failed before its backward: the window is unchanged
         for optimizer in run.optimizers:
@@ -347,7 +349,7 @@ def learning_rate(optimizer: Any) -> dict[str, Any]:
     return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
 
 
-def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None) -> None:
+def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
     """Check the options of the step."""
     if precision not in ("32", *DTYPES):
         raise BadArgument(f"precision must be '32', 'bf16' or 'fp16', got {precision!r}.")
@@ -355,3 +357,5 @@ def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | 
         raise BadArgument(f"accumulate must be an integer >= 1, got {accumulate!r}.")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
         raise BadArgument(f"clip_grad_norm must be None or a number > 0, got {clip_grad_norm!r}.")
+    if lr_scheduler_on not in ("epoch", "step"):
+        raise BadArgument(f"lr_scheduler_on must be 'epoch' or 'step', got {lr_scheduler_on!r}.")

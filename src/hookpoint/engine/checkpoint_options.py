@@ -14,9 +14,9 @@ from hookpoint.core.checkpoint.stateful import has_state, named_parameters, stat
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.rng import TorchRandomness
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
-from hookpoint.engine.data.torch_randomness import TorchRandomness
-from hookpoint.engine.module_modes import unwrapped
+from hookpoint.engine.modules import unwrapped
 from hookpoint.parallel.strategy.strategy import LocalUpdates, PerRankModel, Pipelined
 from hookpoint.parallel.team.world import world_size
 

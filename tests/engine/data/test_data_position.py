@@ -25,9 +25,8 @@ from torch.utils.data import (
 )
 
 from hookpoint.engine.data.data_position import TorchPositions
-from hookpoint.engine.data.rng import seed_all
+from hookpoint.engine.data.rng import TorchRandomness, seed_all
 from hookpoint.engine.data.seeded_samples import SeededSamples
-from hookpoint.engine.data.torch_randomness import TorchRandomness
 
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
 FEW_PLACES = {(1, 2), (2, None), (2, 3)}

@@ -74,29 +74,12 @@ class HookedDataset:
     All other attributes are those of the dataset inside, for a `worker_init_fn` that reads `get_worker_info().dataset`.
     """
 
-    __slots__ = ("_collate", "_in_batches", "_points", "_seeded", "_worker", "dataset")
-
-    dataset: Any
-    _points: DataPoints
-    _collate: Callable[[Any], Any]
-    _in_batches: bool
-    _seeded: Any
-    _worker: tuple[int | None, ...]
-
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:
-        self.__setstate__((dataset, points, collate, in_batches))
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.dataset, self._points, self._collate, self._in_batches
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        values = dict(zip(("dataset", "_points", "_collate", "_in_batches"), state, strict=True))
-        values |= {"_seeded": next(seeded_samples_of(values["dataset"]), None), "_worker": ()}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        seeded = next(seeded_samples_of(dataset), None)
+        vars(self).update(dataset=dataset, _points=points, _collate=collate, _in_batches=in_batches, _seeded=seeded, _worker=())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in HookedDataset.__slots__:
+        if name.startswith("__") or "dataset" not in vars(self):  # the second while it is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -150,7 +133,8 @@ class HookedDataset:
     def _worker_id(self) -> int | None:
         if not self._worker:  # the first sample or batch in this process
             info = get_worker_info()
-            object.__setattr__(self, "_worker", (None if info is None else info.id,))
+            vars(self)["_worker"] = (None if info is None else info.id,)
             if info is not None:
                 self._points.leave_run()
-        return self._worker[0]
+        number: int | None = self._worker[0]
+        return number

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from hookpoint.core.checkpoint.randomness import put_state, state_of
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 COUNTERS = (bool, int, float, str, type(None))
 SAMPLERS = ("batch_sampler", "sampler")
@@ -72,7 +73,8 @@ def _owners(loader: Any) -> dict[str, Any]:
     is_plain = isinstance(loader, DataLoader)
     queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
     for path, owner in queue:
-        if hasattr(owner, "__dict__") and not isinstance(owner, type) and all(owner is not other for other in found.values()):
+        is_owner = hasattr(owner, "__dict__") and not isinstance(owner, type | TeamBatchSampler)  # which has a state of its own
+        if is_owner and all(owner is not other for other in found.values()):
             found[path] = owner
             queue.extend((f"{path}.{name}", inner) for name, inner in _inner_samplers(owner))
     return found

@@ -14,8 +14,7 @@ from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.averaging.all_reduce_mean import all_reduce_mean, copy_into
-from hookpoint.parallel.averaging.sync_callback import SyncCallback
+from hookpoint.parallel.averaging.sync_callback import SyncCallback, all_reduce_mean, copy_into
 from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, parameters_of, send_weights, tensors_of
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
