@@ -553,8 +553,7 @@ def test_a_step_of_ones_own_past_the_runner_is_refused_where_it_has_something_to
     with pytest.raises(BadLoop) as caught:
         runner(main(), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "on_iter_backward steps the optimizer itself: accumulate, clip_grad_norm, fp16 and lr_scheduler_on='step' have"
-        " no effect.\n"
+        "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect.\n"
         "  call      run.backward() and run.optimizer_step() in it"
     )
 
@@ -581,7 +580,7 @@ def test_a_skip_inside_the_optimizers_step_comes_too_late(runner, batches, main,
     with pytest.raises(BadLoop) as caught:
         runner(main, ask("on_step_begin", "skip_step"), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: optimizer.step() has begun.\n"
+        "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun.\n"
         "  request   it at on_backward_end"
     )
 

@@ -17,11 +17,7 @@ from hookpoint.core.schedule.when import When
 
 logger = logging.getLogger("hookpoint")
 
-CALLS = {
-    "model": "{0}(...)",
-    "optimizer": "{0}(model.parameters(), lr=0.1)",
-    "lr_scheduler": "{0}(optimizer, ...)",
-}
+CALLS = {"model": "{0}(...)", "optimizer": "{0}(model.parameters(), lr=0.1)", "lr_scheduler": "{0}(optimizer, ...)"}
 MULTIPLE = {
     "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
     "give": "the object itself, if there is only one",

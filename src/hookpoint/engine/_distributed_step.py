@@ -189,10 +189,9 @@ class Distributed:
         mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
         lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
         if len(set(sizes)) > 1:
-            raise BadStrategy(
-                f"the ranks have different {what} data: {', '.join(size or 'a custom sampler' for size in sizes)}.",
-                give="the same data to all ranks, which is sharded; or a sampler to each rank",
-            )
+            found = ", ".join(size or "a custom sampler" for size in sizes)
+            cure = "the same data to all ranks, which is sharded; or a sampler to each rank"
+            raise BadStrategy(f"the ranks have different {what} data: {found}.", give=cure)
         return list(lengths)
 
     def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:

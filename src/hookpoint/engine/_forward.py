@@ -124,10 +124,8 @@ class Forward:
             left = [name for name in fields if name not in self._names]
         named = {name: value for name, value in fields.items() if name not in left}
         if not named:
-            raise BadLoop(
-                f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}.",
-                write="a MainCallback whose on_iter_forward calls the model",
-            )
+            what = f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}."
+            raise BadLoop(what, write="a MainCallback whose on_iter_forward calls the model")
         target = target_field(named)
         if target is not None and target_field({name: fields[name] for name in left}) is None:
             return named, target
@@ -205,7 +203,5 @@ def _is_loss(value: Any) -> bool:
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
-    raise BadLoop(
-        "there are multiple models: the default forward cannot call them.",
-        write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
-    )
+    what = "there are multiple models: the default forward cannot call them."
+    raise BadLoop(what, write="a MainCallback whose on_iter_forward sets run.outputs and run.loss")

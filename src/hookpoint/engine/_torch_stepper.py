@@ -22,6 +22,7 @@ from hookpoint.engine._forward import Forward
 from hookpoint.engine.data.as_loader import as_loader, described
 
 Precision = Literal["32", "bf16", "fp16"]
+STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -60,10 +61,9 @@ class TorchStepper:
         self._device_type = device.type
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._validate: Dispatch = self.in_precision(hooks.dispatch("on_val_forward", mode="val") or self.compute)
-        self._begin: Dispatch | None = hooks.dispatch("on_backward_begin", mode="train")
-        self._end: Dispatch | None = hooks.dispatch("on_backward_end", mode="train")
-        self._step_begin: Dispatch | None = hooks.dispatch("on_step_begin", mode="train")
-        self._step_end: Dispatch | None = hooks.dispatch("on_step_end", mode="train")
+        self._begin, self._end, self._step_begin, self._step_end = (
+            hooks.dispatch(point, mode="train") for point in STEP_POINTS
+        )
         self._counts_steps = False
         self._clocks: Clocks
         self._in_window = 0
@@ -195,11 +195,8 @@ class TorchStepper:
         """Refuse an overridden on_iter_backward, in which so many steps were made, if it called the optimizer itself."""
         in_window, most = self._in_window, self._accumulate
         if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
-            raise BadLoop(
-                "on_iter_backward steps the optimizer itself: accumulate, clip_grad_norm, fp16 and lr_scheduler_on='step' have"
-                " no effect.",
-                call="run.backward() and run.optimizer_step() in it",
-            )
+            what = "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect."
+            raise BadLoop(what, call="run.backward() and run.optimizer_step() in it")
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
@@ -225,10 +222,8 @@ class TorchStepper:
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_off and self._accumulate > 1:
-            raise BadLoop(
-                "a batch cannot be skipped or retried after its gradients were accumulated with those of others.",
-                request="it before on_backward_end, or call run.skip_step() to drop the window",
-            )
+            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of others."
+            raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
         self._in_window = 0
 
@@ -271,11 +266,8 @@ class TorchStepper:
                     return  # gradients overflowed, and the scaler skipped the step
             now = now_of(run)
             if now.asked and not wants(now, "step"):
-                raise BadLoop(
-                    "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: optimizer.step() has"
-                    " begun.",
-                    request="it at on_backward_end",
-                )
+                what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun."
+                raise BadLoop(what, request="it at on_backward_end")
         if self._after_step is not None:
             self._after_step(run)
 

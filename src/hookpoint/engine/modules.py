@@ -102,7 +102,5 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
         return
     own = {id(parameter) for module in modules_of(model) for parameter in module.parameters()}
     if own and not any(id(parameter) in own for group in groups for parameter in group["params"]):
-        raise BadArgument(
-            "the optimizer has none of the model's parameters.",
-            write="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
-        )
+        write = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+        raise BadArgument("the optimizer has none of the model's parameters.", write=write)

@@ -41,15 +41,7 @@ from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import deterministic_algorithms, seed_all, separate_rng
-from hookpoint.engine.modules import (
-    check_optimizer,
-    choose_device,
-    evaluating,
-    load_weights,
-    modules_of,
-    training,
-    unwrapped,
-)
+from hookpoint.engine.modules import check_optimizer, choose_device, evaluating, load_weights, modules_of, training, unwrapped
 from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -159,7 +159,7 @@ def test_data_without_an_index_is_refused():
     )
     with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
         SeededSamples(Stream())
-    with pytest.raises(BadLoop, match="int has none"):
+    with pytest.raises(BadLoop, match="got int"):
         SeededSamples(3)
 
 

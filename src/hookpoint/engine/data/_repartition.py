@@ -20,6 +20,8 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import is_plain, loader_with, team_sampler_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
+State = Mapping[str, Any]
+
 DEFAULTS = {"order": None, "start": 0, "first": 0, "seed": 0, "epoch": 0, "shuffle": False}
 
 
@@ -40,7 +42,7 @@ def order_of(loader: Any) -> dict[str, Any] | None:
     return {"kind": "distributed", **own, **_sizes(loader, sampler.num_replicas)}
 
 
-def rest_of(loader: Any, order: Mapping[str, Any], batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
+def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
     """Return a loader over the rest of a pass, its sampler, and how many batches of this sampler are done.
 
     `order` is the state of a TeamBatchSampler. If the loader has such a sampler, that one resumes.
@@ -53,21 +55,14 @@ def rest_of(loader: Any, order: Mapping[str, Any], batches: int, rank: int, size
         sampler = TeamBatchSampler(sizes["length"], sizes["batch_size"], rank=rank, size=size, drop_last=loader.drop_last)
         loader = loader_with(loader, batch_sampler=sampler)
     if order["length"] != sampler.length:
-        raise CannotResume(
-            f"the training data has {sampler.length} samples, and had {order['length']} in the checkpoint.",
-            give="the same data, or resume from the end of an epoch",
-        )
+        what = f"the training data has {sampler.length} samples, and had {order['length']} in the checkpoint."
+        raise CannotResume(what, give="the same data, or resume from the end of an epoch")
     return loader, sampler, sampler.resume(order, batches)
 
 
 def as_team_state(
-    order: Mapping[str, Any] | None,
-    record: Mapping[str, Any],
-    put_generators: Callable[[], None],
-    loader: Any,
-    *,
-    is_same_team: bool = False,
-) -> Mapping[str, Any]:
+    order: State | None, record: State, put_generators: Callable[[], None], loader: Any, *, is_same_team: bool = False
+) -> State:
     """Return the order of a pass of any kind as the state of a TeamBatchSampler.
 
     `put_generators` restores the generators to the beginning of the pass, for an order that is drawn from them.
@@ -80,10 +75,8 @@ def as_team_state(
     if order["kind"] == "own":
         drawn = _draw(loader.sampler, record, put_generators, loader.generator)
         if not all(isinstance(index, int) for index in drawn):
-            raise CannotResume(
-                f"{type(loader.sampler).__name__} does not yield integers: its epoch cannot be split into other batches.",
-                give="the batch size of the checkpoint",
-            )
+            what = f"{type(loader.sampler).__name__} does not yield integers: its epoch cannot be split into other batches."
+            raise CannotResume(what, give="the batch size of the checkpoint")
     elif order["shuffle"] and order["kind"] == "plain":
         state = record["begun"]["generators"].get("generator")
         generator = None if state is None else torch.Generator()
@@ -106,9 +99,7 @@ def unknown_order(loader: Any) -> CannotResume:
     )
 
 
-def _draw(
-    sampler: Any, record: Mapping[str, Any], put_generators: Callable[[], None], generator: torch.Generator | None
-) -> list[Any]:
+def _draw(sampler: Any, record: State, put_generators: Callable[[], None], generator: torch.Generator | None) -> list[Any]:
     """Return what a sampler yields in a pass, after everything that its loader draws before."""
     put_generators()
     if record["had_iterator"]:  # persistent workers draw no seed

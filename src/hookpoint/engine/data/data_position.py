@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,15 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.engine.data import _loader_state
 from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful
-from hookpoint.engine.data._repartition import as_team_state, rest_of, unknown_order
-from hookpoint.engine.data._resumed_iterator import batches_after, next_pass, rest_of_pass, resumed_iterator, skip_samples
+from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
+from hookpoint.engine.data._resumed_iterator import (
+    Restore,
+    batches_after,
+    next_pass,
+    rest_of_pass,
+    resumed_iterator,
+    skip_samples,
+)
 from hookpoint.engine.data.hooked_loader import HookedLoader
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
@@ -48,15 +55,15 @@ class TorchPositions:
         self.remembers = False
         self.notes: list[str] = []
         self._randomness = randomness
-        self._begun: Mapping[str, Any] = {}
+        self._begun: State = {}
         self._records: list[LoaderRecord] = []
         self._last: LoaderRecord | None = None
-        self._unclaimed: list[Mapping[str, Any]] = []  # records of a checkpoint whose loaders have not been used yet
+        self._unclaimed: list[State] = []  # records of a checkpoint whose loaders have not been used yet
         self._rest: TeamBatchSampler | None = None
         self._stream_start = (0, 0)  # samples and batches of a stream that were seen with another batch size
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
-        self._expected: Mapping[str, Any] = {}
+        self._expected: State = {}
         self._has_warned = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
@@ -91,13 +98,13 @@ class TorchPositions:
             "stream_start": list(self._stream_start),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._begun = state["begun"]
         self._unclaimed = list(state.get("loaders", ()))  # missing if torch was not in use when it was saved
         self._facts_vary = state.get("facts_vary", False)
         self._expected = {} if self._facts_vary else _facts_in(state)
 
-    def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
+    def resume(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
         if isinstance(loader, PaddedLoader):
             entered = self.resume(loader.data, epoch, loader.resume_at(batches), state)
             if self._rest is not None or any(self._stream_start):
@@ -143,7 +150,7 @@ class TorchPositions:
             _loader_state.put_generators(loader, saved["now"])
         return entered
 
-    def resume_in_team(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
+    def resume_in_team(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
         """Resume a pass of another number of ranks, from the first sample that no rank has seen."""
         if isinstance(loader, PaddedLoader):
             raise unknown_order(loader.data)
@@ -164,7 +171,7 @@ class TorchPositions:
             self._randomness.load_state_dict(self._begun)
         return self._resume_rest(loader, order, batches, moved["rank"], moved["to"])
 
-    def _resume_resized(self, loader: Any, saved: Mapping[str, Any] | None, batches: int, begin: Callable[[], None]) -> Entered:
+    def _resume_resized(self, loader: Any, saved: State | None, batches: int, begin: Restore) -> Entered:
         """Split the rest of a pass into batches of another size."""
         order = None if saved is None else saved.get("order")
         if saved is None or order is None:
@@ -177,14 +184,7 @@ class TorchPositions:
         return self._resume_rest(loader, order, batches, rank, size)
 
     def _resume_stream(
-        self,
-        loader: DataLoader[Any],
-        saved: Mapping[str, Any] | None,
-        batches: int,
-        state: Mapping[str, Any],
-        begin: Callable[[], None],
-        *,
-        is_resized: bool,
+        self, loader: DataLoader[Any], saved: State | None, batches: int, state: State, begin: Restore, *, is_resized: bool
     ) -> Entered:
         """Split the rest of a stream into batches of another size, or resume one that was split before."""
         if loader.num_workers:  # each worker would get other samples
@@ -201,7 +201,7 @@ class TorchPositions:
         left = batches_after(loader, seen, size)
         return Entered(source, done, None if left is None else done + left)
 
-    def _resume_rest(self, loader: Any, order: Mapping[str, Any], batches: int, rank: int, size: int) -> Entered:
+    def _resume_rest(self, loader: Any, order: State, batches: int, rank: int, size: int) -> Entered:
         """Resume a pass after so many batches of a TeamBatchSampler with this state."""
         left, self._rest, done = rest_of(loader, order, batches, rank, size)
         iterator = resumed_iterator(left, done - self._rest.first, lambda: None, None, had_iterator=False)
@@ -232,9 +232,7 @@ class TorchPositions:
         self._facts_vary |= self._facts is not None and facts != self._facts
         self._facts = facts
 
-    def _record_of(
-        self, loader: Any, *, trains: bool, claims: bool = True
-    ) -> tuple[LoaderRecord | None, Mapping[str, Any] | None]:
+    def _record_of(self, loader: Any, *, trains: bool, claims: bool = True) -> tuple[LoaderRecord | None, State | None]:
         """Return the record of a loader, and its state in the checkpoint if this is its first pass after a resume.
 
         Loaders have no names. They are matched by the order of their first use.
@@ -255,7 +253,7 @@ class TorchPositions:
             new.load(loader, saved)
         return new, None if new.is_made_anew else saved
 
-    def _iterator(self, loader: Iterable[Any], record: LoaderRecord | None, saved: Mapping[str, Any] | None) -> Iterator[Any]:
+    def _iterator(self, loader: Iterable[Any], record: LoaderRecord | None, saved: State | None) -> Iterator[Any]:
         """Begin a pass as the saved run would."""
         if record is None:
             return iter(loader)
@@ -267,7 +265,7 @@ class TorchPositions:
             return resumed_iterator(loader, 0, self._save(loader), None, had_iterator=True)
         return iter(loader)
 
-    def _restore(self, loader: Any, saved: Mapping[str, Any] | None) -> None:
+    def _restore(self, loader: Any, saved: State | None) -> None:
         """Restore the generators and counters to the beginning of the pass."""
         if self._begun:
             self._randomness.load_state_dict(self._begun)
@@ -275,7 +273,7 @@ class TorchPositions:
             _loader_state.put_generators(loader, saved["begun"])
             _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
 
-    def _save(self, loader: Any) -> Callable[[], None]:
+    def _save(self, loader: Any) -> Restore:
         """Return a function that restores the generators to their current state."""
         state, own = self._randomness.state_dict(), _loader_state.read(loader)
 
@@ -297,7 +295,7 @@ class TorchPositions:
             logger.warning("random numbers that workers draw inside the dataset are not restored; %s if it draws any", cure)
 
 
-def _facts_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _facts_in(state: State) -> State:
     """Return the facts about the data of the last training pass of a checkpoint."""
     if state.get("last") is None or "facts" in state:
         return state.get("facts") or {}

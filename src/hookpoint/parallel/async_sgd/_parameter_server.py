@@ -32,12 +32,7 @@ class ParameterServer:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        rule: Staleness,
-        trace: deque[Applied],
-        wait_seconds: float,
+        self, parameters: Sequence[torch.Tensor], optimizer: Any, rule: Staleness, trace: deque[Applied], wait_seconds: float
     ) -> None:
         self.rule, self.failure = rule, ""
         self._model_parameters = list(parameters)

@@ -208,11 +208,8 @@ class AsyncSGD(StrategyDefaults):
     def _refuse_to_wait(self) -> None:
         """Refuse to wait for ranks that may be waiting for this rank's gradient."""
         if self._is_computing and self._server is not None:
-            raise BadStrategy(
-                f"AsyncSGD: rank {self._rank} cannot wait for other ranks between a batch and its step: they may be waiting"
-                " for its gradient.",
-                call="collectives at on_iter_begin or on_iter_end, with accumulate=1",
-            )
+            what = f"AsyncSGD: rank {self._rank} cannot wait for other ranks between a batch and its step."
+            raise BadStrategy(what, call="collectives at on_iter_begin or on_iter_end, with accumulate=1")
 
     def _close_team(self, close: Callable[[], None]) -> None:
         """End the run. If it has failed, tell the other ranks, so that the server's threads end."""

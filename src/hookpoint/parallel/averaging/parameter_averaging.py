@@ -127,11 +127,8 @@ class ParameterAveraging(StrategyDefaults):
         if self.optimizer_state:
             moments = _moments_of(optimizer)
             if not _match_on_all_ranks(moments):
-                raise BadStrategy(
-                    f"ParameterAveraging: the ranks' {type(optimizer).__name__} have state for different parameters, as some"
-                    " had no gradient.",
-                    give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
-                )
+                what = f"ParameterAveraging: {type(optimizer).__name__} has state for different parameters on each rank."
+                raise BadStrategy(what, write="optimizer_state=False, or give each parameter a gradient")
             tensors += moments
         copy_into(tensors, all_reduce_mean(tensors))
 

@@ -66,10 +66,7 @@ class TensorParallel(StrategyDefaults):
 
     def team(self) -> Team:
         if world_size() % self.model_size:
-            raise BadStrategy(
-                f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.",
-                start=f"{self.model_size} ranks, or a multiple of them",
-            )
+            raise BadStrategy(f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.")
         return join_team(model_size=self.model_size)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
@@ -126,11 +123,8 @@ def _refuse_joint_kernels(optimizer: Any) -> None:
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
-            raise BadStrategy(
-                f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and other layers in one group, which"
-                " torch cannot step together.",
-                drop=f"{option}=True, or put them into separate groups",
-            )
+            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and other layers in one group."
+            raise BadStrategy(what, drop=f"{option}=True, or put them into separate groups")
 
 
 class ReplicaCheck:
@@ -165,15 +159,11 @@ class ReplicaCheck:
         dist.all_gather(ranks, mine, group=self._group)
         half = len(sums) // 2
         if not all(_near(rank[:half], ranks[0][:half]) for rank in ranks):
-            raise BadStrategy(
-                f"TensorParallel: the ranks that share {name} have different inputs.",
-                give="a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size",
-            )
+            cure = "a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size"
+            raise BadStrategy(f"TensorParallel: the ranks that share {name} have different inputs.", give=cure)
         if not all(_near(rank[half:], ranks[0][half:]) for rank in ranks):
-            raise BadStrategy(
-                f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded.",
-                give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows",
-            )
+            what = f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded."
+            raise BadStrategy(what, give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows")
 
 
 def _sums(values: Any) -> list[float]:
