@@ -150,7 +150,7 @@ GROUPS = {
             "The forward did not return an output of this name. Return a dict with it, or give the inferencer a function."
         ),
         "UnknownSetting": (
-            "[Register it](own-loop.md#settings), or declare it in the [loader's "
+            "[Register it](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
             "settings](data-points.md#settings-from-the-training-to-the-data)."
         ),
         "NotShared": "Some other callback was to put it there, and has not: mind the order, or ask `run.store.get(key)`.",
