@@ -89,7 +89,7 @@ GROUPS = {
             "Two methods are one moment under two names, such as `on_train_batch_end` and `on_train_iter_end`. Keep one."
         ),
         "MainPointTaken": (
-            "Forward, backward and the learning-rate step have [one owner](runner.md#the-step-as-a-callback). "
+            "Forward, backward and the learning-rate step have [one owner](runner.md#customize-the-training-step). "
             "Derive from `MainCallback` and keep one of them, or do the work at another point."
         ),
         "NotACallback": (
@@ -166,7 +166,7 @@ GROUPS = {
         ),
         "NonFiniteLoss": (
             "A Runner raises it when [all losses of two log steps in a row, or of an "
-            "epoch](runner.md#losses-that-are-not-finite), are NaN or infinite; `LossMonitor` and "
+            "epoch](runner.md#stop-on-nan-losses), are NaN or infinite; `LossMonitor` and "
             "`TerminateOnNaN(raise_error=True)` when one is. The last good checkpoint stays the newest: start again from it "
             "with a lower learning rate or clipped gradients."
         ),
@@ -176,7 +176,7 @@ GROUPS = {
         ),
         "DataTimeout": (
             "The message names the data worker, or shows where the training process waits. Resume the run; if the data is only "
-            "slow, allow a longer `data_timeout_seconds`: [a run that hangs](runner.md#a-run-that-hangs)."
+            "slow, allow a longer `data_timeout_seconds`: [a run that hangs](runner.md#find-out-why-a-run-hangs)."
         ),
         "OutOfStep": (
             "The message says what each process was about to do, in which callback and at which point, or who waited in vain. "
@@ -205,7 +205,7 @@ GROUPS = {
         "CannotResume": (
             "Nothing good is left, or the model or the data are others than those that were saved; the message "
             'has a table. Go back to what was saved, or start anew with `resume="never"`: '
-            "[resuming](checkpoints.md#resuming)."
+            "[resuming](checkpoints.md#resume-after-a-crash)."
         ),
         "WorkdirInUse": (
             "The message has the process that writes there. Wait for it, stop it, or use another workdir. The "
