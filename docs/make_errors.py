@@ -151,7 +151,7 @@ GROUPS = {
         ),
         "UnknownSetting": (
             "[Register it](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
-            "settings](data-points.md#settings-from-the-training-to-the-data)."
+            "settings](data-points.md#change-the-data-during-training)."
         ),
         "NotShared": "Some other callback was to put it there, and has not: mind the order, or ask `run.store.get(key)`.",
         "OutsideIteration": (
