@@ -77,7 +77,7 @@ GROUPS = {
             "training."
         ),
         "UnknownPoint": (
-            "Rename the method, as the message says. If the point is your own, [declare it](guard.md#declare), or "
+            "Rename the method, as the message says. If the point is your own, [declare it](guard.md#declare-a-point), or "
             "set `points` of the class."
         ),
         "UnknownArgument": (
@@ -215,7 +215,7 @@ GROUPS = {
     "The rest": {
         "HookpointError": (
             "The root of all above: `except hookpoint.HookpointError`. `cb.StepTooSlow` of "
-            "[StepTimeout](profiling.md#when-nothing-moves) and what `hookpoint.plot` refuses derive from it, "
+            "[StepTimeout](profiling.md#find-out-why-a-run-hangs) and what `hookpoint.plot` refuses derive from it, "
             "too."
         ),
         "StopRun": ('`raise StopRun("why")` ends a run as [`run.stop("why")`](verdicts.md) does, from code that has no `run`.'),
