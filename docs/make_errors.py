@@ -77,7 +77,7 @@ GROUPS = {
             "training."
         ),
         "UnknownPoint": (
-            "Rename the method, as the message says. If the point is your own, [declare it](guard.md#declare), or "
+            "Rename the method, as the message says. If the point is your own, [declare it](guard.md#declare-a-point), or "
             "set `points` of the class."
         ),
         "UnknownArgument": (
@@ -99,20 +99,20 @@ GROUPS = {
         ),
         "NoTrigger": (
             "`.when(...)` moves `on_trigger` and nothing else. Name the method so, or give the one method its "
-            "[schedule](schedules.md#a-single-handler) with `@on(point, when=...)`."
+            "[schedule](schedules.md#schedule-a-handler) with `@on(point, when=...)`."
         ),
         "OrderError": (
             "Drop one of the `after`, `before` or `reads` in the circle, or move the pipeline: "
-            "[order](writing-callbacks.md#order-by-list-and-by-data)."
+            "[order](writing-callbacks.md#control-the-order)."
         ),
         "UnknownMetric": (
             "A `Runner` knows all names of this fit, and this is none of them. The message lists them, with the one that was "
-            "probably meant: [metrics that are read](writing-callbacks.md#metrics-that-are-read)."
+            "probably meant: [metrics that are read](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
         "BadOption": "`on_error` is one of raise, warn, disable; `ranks` one of all, chief, local_chief.",
         "BadSchedule": (
             "Raised where it is written: `Every(steps=0)`, two clocks in one schedule, `and` in place of `&`. "
-            "[Schedules](schedules.md#the-schedules) has the forms there are."
+            "[Schedules](schedules.md#choose-a-schedule) has the forms there are."
         ),
         "BadGuard": (
             "A guarded function needs a parameter `callbacks`; `install` needs the name of something that is "
@@ -144,7 +144,7 @@ GROUPS = {
         "MissingMetric": (
             "Nobody has logged it, or not yet. The message lists the names there are. Values of a validation are "
             "called `val_...`, and are there at `on_epoch_end`. Raised after the first epoch that should have logged a "
-            "metric that a callback [reads](writing-callbacks.md#metrics-that-are-read)."
+            "metric that a callback [reads](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
         "MissingOutput": (
             "The forward did not return an output of this name. Return a dict with it, or give the inferencer a function."
@@ -171,7 +171,7 @@ GROUPS = {
             "with a lower learning rate or clipped gradients."
         ),
         "TooManyRetries": (
-            "Each attempt of one batch asked for [another](verdicts.md#skipping-and-trying-again). Ask for "
+            "Each attempt of one batch asked for [another](verdicts.md#skip-or-retry-a-batch). Ask for "
             "`skip_batch` after some, or allow more with `max_retries=`."
         ),
         "DataTimeout": (
@@ -181,7 +181,7 @@ GROUPS = {
         "OutOfStep": (
             "The message says what each process was about to do, in which callback and at which point, or who waited in vain. "
             "What all of them have to do must not depend on what one alone knows: "
-            "[several processes](verdicts.md#in-several-processes)."
+            "[several processes](verdicts.md#on-multiple-ranks)."
         ),
     },
     "Saving and going on": {
@@ -215,7 +215,7 @@ GROUPS = {
     "The rest": {
         "HookpointError": (
             "The root of all above: `except hookpoint.HookpointError`. `cb.StepTooSlow` of "
-            "[StepTimeout](profiling.md#when-nothing-moves) and what `hookpoint.plot` refuses derive from it, "
+            "[StepTimeout](profiling.md#find-out-why-a-run-hangs) and what `hookpoint.plot` refuses derive from it, "
             "too."
         ),
         "StopRun": ('`raise StopRun("why")` ends a run as [`run.stop("why")`](verdicts.md) does, from code that has no `run`.'),
