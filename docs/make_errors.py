@@ -117,8 +117,8 @@ GROUPS = {
             "not have, or a [verdict](verdicts.md) comes too late for its iteration. The three classes below derive from it."
         ),
         "BadArgument": (
-            "The message lists what is accepted. Callbacks and monitors raise it when they are created, `Loop`, `Runner`, `fit`, "
-            "`run.epochs` and `run.batches` when they are called."
+            "The message lists what is accepted. Callbacks and monitors raise it when they are created; `Loop`, `Runner`, "
+            "`fit`, `run.epochs` and `run.batches` when they are called."
         ),
         "BadData": (
             "For example, a tuple of tensors needs a batch size, tensors differ in length, or a loader yields no batch."
@@ -177,7 +177,8 @@ GROUPS = {
             "Raised before the first step."
         ),
         "NotFinite": (
-            "The model has diverged. See [when something goes wrong](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it at the first non-finite value."
+            "The model has diverged. See [when something goes wrong](checkpoints.md#when-something-goes-wrong). "
+            "`CheckNumerics` raises it at the first non-finite value."
         ),
         "CannotSave": (
             "The disk is full, gone or read-only. Free some space and start again: the run resumes from the last good "

@@ -95,7 +95,7 @@ The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_
 `on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint and also belong to
 the one `MainCallback` (alias `MainCallBack`).
 
-- If a class defines both a general method and the one of a mode, both are called: the general one first at a begin, last at an end.
+- If a class defines a general method and one for a mode, both are called: the general one first at a begin, last at an end.
 - More: [coming from Orca](coming-from.md#orca).
 """,
     "Keras": """\
