@@ -1,4 +1,4 @@
-"""StepTooSlow: what StepTimeout raises in the training thread."""
+"""StepTooSlow: the error that StepTimeout raises in the training thread."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class StepTooSlow(HookpointError, TimeoutError):
     True
     """
 
-    def __init__(self, words: str = "a step took longer than StepTimeout allows; the log has the stacks") -> None:
-        super().__init__(words)
+    def __init__(self, text: str = "a step took longer than StepTimeout allows; the log has the stacks") -> None:
+        super().__init__(text)
