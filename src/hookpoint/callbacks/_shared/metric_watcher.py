@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.kept import name_by_default, schedule_of
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 
 
 class MetricWatcher(Callback):

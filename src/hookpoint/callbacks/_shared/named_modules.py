@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hookpoint.callbacks._shared.name_pattern import NamePattern
 from hookpoint.core.checkpoint.plain_names import COMPILED, plain_name
-
-if TYPE_CHECKING:
-    from hookpoint.callbacks._shared.name_pattern import NamePattern
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.errors import BadLoop, BadValue, MissingOutput
 from hookpoint.core.fields import named_fields, target_field
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 # What is measured: the name of an output, or a function of outputs and targets.
 Source = str | Callable[[Any, Any], Any]

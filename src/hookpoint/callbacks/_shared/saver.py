@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 

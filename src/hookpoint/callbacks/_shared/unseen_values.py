@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.log.reader_window import ReaderWindow
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION
-from hookpoint.core.run.run import now_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run, now_of
+from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.callbacks.saving._best_tracker import BestWatch
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.log.best import Best, Mode
+from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class BestSaver(Saver):

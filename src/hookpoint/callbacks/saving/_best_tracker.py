@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.saver import measured
 from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.log.best import Best, Mode
-
-if TYPE_CHECKING:
-    from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

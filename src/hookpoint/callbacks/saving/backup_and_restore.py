@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Unpack
 
 from hookpoint.callbacks._shared.saver import Saver, positive, refuse_place
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class BackupAndRestore(Saver):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks.saving._best_saver import BestSaver
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.callback import Options
 
 
 class MinSaver(BestSaver):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Unpack
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, positive, refuse_place
 from hookpoint.callbacks.saving._best_tracker import BestWatch
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 EXCEPTION = "exception"  # the tag of what a loop writes after an exception
 

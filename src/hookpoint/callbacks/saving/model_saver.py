@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.store import Keep
+from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class ModelSaver(Saver):

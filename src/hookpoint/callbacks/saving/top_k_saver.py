@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.saving._top_k import TopK
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class TopKSaver(Saver):

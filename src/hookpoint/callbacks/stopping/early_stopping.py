@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
@@ -11,20 +11,16 @@ from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import whole_state
 from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
 from hookpoint.callbacks.stopping._patience import Patience
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.workdir.retention import KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 

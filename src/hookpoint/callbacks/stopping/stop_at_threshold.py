@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import mode_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 
