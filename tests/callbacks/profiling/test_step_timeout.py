@@ -316,8 +316,8 @@ def test_a_watch_that_fails_says_so_and_ends(caplog):
     ("bad", "words"),
     [
         ({"seconds": 0}, "allows no step"),
-        ({"seconds": -1}, "means nothing"),
-        ({"seconds": "10"}, "means nothing"),
+        ({"seconds": -1}, "seconds must be"),
+        ({"seconds": "10"}, "seconds must be"),
         ({"seconds": 1, "first_seconds": 0}, "allows no step"),
         ({"seconds": 1, "then": "die"}, r"then='die'\) is no policy"),
         ({"seconds": 1, "covers": ["test"]}, "names no modes"),

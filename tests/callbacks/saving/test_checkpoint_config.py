@@ -56,7 +56,7 @@ def test_the_order_of_arguments_is_mindspores():
         ),
         (
             {"save_checkpoint_steps": -1},
-            "CheckpointConfig: save_checkpoint_steps must be an integer ≥ 1, got -1.",
+            "CheckpointConfig: save_checkpoint_steps must be an integer >= 1, got -1.",
         ),
         (
             {"save_checkpoint_seconds": -1},
@@ -64,7 +64,7 @@ def test_the_order_of_arguments_is_mindspores():
         ),
         (
             {"keep_checkpoint_max": 1.5},
-            "CheckpointConfig: keep_checkpoint_max must be an integer ≥ 1, got 1.5.",
+            "CheckpointConfig: keep_checkpoint_max must be an integer >= 1, got 1.5.",
         ),
         (
             {"keep_checkpoint_per_n_minutes": "10"},

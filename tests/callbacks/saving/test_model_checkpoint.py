@@ -173,8 +173,8 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
             "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=1))",
         ),
         ({"mode": "least"}, "mode='least' does not say which value is better.\n  choose    'auto', 'max', 'min'"),
-        ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer ≥ 1, got 0."),
-        ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer ≥ 1, got False."),
+        ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer >= 1, got 0."),
+        ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer >= 1, got False."),
         ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' does not say whether less or more is better."),
     ],
 )

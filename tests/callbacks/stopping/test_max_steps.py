@@ -75,7 +75,7 @@ def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, None, "3"])
 def test_mistakes_are_refused(n):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match="n must be an integer >= 0"):
         MaxSteps(n)
 
 

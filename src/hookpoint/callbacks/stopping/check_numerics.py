@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
-from hookpoint.callbacks._shared.numerics import bad_ones, largest
+from hookpoint.callbacks._shared.numerics import largest, nonfinite_names
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument, BadLoop, NotFinite
@@ -101,7 +101,7 @@ class CheckNumerics(Callback):
         for (what, step), value in found:
             if not math.isfinite(value):
                 named = {"the parameters": named_parameters(run.model), "the gradients": _gradients(run)}.get(what, iter(()))
-                names = bad_ones(named)
+                names = nonfinite_names(named)
                 seen = f", seen at step {run.step}" if run.step > step else ""
                 raise NotFinite(
                     f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.",

@@ -8,8 +8,8 @@ from typing import Any, Unpack
 from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.saver import is_claimed, measured
-from hookpoint.callbacks._shared.sharded_tensors import whole_state
-from hookpoint.callbacks._shared.unseen_values import is_current, told_apart
+from hookpoint.callbacks._shared.sharded_tensors import full_state
+from hookpoint.callbacks._shared.unseen_values import is_current, moment_names
 from hookpoint.callbacks.stopping._patience import Patience
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
@@ -149,14 +149,14 @@ class EarlyStopping(MetricWatcher):
             saving.mark(tag, keep, measured(self.monitor, self.best.mode, value, moment))
 
     def _keep_weights(self, run: Run, *, measured_at: Moment) -> None:
-        self._weights = self._snapshots.take({"model": whole_state(state_of(run.model))}, outlives_the_call=True)["model"]
+        self._weights = self._snapshots.take({"model": full_state(state_of(run.model))}, outlives_the_call=True)["model"]
         if not is_current(measured_at, run) and not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "'%s' was measured at %s, and it is %s now: the weights that %s keeps are those of now."
                 " Trigger it where the metric is measured, with .when(...)",
                 self.monitor,
-                *told_apart(measured_at, run.moment),
+                *moment_names(measured_at, run.moment),
                 self.name,
             )
 

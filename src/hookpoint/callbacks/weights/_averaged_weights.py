@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.sharded_tensors import whole
+from hookpoint.callbacks._shared.sharded_tensors import full_tensor
 from hookpoint.callbacks.weights._weight_average import WeightAverage
 from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback.callback import Callback, Options
@@ -143,5 +143,5 @@ class AveragedWeights(Callback):
 
 def _cloned(state: Any) -> Any:
     if hasattr(state, "detach"):
-        return whole(state.detach()).clone()
+        return full_tensor(state.detach()).clone()
     return {key: _cloned(one) for key, one in state.items()}
