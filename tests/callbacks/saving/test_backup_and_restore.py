@@ -44,5 +44,5 @@ def test_a_frequency_that_means_nothing_is_refused(save_freq):
 
 
 def test_the_last_state_stays():
-    with pytest.raises(ValueError, match="the last state of a run stays, for a longer run to go on from"):
+    with pytest.raises(ValueError, match="a longer run resumes from the last checkpoint"):
         BackupAndRestore(delete_checkpoint=True)

@@ -8,7 +8,7 @@ from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.checkpoint.store import Kept
 
-NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none for good"
+NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none permanently"
 
 
 def kept(saver, *minutes):
