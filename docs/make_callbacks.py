@@ -144,6 +144,9 @@ def _section(title: str, names: list[str]) -> Iterator[str]:
                     facts = ""
                 # Not "python": the tests run docstrings in their modules.
                 yield from ("```pycon", re.sub(r"  # doctest: .*", "", paragraph), "```", "")
+            elif re.match(r"    \w+: ", paragraph):
+                arguments = re.sub(r"\n {8,}", " ", paragraph).splitlines()
+                yield from (*(re.sub(r"(\w+:)", r"- **\1**", _escape(line.strip()), count=1) for line in arguments), "")
             else:
                 yield from (_escape(paragraph), "")
 
