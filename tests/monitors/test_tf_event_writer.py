@@ -121,7 +121,7 @@ def test_a_record_that_cannot_be_written_does_not_take_others_with_it(tmp_path, 
 
     events = send(tmp_path, put)
     assert set(events.Tags()["scalars"]) == {"before", "after"}
-    assert "image 'bad' has shape (3,); height x width x channels, or a batch of such, is shown" in caplog.text
+    assert "image 'bad' has shape (3,); expected height x width x channels, or a batch of these." in caplog.text
 
 
 def test_the_folder_may_have_another_name(tmp_path):

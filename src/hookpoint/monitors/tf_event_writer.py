@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -12,6 +13,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 NEEDED = ("tensorboard", "torch")  # which are also the names of our extras
+FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # of images, by their number of dimensions
 FILES = "events.out.tfevents.*"
 LONGEST_WAIT_SECONDS = 1.5  # for a name that comes after those of other files
 _said: set[str] = set()
@@ -80,15 +83,10 @@ class TFEventWriter(Callback):
                 self._sizes = None
             if self._writer is None:
                 self._writer = _open(self._folder, self._purge_step)
-            failures = []
-            for record in records:
-                try:
-                    _write(self._writer, record)
-                except Exception as error:  # the others are written all the same
-                    failures.append(error)
-            self._writer.flush()
-        if failures:
-            raise failures[0]
+            try:
+                call_each(partial(_write, self._writer), records)
+            finally:
+                self._writer.flush()
 
     def on_run_end(self) -> None:
         self._folder = None
@@ -179,9 +177,13 @@ def _write(writer: SummaryWriter, record: Record) -> None:
         return
     for name, value in record.values.items():
         if record.kind == "image":
-            _write_image(writer, name, value, record)
+            pixels = to_pixels(name, value)
+            add = writer.add_images if pixels.ndim == 4 else writer.add_image
+            add(name, pixels, record.step, walltime=record.time, dataformats=FORMATS[pixels.ndim])
         elif record.kind == "histogram":
-            _write_histogram(writer, name, value, record)
+            numbers = finite(value)
+            if numbers.size:
+                writer.add_histogram(name, numbers, record.step, walltime=record.time)
         elif record.kind == "text":
             writer.add_text(name, value, record.step, walltime=record.time)
             if hasattr(value, "graph_def"):
@@ -189,34 +191,12 @@ def _write(writer: SummaryWriter, record: Record) -> None:
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
-    """Write a record's scalars as one event: `add_scalar` for each would take as long for every one of them."""
+    """Write a record's scalars as one event: one `add_scalar` call per value would each cost as much."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
-    values = [Summary.Value(tag=prefix + name, simple_value=value) for name, value in record.scalars().items()]
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in chart_scalars(record).items()]
     assert writer.file_writer is not None
     writer.file_writer.add_summary(Summary(value=values), record.step, record.time)
-
-
-def _write_image(writer: SummaryWriter, name: str, image: Any, record: Record) -> None:
-    pixels = _array(image)
-    if pixels.dtype != "uint8" and (pixels.dtype.kind in "iu" or pixels.max(initial=0) > 1):
-        pixels = pixels.clip(0, 255).astype("uint8")
-    shape = {2: "HW", 3: "HWC", 4: "NHWC"}.get(pixels.ndim)
-    if shape is None:
-        raise ValueError(f"image '{name}' has shape {pixels.shape}; height x width x channels, or a batch of such, is shown")
-    add = writer.add_images if shape == "NHWC" else writer.add_image
-    add(name, pixels, record.step, walltime=record.time, dataformats=shape)
-
-
-def _write_histogram(writer: SummaryWriter, name: str, values: Any, record: Record) -> None:
-    import numpy
-
-    numbers = _array(values)
-    if numbers.dtype.kind == "f":
-        numbers = numbers[numpy.isfinite(numbers)]  # the others fall in no bucket; of none but them there is no histogram
-    if numbers.size:
-        writer.add_histogram(name, numbers, record.step, walltime=record.time)
 
 
 def _write_graph(writer: SummaryWriter, graph_def: bytes, record: Record) -> None:
@@ -224,13 +204,3 @@ def _write_graph(writer: SummaryWriter, graph_def: bytes, record: Record) -> Non
 
     assert writer.file_writer is not None
     writer.file_writer.add_event(Event(graph_def=graph_def), walltime=record.time)
-
-
-def _array(values: Any) -> Any:
-    import numpy
-
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if str(values.dtype) == "torch.bfloat16":  # which numpy does not know
-            values = values.float()
-    return numpy.asarray(values)
