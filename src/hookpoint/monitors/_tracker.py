@@ -96,7 +96,7 @@ class RemoteRun:
                 self.message = masked(str(event["stop"].get("reason", "")))
 
     def _previous_id(self, checkpoint_id: str | None) -> str | None:
-        """Return the id to resume: the checkpoint's, or the file's. A fresh run resumes one killed before it had a checkpoint."""
+        """Return the id to resume, from the checkpoint or the file. A fresh run resumes one killed before its first save."""
         try:
             state = json.loads(self._file.read_text()) if self._file is not None else {}
             file_id, is_new = str(state["run_id"]), bool(state["is_over"] or state["is_saved"])
