@@ -1,4 +1,4 @@
-"""TFEventWriter: what was logged, for TensorBoard."""
+"""TFEventWriter: event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
+from hookpoint.monitors._synced_size import synced_size
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -26,36 +27,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-NEEDED = ("tensorboard", "torch")  # which are also the names of our extras
+NEEDED = ("tensorboard", "torch")  # our extras have the same names
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # of images, by their number of dimensions
 FILES = "events.out.tfevents.*"
-LONGEST_WAIT_SECONDS = 1.5  # for a name that comes after those of other files
-_said: set[str] = set()
+LONGEST_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
+_warned: set[str] = set()
 _written: set[Path] = set()  # by this process
 
 
 class TFEventWriter(Callback):
-    """Write scalars, images, histograms and texts as TensorBoard's event files, in a folder of the workdir.
+    """Write scalars, images, histograms and texts as TensorBoard event files, in `subfolder` of the workdir.
 
-    The x axis is the step. A training value is `loss` as the mean of each log step, and `epoch/loss` as that of each epoch,
-    so that the two never share a curve; validation results and single values keep their names. Images are height x width,
-    height x width x channels, or a batch of the latter; integers and floats above 1 count from 0 to 255. Histograms leave out
-    what is not finite. A text with a `graph_def`, the graph of a model, is written as a graph, too. A resumed run first
-    cuts the files back to where they were when the checkpoint was made, and removes those that came later, so that each value
-    is there once. Without a workdir, and for a validation or prediction that is no part of a run, it does nothing; without
-    tensorboard or torch it says so once and does nothing.
+    The x axis is the step. Training values have two curves: `loss` for the mean of each log step, `epoch/loss` for the mean of
+    each epoch. Validation results and single values keep their names. Images are height x width, height x width x channels, or
+    a batch of the latter; integers and floats above 1 range from 0 to 255. Histograms leave out values that are not finite. A
+    text with a `graph_def` (the graph of a model) is also written as a graph.
 
-    Listens to on_run_begin, on_records and on_run_end. Keeps the sizes of its files in the checkpoint. Runs on the chief, and
-    never ends a run. A step pays nothing; a checkpoint waits until the files are on disk, and the writing thread takes about
-    50 microseconds per record.
+    A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
+    Without a workdir, and for a validation or prediction outside a run, the monitor does nothing. Without tensorboard or torch,
+    it logs one warning and does nothing.
 
     >>> loop = Loop([TFEventWriter()], workdir="runs/mine")
     """
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the sizes of its files"
+    step_cost: ClassVar[str] = "nothing (50 microseconds per record on another thread); a checkpoint waits for the disk"
 
-    _writing = Lock()  # records come on a thread of their own, checkpoints are made on the one that trains
+    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
 
     def __init__(self, subfolder: str = "tensorboard", **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -101,7 +101,7 @@ class TFEventWriter(Callback):
                     self._writer.flush()
                 return {"sizes": {path.name: synced_size(path) for path in sorted(self._folder.glob(FILES))}}
         except OSError as error:
-            logger.warning("TensorBoard's files are not known to be on disk: %s; a resumed run may lose values", error)
+            logger.warning("TensorBoard's files may not be on disk: %s; a resumed run may lose values", error)
             return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -117,42 +117,35 @@ class TFEventWriter(Callback):
 
 
 def cut_back(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Cut event files to these sizes, and remove those that are not among them.
+    """Truncate event files to these sizes, and delete all others.
 
-    Where none of them is there, they are those of another folder, and nothing is done. Files that others write in this process
-    are left alone.
+    Do nothing if none of the named files exists: the sizes are those of another folder. Files that other writers in this
+    process have open stay as they are.
     """
-    here = {path.name: path for path in folder.glob(FILES)}
-    if sizes and not sizes.keys() & here.keys():
+    files = {path.name: path for path in folder.glob(FILES)}
+    if sizes and not sizes.keys() & files.keys():
         return
-    for name, path in here.items():
+    for name, path in files.items():
         if name in sizes:
             os.truncate(path, min(sizes[name], path.stat().st_size))
         elif path in _written or f".{os.getpid()}." not in name:
             path.unlink()
 
 
-def synced_size(path: Path) -> int:
-    """Return the size of a file that is on disk for good."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
-
-
 def _is_installed() -> bool:
     missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing and not _said.issuperset(missing):
-        _said.update(missing)
+    if missing and not _warned.issuperset(missing):
+        _warned.update(missing)
         names, extras = " and ".join(missing), ",".join(missing)
         logger.warning("TFEventWriter writes nothing without %s: pip install 'hookpoint[%s]'", names, extras)
     return not missing
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file, which tells TensorBoard to forget what it has read from `purge_step` on.
+    """Return a writer with a new file. It makes TensorBoard forget values from `purge_step` on.
 
-    TensorBoard reads files by name: a second, and numbers of any length. A file whose name came before an older one's would be
-    read first, and forgotten with what the older one purges: then the next second is waited for, off the training thread.
+    TensorBoard reads files in the order of their names: a second, then numbers of any length. A new file whose name sorts
+    before an older one would be purged with it. In this case, wait for the next second, on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 
