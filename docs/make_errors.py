@@ -84,7 +84,8 @@ GROUPS = {
         ),
         "TwoSpellings": ("For example `on_train_batch_end`, Keras's name, and `on_train_iter_end`. Keep one of them."),
         "MainPointTaken": (
-            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work at another point."
+            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work at another "
+            "point."
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list by a "
