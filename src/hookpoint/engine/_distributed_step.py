@@ -22,8 +22,9 @@ from hookpoint.engine.modules import evaluating, place_model
 from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.shared.model_setup import parameters_of
+from hookpoint.parallel.strategy.choose_strategy import choose_strategy
 from hookpoint.parallel.strategy.data_parallel import DataParallel
-from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined, Strategy, choose_strategy
+from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined, Strategy
 from hookpoint.parallel.team.peer_errors import waiting_in
 from hookpoint.parallel.team.world import local_rank
 

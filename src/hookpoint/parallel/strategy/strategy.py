@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.team.init_process import join_team
-from hookpoint.parallel.team.world import world_size
 
 
 @runtime_checkable
@@ -129,17 +127,3 @@ class LocalUpdates(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-def choose_strategy(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
-    """Return the strategy of a run, or None for a single process. Raise BadStrategy if it is not a strategy."""
-    from hookpoint.parallel.strategy.data_parallel import DataParallel
-
-    if isinstance(strategy, type):  # a class has the methods of a strategy, too
-        raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
-    if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
-        cure = '"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'
-        raise BadStrategy(f"strategy={strategy!r} is not a strategy.", choose=cure)
-    if world_size() == 1:
-        return None
-    return DataParallel() if isinstance(strategy, str) or strategy is None else strategy
