@@ -87,7 +87,7 @@ class Distributed:
         self._team: Team
         self._seed = 0
         self._is_set_up = self._is_accumulating = False
-        self._has_even_batches = True
+        self._same_batch_count = True
         self._lengths: list[int] | None = None  # of the training data of each rank, if they differ
         self._shards: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
@@ -172,16 +172,16 @@ class Distributed:
             if not isinstance(self.strategy, DataParallel):
                 what = f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all."
                 raise BadStrategy(what, set='ranks = "all"')
-            self._has_even_batches = True
+            self._same_batch_count = True
             return loader
         loader = self._shard(loader, trains=False)
         lengths = set(self._lengths_of(loader, "validation"))
-        self._has_even_batches = len(lengths) == 1 and None not in lengths
+        self._same_batch_count = len(lengths) == 1 and None not in lengths
         return loader
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(is_even=self._has_even_batches):
+        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(same_batch_count=self._same_batch_count):
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:

@@ -31,6 +31,7 @@ LOGGING_NAMES = {function.__name__ for function in LOGGING}
 LIBRARIES = {*sys.stdlib_module_names, "hookpoint", "torch", "numpy"}
 MOST_ITEMS = 1000  # inspected in a list or dict: data may be longer
 MOST_OBJECTS = 100_000
+REFERENCES = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset")
 PLAIN = str | bytes | int | float | complex | torch.Tensor | None
 
 
@@ -90,14 +91,8 @@ def _inside(value: Any) -> Iterator[Any]:
         yield getattr(value, "__wrapped__", None)
     elif isinstance(value, GeneratorType):
         yield from _named(value.gi_code, value.gi_frame.f_globals if value.gi_frame is not None else {})
-    elif isinstance(value, MethodType):
-        yield from (value.__func__, value.__self__)
-    elif isinstance(value, partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, staticmethod | classmethod):
-        yield value.__func__
-    elif isinstance(value, property):
-        yield from (value.fget, value.fset)
+    elif isinstance(value, MethodType | partial | staticmethod | classmethod | property):
+        yield from (getattr(value, name, None) for name in REFERENCES)
     elif isinstance(value, type):
         yield from (attribute for base in value.__mro__ if _is_users(base) for attribute in vars(base).values())
     elif isinstance(value, Mapping | list | tuple | set | frozenset):

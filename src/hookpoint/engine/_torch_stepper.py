@@ -138,7 +138,11 @@ class TorchStepper:
             elif self._after_step is not None:  # after each step, when no value of the epoch is final
                 scheduler.step(run.metrics[self._lr_metric or "loss"])
             else:
-                self._step_on_plateau(run, scheduler)
+                name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
+                values = run.metrics.observations(name)
+                if values > self._values_read.get(id(scheduler), 0):
+                    self._values_read[id(scheduler)] = values
+                    scheduler.step(run.metrics[name])
 
     def finish(self, run: Run) -> None:
         """Step with the gradients of a short last window, for data of unknown length.
@@ -226,13 +230,6 @@ class TorchStepper:
             raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
         self._in_window = 0
-
-    def _step_on_plateau(self, run: Run, scheduler: Any) -> None:
-        name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
-        values = run.metrics.observations(name)
-        if values > self._values_read.get(id(scheduler), 0):
-            self._values_read[id(scheduler)] = values
-            scheduler.step(run.metrics[name])
 
     def _apply(self, run: Run) -> None:
         self._in_window = 0

@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDa
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset, enough to distinguish datasets
 IN_ORDER, SHUFFLED = "in order", "shuffled"
@@ -33,19 +34,14 @@ def facts_of(loader: Any) -> dict[str, Any]:
     """Return facts about a DataLoader (dataset, samples, order, batch size), or the length of another loader."""
     if not isinstance(loader, DataLoader):
         return {"batches": length_of(loader)}
-    facts: dict[str, Any] = {"dataset": _named(loader.dataset), "batch_size": batch_size_of(loader)}
-    facts["samples"] = length_of(loader.dataset)
-    if isinstance(loader.dataset, IterableDataset):
+    data, batches = loader.dataset, loader.batch_sampler
+    facts: dict[str, Any] = {"dataset": _named(data), "batch_size": batch_size_of(loader), "samples": length_of(data)}
+    if isinstance(data, IterableDataset):
         return facts
-    team, batches = team_sampler_of(loader), loader.batch_sampler
-    drop_last: bool | None
-    if team is not None:
-        order, drop_last = SHUFFLED if team.shuffle else IN_ORDER, team.drop_last
-    else:
-        is_own = batches is not None and type(batches) is not BatchSampler
-        name = type(batches if is_own else loader.sampler).__name__
-        order, drop_last = NAMES.get(name, name), getattr(batches, "drop_last", None)
-    return {**facts, "order": order, "drop_last": drop_last}
+    team, is_custom = team_sampler_of(loader), batches is not None and type(batches) is not BatchSampler
+    name = type(batches if is_custom else loader.sampler).__name__
+    order = NAMES.get(name, name) if team is None else SHUFFLED if team.shuffle else IN_ORDER
+    return {**facts, "order": order, "drop_last": getattr(batches, "drop_last", None)}
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -58,11 +54,8 @@ def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def batch_size_of(loader: Any) -> int | None:
     """Return the batch size of a loader; None if a custom sampler decides."""
-    team = team_sampler_of(loader)
-    if team is not None:
-        return team.batch_size
     batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
-    return batches.batch_size if type(batches) is BatchSampler else None
+    return batches.batch_size if type(batches) in (BatchSampler, TeamBatchSampler) else None  # type: ignore[union-attr]
 
 
 def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool) -> str:

@@ -108,7 +108,7 @@ class AsyncSGD(StrategyDefaults):
             self._replace_step(self._optimizer)
         return model
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         self._refuse_to_wait()
         self.synchronize()
         return nullcontext()

@@ -88,7 +88,7 @@ class ParameterAveraging(StrategyDefaults):
         if self._steps[0] < self.warmup:
             self._average_gradients(parameters)
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         return nullcontext() if self._is_averaged else self._average_in_model()
 
     def synchronize(self) -> None:
