@@ -1,4 +1,4 @@
-"""What the tests of the engine share: a small model, data for it, and runners over both, made the same way every time."""
+"""Fixtures for the engine's tests: a small model, data for it, and runners for both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookpoint.engine.runner import Runner
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
-    """The models are tiny, and threads would only wait for each other."""
+    """Use one thread: the models are tiny."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -26,20 +26,20 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def generators():
-    """Leave every generator as it was found, whatever a test draws."""
+    """Restore every random generator after each test."""
     with rng_kept():
         yield
 
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch):
-    """The numbers are compared with those of bare loops on the host, also where there is a GPU."""
+    """Run on the CPU: the numbers are compared with those of bare loops there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
 def net():
-    """Make a model of one layer, or the one that is given, and an optimizer for it."""
+    """Return a model with one layer, or the given one, and an optimizer for it."""
 
     def make(model=None, lr=0.1, **options):
         if model is None:
@@ -59,7 +59,7 @@ def batches():
 
 @pytest.fixture
 def runner(net):
-    """Make a runner over the small model; `runner.model` and `runner.optimizer` are there to be looked at."""
+    """Create a runner for the small model, with `runner.model` and `runner.optimizer`."""
 
     def make(*callbacks, model=None, criterion=nn.functional.mse_loss, **options):
         model, optimizer = net(model)
@@ -70,7 +70,7 @@ def runner(net):
 
 @pytest.fixture
 def noise():
-    """Make batches of noise, four numbers in and one out; a sample of each `bad` one is not finite."""
+    """Create batches of noise with four inputs and one target; a sample of each `bad` batch is not finite."""
 
     def make(number=5, *, bad=(), value=math.nan):
         made = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(number)]
@@ -83,13 +83,13 @@ def noise():
 
 @pytest.fixture(scope="session")
 def distance():
-    """A metric: how far outputs are from their targets."""
+    """A metric: the distance of outputs from their targets."""
     return lambda outputs, targets: (outputs - targets).abs().mean()
 
 
 @pytest.fixture(autouse=True)
 def no_workers_left():
-    """End the workers of loaders that a test leaves behind: collected as garbage, each waits five seconds for them."""
+    """End the workers of loaders that a test leaves behind: garbage collection waits five seconds for each."""
     yield
     if multiprocessing.active_children():
         for one in gc.get_objects():

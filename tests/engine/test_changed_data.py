@@ -1,4 +1,4 @@
-"""What a resume does with data, batch sizes and settings that are not those of the checkpoint."""
+"""Resuming with data, batch sizes and settings that differ from the checkpoint."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_sample_of_the_epoch_is_seen_once(before, after, stop, numbers, tm
     rest, run = fit(tmp_path, shuffled(after))
     in_epoch = rest[: len(numbers)]
     assert [number for number, _ in in_epoch] == numbers
-    assert samples(first + in_epoch) == samples(whole)  # the order goes on
+    assert samples(first + in_epoch) == samples(whole)  # the order continues
     assert all(len(batch) == after for _, batch in in_epoch[:-1])
     assert sorted(samples(rest[len(numbers) :])) == list(range(64))
     assert run.iteration == run.step == stop + len(rest)
@@ -87,7 +87,7 @@ def test_every_sample_of_the_epoch_is_seen_once(before, after, stop, numbers, tm
     assert lines[0].endswith(INEXACT)
 
 
-def test_a_run_that_was_cut_anew_resumes_exactly(tmp_path, caplog):
+def test_a_run_with_another_batch_size_resumes_exactly(tmp_path, caplog):
     fit(tmp_path / "whole", shuffled(8), stop=3)
     fit(tmp_path / "parts", shuffled(8), stop=3)
     whole, run = fit(tmp_path / "whole", shuffled(16))
@@ -143,7 +143,7 @@ def test_drop_last_and_accumulation(tmp_path):
     rest, run = fit(tmp_path, shuffled(15, drop_last=True), epochs=1, accumulate=3)
     assert [number for number, _ in rest] == [2, 3]
     assert run.epoch_complete
-    assert run.step == 2  # the last window is short, and known to be the last
+    assert run.step == 2  # the last window is short, and the loader has a length
     assert len(set(samples(first + rest))) == 24 + 30
 
 
@@ -183,7 +183,7 @@ class Sized(Stream):
 
 
 @pytest.mark.parametrize("kind", [Stream, Sized])
-def test_a_stream_is_cut_anew_too(kind, tmp_path, caplog):
+def test_a_stream_can_have_another_batch_size_too(kind, tmp_path, caplog):
     first, _ = fit(tmp_path, DataLoader(kind(), batch_size=4), stop=3, epochs=1)
     second, _ = fit(tmp_path, DataLoader(kind(), batch_size=8), stop=4, epochs=1)
     third, run = fit(tmp_path, DataLoader(kind(), batch_size=8), epochs=1)
@@ -193,7 +193,7 @@ def test_a_stream_is_cut_anew_too(kind, tmp_path, caplog):
     assert caplog.text.count("the batch size is") == 1
 
 
-def test_what_cannot_be_cut_anew_is_refused(tmp_path):
+def test_a_loader_that_cannot_be_split_into_other_batches_is_refused(tmp_path):
     fit(tmp_path, DataLoader(Stream(), batch_size=4, num_workers=1), stop=3)
     with pytest.raises(CannotResume, match="its samples cannot be split into other batches"):
         fit(tmp_path, DataLoader(Stream(), batch_size=8, num_workers=1))
@@ -344,7 +344,7 @@ def test_which_learning_rate_counts(tmp_path, caplog):
     assert line.startswith("the learning rate of the script is 0.01, and was 0.001; that of the checkpoint counts, 0.001.")
     caplog.clear()
     fit(tmp_path, shuffled(8), epochs=3, lr=0.01)
-    assert not caplog.records  # it was said
+    assert not caplog.records  # it was reported
 
     name, _, value = line.partition("write the line ")[2].partition(" to hyper.txt")[0].partition(": ")
     (tmp_path / "hyper.txt").write_text(f"{name}: {value}\n")

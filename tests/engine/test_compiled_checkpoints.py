@@ -52,7 +52,7 @@ COMPILED = [whole, inner, in_place]
 
 
 class Gone(Exception):
-    """The run is cut off here."""
+    """Interrupts the run."""
 
 
 class Leaves(Callback):
@@ -147,7 +147,7 @@ def test_weights_to_begin_with_fit_a_compiled_model(tmp_path):
 
 
 def test_layers_keep_their_versions():
-    """What a state dict says of its layers is found again under the names that they have now."""
+    """The metadata of a state dict is found under the current names of its layers."""
     for compiled in COMPILED:
         state = plain_state(made(compiled)[0].state_dict())
         assert state._metadata["head"]["version"] == 2
@@ -170,11 +170,11 @@ def test_a_run_is_named_after_the_model_that_was_compiled():
     assert names == ["Linear"]
 
 
-# Checkpoints of before
+# Checkpoints of older releases
 
 
 def as_before(workdir, model):
-    """Rewrite the checkpoints of a run with the names that older releases gave to the weights of this model."""
+    """Rewrite the checkpoints of a run with the weight names of older releases."""
     from hookpoint.core.checkpoint.store import Checkpoint
     from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, write_checkpoint
     from hookpoint.storage.checkpoint.manifest import Manifest

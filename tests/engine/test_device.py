@@ -9,7 +9,7 @@ from hookpoint.engine.modules import check_optimizer, choose_device, place_model
 
 
 def spread():
-    """A model with a part on the host and a part on another device."""
+    """A model on the CPU and another device."""
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
 
 

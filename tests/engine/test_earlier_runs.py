@@ -1,4 +1,4 @@
-"""Runs that an earlier release left resume, and end with the bits that release would have reached."""
+"""Runs of an earlier release resume, and end with the same bits as with that release."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def threads_kept():
 
 @pytest.fixture
 def earlier(tmp_path):
-    """Unpack the folder of a run, and return it with what it led to."""
+    """Unpack the folder of a run; return it with the run's results."""
 
     def unpack(case):
         with tarfile.open(RUNS / f"{case}.tar.xz") as archive:
@@ -48,7 +48,7 @@ def check(result, expected):
     assert result["seen"] == expected["seen"]
     assert result["clocks"] == expected["clocks"]
     assert result["weights"].keys() == expected["weights"].keys()
-    for name, bits in expected["weights"].items():  # the last bits depend on the make of the CPU, also with the same torch
+    for name, bits in expected["weights"].items():  # the last bits depend on the CPU, even with the same torch
         assert floats(result["weights"][name]) == pytest.approx(floats(bits), rel=1e-5, abs=1e-7)
 
 

@@ -20,7 +20,7 @@ INPUTS = [inputs for inputs, _ in DATA]
 
 
 class Weighted(nn.Module):
-    """A criterion that is trained too."""
+    """A criterion with trained parameters."""
 
     def __init__(self):
         super().__init__()
@@ -167,7 +167,7 @@ def test_a_run_in_progress_is_evaluated_without_a_lock(tmp_path):
 
 @contextmanager
 def before_reading(file, act):
-    """Do something when a file of this name is read for the first time, as another process might."""
+    """Call a function when a file of this name is first read, as another process might act then."""
     done = []
 
     def by(operation, proceed):

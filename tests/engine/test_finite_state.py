@@ -12,7 +12,7 @@ from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 class Masked(nn.Module):
-    """A layer with a mask of -inf, or one that makes it in its first forward."""
+    """A layer with a mask of -inf, which may be created in the first forward."""
 
     def __init__(self, *, late=False):
         super().__init__()
@@ -31,7 +31,7 @@ class Masked(nn.Module):
 
 
 class SkipBadSteps(Callback):
-    """Leave out the step after a loss that is not finite, as the scaler of fp16 does."""
+    """Skip the step after a non-finite loss, as the fp16 scaler does."""
 
     def on_backward_begin(self, run):
         if not math.isfinite(run.loss.item()):
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, mon
     from hookpoint.core.loop._saving import Saving
 
     state = Saving.state
-    with monkeypatch.context() as patched:  # as versions before this one have saved
+    with monkeypatch.context() as patched:  # as saved by earlier versions
         patched.setattr(Saving, "state", lambda saving: {k: v for k, v in state(saving).items() if k != "finite_buffers"})
         fit(tmp_path, normed(), noise())
     assert "finite_buffers" not in newest_good(tmp_path).state

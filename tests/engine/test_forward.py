@@ -16,7 +16,7 @@ from hookpoint.engine._forward import Forward
 
 
 class Takes(nn.Module):
-    """Return what it was called with, by name."""
+    """Returns its arguments by name."""
 
     def forward(self, x, mask=None):
         return {"x": x, "mask": mask}
@@ -105,7 +105,7 @@ def test_labels_that_the_forward_takes_are_the_targets_whatever_is_left_over(mor
 
 
 class Graphs:
-    """A batch as PyTorch Geometric has them."""
+    """A batch like those of PyTorch Geometric."""
 
     def __init__(self, **parts):
         vars(self).update(parts)

@@ -1,4 +1,4 @@
-"""A run whose data changes by what training callbacks set goes on exactly, wherever it was cut off."""
+"""A run whose data depends on settings of training callbacks resumes exactly, from any place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKERS = {
 
 
 class Gone(BaseException):
-    """The process is no more."""
+    """Stands for the end of the process."""
 
 
 class Numbers(Dataset):
@@ -43,7 +43,7 @@ class Stream(IterableDataset):
 
 
 class Curriculum(Callback):
-    """Noise, by a setting that changes in the middle of epochs, by what was measured, and holds from the next on."""
+    """Noise with a setting that changes in the middle of epochs, depends on a metric, and applies from the next pass on."""
 
     def on_sample(self, sample, settings, epoch, batch_idx):
         return Replace(sample / 22 + settings["noise"] * torch.randn(4) + epoch / 100 + batch_idx / 1000)
@@ -68,7 +68,7 @@ def loader_of(dataset, callback, **options):
 
 @contextmanager
 def workers_ended(loader):
-    """End workers that stay: those of a loader that is garbage are waited for, five seconds each."""
+    """End persistent workers: garbage collection of a loader waits five seconds for each."""
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def workers_ended(loader):
 
 
 def train(workdir, gone_at=None, *, every=1, **options):
-    """Train; return all that there is at the end."""
+    """Train; return the final state."""
     torch.manual_seed(3)
     curriculum = Curriculum()
     loader = loader_of(SeededSamples(Numbers(), seed=1), curriculum, shuffle=True, **options)
@@ -118,7 +118,7 @@ def test_settings_that_change_with_each_step_are_those_of_before_too(tmp_path, o
 
 
 def test_between_epochs_too(tmp_path):
-    every = {"every": 6}  # which is how many steps an epoch has
+    every = {"every": 6}  # the number of steps in an epoch
     whole = train(tmp_path / "whole", **every)
     for gone_at in (7, 15):
         with pytest.raises(Gone):
@@ -130,7 +130,7 @@ def test_the_number_of_workers_does_not_matter(tmp_path):
     assert train(tmp_path / "workers", num_workers=2)[:3] == train(tmp_path / "none")[:3]
 
 
-# In a loop of one's own
+# In your own loop
 
 
 def train_by_hand(workdir, gone_at=None, *, stream=False, keeps=True):
@@ -175,7 +175,7 @@ def test_settings_that_would_be_lost_are_refused(tmp_path):
 
 
 def make_runner(workdir, **options):
-    """What is proven: the example, three epochs of it."""
+    """The script under test: three epochs of the example."""
     sys.path.insert(0, str(EXAMPLES))
     runner, arguments = importlib.import_module("curriculum").make_runner(workdir, **options)
     return runner, {**arguments, "epochs": 3}
@@ -211,7 +211,7 @@ def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, p
 @pytest.mark.timeout(300)  # three processes one after the other, with two workers each
 @pytest.mark.parametrize("make", [make_runner, make_runner_with_new_workers], ids=["workers that stay", "new workers"])
 def test_the_example_is_exact_after_a_kill_in_the_middle_of_an_epoch(monkeypatch, make):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the model is tiny, and threads would only wait for each other
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one thread: the model is tiny
     proof = hookpoint.prove(make, kill_at=[53])
     assert proof.ok, str(proof)
     assert (proof.steps, proof.killed_at) == (60, (53,))

@@ -1,4 +1,4 @@
-"""Which names a fit refuses before its first step, and which it waits for."""
+"""Which unknown metric names a fit refuses before its first step, and which only later."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Monitor(Callback):
 
 
 class Stopping(cb.EarlyStopping):
-    """A subclass of the user's own."""
+    """A user's subclass."""
 
 
 def refused(runner, batches, *callbacks, metric="val_accurcy", val=True, **options):
-    """Return the error with which a fit over this reader is refused, having seen to it that nothing ran."""
+    """Return the error of a fit with this callback, and check that nothing ran."""
     reader = cb.EarlyStopping(metric, mode="max")
     began = []
     options = {"metrics": {"accuracy": accuracy}, **options}
@@ -40,7 +40,7 @@ def refused(runner, batches, *callbacks, metric="val_accurcy", val=True, **optio
 
 
 def is_open(runner, batches, *callbacks, metric="val_accurcy", **options):
-    """Say whether a fit over this reader fails only after its first epoch."""
+    """Return whether a fit with this callback fails only after its first epoch."""
     options = {"metrics": {"accuracy": accuracy}, **options}
     one = runner(cb.EarlyStopping(metric, mode="max"), *callbacks, **options)
     try:
@@ -144,11 +144,11 @@ def test_a_function_added_to_the_runner_may_log_anything(runner, batches):
     assert one.fit(batches, epochs=2).epoch == 2
 
 
-# Code that names hookpoint's log
+# Code that uses hookpoint.log
 
 
 class Plain(nn.Module):
-    """It names other logs than hookpoint's."""
+    """Uses other functions named log."""
 
     def __init__(self):
         super().__init__()

@@ -14,7 +14,7 @@ from hookpoint.core.errors import BadLoop, HookpointError, UnknownMetric
 
 
 class Count:
-    """Add up over a pass, as torchmetrics does; `moved_to` says where it was moved."""
+    """Accumulate over a pass, as torchmetrics does; `moved_to` is the device it was moved to."""
 
     def __init__(self):
         self.reset()
@@ -101,7 +101,7 @@ def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_se
 
 
 class Tagger(nn.Module):
-    """Take labels and return loss and logits by name, as the models of Hugging Face do."""
+    """Takes labels and returns loss and logits by name, as models of Hugging Face do."""
 
     def __init__(self):
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_main_function_need_not_set_the_targets_of_a_named_batch(runner, batch
 
 
 class Collection(nn.ModuleDict):
-    """As a MetricCollection of torchmetrics is: metrics by name, which are updated and computed together."""
+    """Like a MetricCollection of torchmetrics: metrics by name, updated and computed together."""
 
     def __init__(self, **metrics):
         super().__init__()

@@ -13,7 +13,7 @@ from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 @pytest.fixture
 def runner(runner):
-    """Make a runner that logs each second step."""
+    """Create a runner that logs every second step."""
 
     def make(*added, **options):
         quiet = {"extra_callbacks": [], "monitors": [], "log_every": 2, **options}

@@ -14,11 +14,11 @@ from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 class Gone(BaseException):
-    """The process is no more."""
+    """Stands for the end of the process."""
 
 
 class Noisy(Dataset):
-    """Samples with noise that is drawn when they are read."""
+    """Samples with noise that is drawn on each read."""
 
     def __init__(self, size=22):
         self.inputs = torch.randn(size, 4, generator=torch.Generator().manual_seed(5))
@@ -31,7 +31,7 @@ class Noisy(Dataset):
 
 
 class Counts:
-    """A metric that adds up over a pass."""
+    """A metric that accumulates over a pass."""
 
     def __init__(self):
         self.reset()
@@ -48,7 +48,7 @@ class Counts:
 
 
 def train(workdir, gone_at=None, *, epochs=3, workers=0, when=None, fit=None, saver=None, **options):
-    """Train with all there is; return weights, optimizer, generators and metrics at the end."""
+    """Train with every kind of state; return weights, optimizer, generators and metrics at the end."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.25), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -202,7 +202,7 @@ def test_more_epochs_go_on_after_the_last(tmp_path, capsys):
     assert "is finished: 3 of 3 epochs are done" in capsys.readouterr().err
 
 
-def test_never_starts_anew_and_keeps_what_was(tmp_path):
+def test_never_starts_from_scratch_and_keeps_the_old_run(tmp_path):
     first = train(tmp_path, epochs=1)
     again = train(tmp_path, epochs=1, resume="never")
     assert_same(again, first)

@@ -50,7 +50,7 @@ def expected(net, batches):
 
 
 class Points(Callback):
-    """Remember every point that fires."""
+    """Record every point that fires."""
 
     def __init__(self, *prefixes):
         self.seen, self.prefixes = [], prefixes
@@ -114,7 +114,7 @@ def test_a_count_that_is_none_ends_a_validation_by_its_value(runner, batches):
 
 def test_batches_that_say_how_many_samples_they_have_are_weighted_by_it(net):
     class Graphs:
-        """Graphs of many nodes as one graph."""
+        """Multiple graphs as one."""
 
         def __init__(self, graphs, value):
             self.num_graphs, self.nodes = graphs, torch.full((7, 3), value)
@@ -450,7 +450,7 @@ def test_a_loader_that_raises_in_the_middle_ends_the_run_with_its_error(runner, 
         one.fit(loader(), epochs=1)
     assert points.seen == ["train_iter_end", "train_iter_end", "exception", "run_end"]
     assert not one.model.training
-    assert one.fit(batches, epochs=1).step == 5  # and the runner is ready for another
+    assert one.fit(batches, epochs=1).step == 5  # and the runner can run again
 
 
 @pytest.mark.parametrize("job", ["fit", "validate", "predict"])
@@ -468,7 +468,7 @@ def test_a_batch_of_the_wrong_shape_is_described(runner, batches, job):
     assert f"in the step of batch 1, (float32[4, 7], float32[4, 2]) (step {step}, rank 0)" in caught.value.__notes__
 
 
-# Losses that are not finite
+# Non-finite losses
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -526,7 +526,7 @@ def test_max_steps_of_zero_trains_nothing(runner, batches):
     assert (run.step, run.epoch) == (0, 0)
 
 
-# Seeds, determinism, first weights
+# Seeds, determinism, initial weights
 
 
 def noisy():
@@ -630,7 +630,7 @@ def test_the_list_that_was_given_is_not_edited(net, batches):
 
 
 class Best(Callback):
-    """Count epochs and keep the best loss: state that has to begin anew with every run."""
+    """Count epochs and keep the best loss: state that every run must reset."""
 
     def __init__(self):
         self.epochs, self.best, self.told = 0, None, []
@@ -674,7 +674,7 @@ def test_two_runners_with_the_same_callbacks_behave_like_two_with_fresh_ones(run
 
 
 def validations(runner, batches, when, *, epochs=3):
-    """Return after which steps there was a validation."""
+    """Return the steps that a validation followed."""
     seen = []
     look = LambdaCallback(on_val_epoch_end=lambda run: seen.append(run.step))
     runner(look).fit(batches, batches[:1], epochs=epochs, validate_every=when)
@@ -814,7 +814,7 @@ def test_callbacks_of_validation_and_prediction_find_the_model_in_eval_mode(runn
     assert seen == [(False, False)] * 13
 
 
-def test_whoever_wants_no_more_predictions_ends_the_pass_normally(runner, batches):
+def test_closing_predict_iter_early_ends_the_pass_normally(runner, batches):
     points = Points("on_pred", "on_exception")
     one = runner(points)
     for _ in one.predict_iter(batches):
@@ -867,11 +867,11 @@ def test_an_error_outside_of_training_can_be_answered_too(net, batches, verdict)
         assert got == wanted if job == "validate" else torch.equal(torch.cat(got), torch.cat(wanted))
 
 
-# Jobs inside a fit
+# Validation and prediction inside a fit
 
 
 class During(Callback):
-    """Do a job with the runner, which is told to it later, at a point of its fit."""
+    """Call the runner, which is set later, at a point of its fit."""
 
     def __init__(self, point, job, data):
         self.point, self.job, self.data, self.results = point, job, data, []
@@ -902,7 +902,7 @@ JOBS = {
 )
 def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point, distance):
     def fit(*callbacks):
-        """Return all that can be seen of a fit with shuffling, dropout, a frozen part, metrics and windows."""
+        """Return the visible results of a fit with shuffling, dropout, a frozen module, metrics and windows."""
         seen = []
 
         class Look(Callback):
@@ -988,7 +988,7 @@ def test_stop_run_in_a_validation_closes_it_normally(runner, batches):
 
 
 def frozen():
-    """A model in training whose normalisation its owner has frozen."""
+    """A model in train mode with normalization in eval mode."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
     model[1].eval()
@@ -1036,8 +1036,8 @@ def test_a_model_that_was_in_eval_mode_is_trained_and_put_back(runner, batches):
 # Ctrl-C
 
 
-# A process that sends itself SIGINT in training and in validation, once and twice, and says what happens. One process for
-# all of it: importing torch takes longer than the rest.
+# A process that sends itself SIGINT in training and in validation, once and twice, and reports what happens. One process for
+# all cases: importing torch takes longer than the rest.
 PROGRAM = """
 import os, signal
 import torch
@@ -1262,7 +1262,7 @@ def test_a_number_is_no_schedule_of_validation(runner, batches):
     )
 
 
-# What a Runner is made of
+# Arguments of a Runner
 
 
 class TwoSteps:

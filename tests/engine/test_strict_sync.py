@@ -1,4 +1,4 @@
-"""Without a GPU there is nothing to refuse; here torch's switch is watched instead of a device."""
+"""StrictSync without a GPU: the tests watch torch's sync debug mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODES = {0: "default", 1: "warn", 2: "error"}
 
 @pytest.fixture
 def switch(monkeypatch):
-    """Stand in for CUDA's switch: a list whose last item is the mode that is set."""
+    """Fake the sync debug mode: a list whose last item is the current mode."""
     modes = ["warn"]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: list(MODES.values()).index(modes[-1]))
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: modes.append(MODES.get(mode, mode)))
@@ -21,7 +21,7 @@ def switch(monkeypatch):
 
 @pytest.fixture
 def strict(runner, switch, monkeypatch):
-    """Make a runner on the host that is strict; then say that there is a GPU, but none that has to be asked for anything."""
+    """Create a strict runner on the CPU, and pretend that CUDA is available."""
 
     def make(*callbacks):
         one = runner(*callbacks, strict_sync=True)
@@ -34,7 +34,7 @@ def strict(runner, switch, monkeypatch):
 
 
 class Watch(Callback):
-    """Remember which mode is set at the points of a run."""
+    """Record the mode at the points of a run."""
 
     def __init__(self, switch):
         self.switch, self.seen = switch, {}

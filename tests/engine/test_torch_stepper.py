@@ -16,7 +16,7 @@ mse = nn.functional.mse_loss
 
 
 class Stream(IterableDataset):
-    """Batches whose number nobody knows, in a DataLoader that has a __len__ all the same."""
+    """A stream of unknown length, in a DataLoader."""
 
     def __init__(self, batches):
         self.batches = batches
@@ -26,7 +26,7 @@ class Stream(IterableDataset):
 
 
 def bare(net, batches, *, epochs=1, accumulate=1, clip=None, dtype=None, left_out=()):
-    """Train as one would by hand, without the batches that are left out, and return the weights."""
+    """Train with a bare loop, without the skipped batches, and return the weights."""
     model, optimizer = net()
     for _ in range(epochs):
         for number, (inputs, targets) in enumerate(batches, 1):
@@ -45,7 +45,7 @@ def bare(net, batches, *, epochs=1, accumulate=1, clip=None, dtype=None, left_ou
 
 
 def ask(point, verdict, at=(0,)):
-    """A callback that asks for a verdict, once, at a point of the batches with these numbers."""
+    """A callback that requests a verdict once, at a point of these batches."""
     waiting = list(at)
 
     def handler(run):
@@ -57,7 +57,7 @@ def ask(point, verdict, at=(0,)):
 
 
 class Watch(Callback):
-    """Remember what happens in a training iteration, and what was left out of it."""
+    """Record what happens in a training iteration, and what was skipped."""
 
     def __init__(self):
         self.seen, self.skipped = [], []
@@ -113,7 +113,7 @@ def test_the_step_counts_once_it_is_made(runner, batches):
 @pytest.mark.parametrize("kind", ["sized", "generator", "stream"])
 def test_windows_and_the_last_short_one_step_as_by_hand(net, runner, batches, accumulate, kind):
     class Again:
-        """Unsized, and fresh in every epoch."""
+        """Unsized, with a new iterator in every epoch."""
 
         def __iter__(self):
             return iter(batches)
@@ -414,7 +414,7 @@ class OutOfMemory(RuntimeError):
 
 
 class Tight(nn.Linear):
-    """Fail so many times at the second batch, in forward or in backward, as a device does that is out of memory."""
+    """Fail several times at the second batch, in forward or backward, as a device out of memory does."""
 
     def __init__(self, batches, fails, where):
         torch.manual_seed(0)
@@ -435,7 +435,7 @@ class Tight(nn.Linear):
 
 
 class Handler(Callback):
-    """What one writes against running out of memory: free what can be freed, and try again."""
+    """Handle out of memory: free what can be freed, and retry."""
 
     def __init__(self, verdict="retry"):
         self.verdict, self.errors = verdict, []
@@ -495,7 +495,7 @@ def test_an_error_that_nobody_answers_goes_on_and_says_which_batch_it_was(net, b
 
 
 def test_an_error_that_was_answered_is_let_go_of(net, batches):
-    """An error keeps its frames alive, and these the very memory that ran out."""
+    """An error keeps its frames alive, and they hold the memory that ran out."""
     activations = []
 
     class Big(Tight):
@@ -515,7 +515,7 @@ def test_an_error_that_was_answered_is_let_go_of(net, batches):
     assert alive == [0] * 6
 
 
-# An on_iter_backward of one's own
+# A custom on_iter_backward
 
 
 class ByHand(MainCallback):
@@ -628,7 +628,7 @@ def test_an_epoch_that_stop_epoch_ended_counts(net, batches):
 
 
 class Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
-    """Remember what it was given."""
+    """Record the arguments."""
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
@@ -771,7 +771,7 @@ def test_an_optimizer_without_a_rate_logs_none(net, batches):
 
 def test_an_optimizer_without_hooks_steps_with_each_batch(net, batches):
     class Plain:
-        """The least that an optimizer can be."""
+        """The smallest possible optimizer."""
 
         def __init__(self, parameters):
             self.param_groups = [{"params": list(parameters)}]

@@ -1,4 +1,4 @@
-"""What the tests of several processes share: real processes, each with a JSON result.
+"""Fixtures for tests with multiple ranks: real processes, each with a JSON result.
 
 Most of them are forks of one process that has imported everything, which takes longer than the tests themselves; each has a
 rank, a session and an end of its own, as torchrun gives it. torchrun itself starts those that are given options of its, and all
@@ -52,14 +52,14 @@ def scripts(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def nursery():
+def fork_server():
     """Return the process that others are forks of; it is started when it is first asked."""
     started = []
 
     def ask(order, timeout):
         if not started:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, str(SCRIPTS / "nursery.py")]
+            command = [sys.executable, str(SCRIPTS / "fork_server.py")]
             started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         process = started[0]
         process.stdin.write(json.dumps(order) + "\n")
@@ -79,8 +79,8 @@ def nursery():
 
 
 @pytest.fixture
-def launch(tmp_path, nursery):
-    """Run a function, or a script of scripts/, in several processes; return what each has returned.
+def launch(tmp_path, fork_server):
+    """Run a function, or a script of scripts/, on multiple ranks; return the result of each.
 
     `launch(function, ranks=2, timeout=60, **given)`: the function is written into a file of its own, so it imports what it
     needs inside; it gets `given`, which has to be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script,
@@ -102,7 +102,7 @@ def launch(tmp_path, nursery):
         if torchrun is not None or ALL_BY_TORCHRUN:
             status = _by_torchrun(words, torchrun or (), ranks, environment, folder, timeout)
         else:
-            status = _as_forks(nursery, words, ranks, environment, folder, timeout)
+            status = _as_forks(fork_server, words, ranks, environment, folder, timeout)
         said = (folder / "printed").read_text()
         if status is None:
             pytest.fail(f"the processes did not end within {timeout} s; they printed\n{said}")
@@ -114,14 +114,14 @@ def launch(tmp_path, nursery):
     return go
 
 
-def _as_forks(nursery, words, ranks, environment, folder, timeout):
+def _as_forks(fork_server, words, ranks, environment, folder, timeout):
     from torch.distributed import TCPStore
 
     # They meet where torchrun lets them meet: in a store that none of them has, at a port that the system has chosen.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     order = {"words": words, "ranks": ranks, "env": {**meeting, **environment}, "folder": str(folder)}
-    return nursery(order, timeout)
+    return fork_server(order, timeout)
 
 
 def _by_torchrun(words, options, ranks, environment, folder, timeout):

@@ -1,4 +1,4 @@
-"""Compiled models on several processes: the names in a checkpoint are plain, and a run resumes with or without compiling."""
+"""Compiled models on multiple ranks: the names in a checkpoint are plain, and a run resumes with or without compiling."""
 
 from __future__ import annotations
 

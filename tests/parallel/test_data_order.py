@@ -1,4 +1,4 @@
-"""Several processes see slices of the order that one process with the joint batch size sees."""
+"""Each rank sees its slices of the order of a single process with the global batch size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 
 def orders(folder=""):
-    """Return which samples each step has, by kind of loader; in one process, or as one of several."""
+    """Return the samples of each step, by kind of loader, in a single process or on one of multiple ranks."""
     import os
     import random
 

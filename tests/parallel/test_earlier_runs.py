@@ -1,4 +1,4 @@
-"""A run that two processes of an earlier release left keeps its order to the end of the epoch it is in."""
+"""A run of two ranks of an earlier release keeps its order to the end of its epoch."""
 
 from __future__ import annotations
 

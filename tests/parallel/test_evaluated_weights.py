@@ -1,4 +1,4 @@
-"""Validation and prediction by several processes that have not trained: all of them load the same checkpoint."""
+"""Validation and prediction on multiple ranks without training: all load the same checkpoint."""
 
 from __future__ import annotations
 

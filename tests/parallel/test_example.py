@@ -1,4 +1,4 @@
-"""The example of several processes trains in two of them; tests/examples/test_parallel.py has it by torchrun, and longer."""
+"""The parallel example trains on two ranks; tests/examples/test_parallel.py runs it longer, with torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of several processes are those of one that has all of the data."""
+"""Metrics of multiple ranks equal those of a single process with all of the data."""
 
 from __future__ import annotations
 

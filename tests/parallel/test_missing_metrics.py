@@ -1,4 +1,4 @@
-"""Metrics that are read and missing, in several processes: all of them decide alike."""
+"""Missing metrics on multiple ranks: all ranks decide the same."""
 
 from __future__ import annotations
 

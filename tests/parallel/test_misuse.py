@@ -1,4 +1,4 @@
-"""What a Runner of several processes refuses before anybody waits in vain, and what it makes of processes that differ."""
+"""What a Runner on multiple ranks refuses before any rank waits forever, and how it handles ranks that differ."""
 
 from __future__ import annotations
 

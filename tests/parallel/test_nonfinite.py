@@ -1,4 +1,4 @@
-"""Losses and state that are not finite, on one process and on all of them."""
+"""Non-finite losses and state, on one rank and on all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop of one's own with DistributedDataParallel in it, started by torchrun."""
+"""Your own loop with DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_schedule_of_time_is_due_at_the_same_step_everywhere(launch):
         steps = []
         note = LambdaCallback(on_trigger=lambda run: steps.append([run.iteration, run.reduce(run.iteration, "max")]))
         with Loop([note.when(Every(seconds=0.05))], extra_callbacks=[], monitors=[]) as run:
-            time.sleep(0.1 * run.rank)  # one of them is behind
+            time.sleep(0.1 * run.rank)  # one of them is late
             for _ in run.epochs(1):
                 for _ in run.batches(range(100)):
                     time.sleep(0.003)

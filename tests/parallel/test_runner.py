@@ -1,4 +1,4 @@
-"""A Runner in several processes: its data, seeds, samplers, precision, forwards of one's own, and what it refuses."""
+"""A Runner on multiple ranks: data, seeds, samplers, precision, custom forwards, and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def many_things(strategy):
-    """Return what came of many small runs in one team, by what they are about."""
+    """Return the results of many small runs, by subject."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -37,7 +37,7 @@ def many_things(strategy):
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
 
     def runner(*callbacks, model=None, criterion=nn.functional.mse_loss, **options):
-        torch.manual_seed(rank)  # the chief's weights count
+        torch.manual_seed(rank)  # the chief's weights are used
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1)) if model is None else model
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         chosen = {"data": DataParallel, "sharded": Sharded}[strategy](**options.pop("of_strategy", {}))
@@ -55,7 +55,7 @@ def many_things(strategy):
         one.fit(loader, epochs=epochs)
         return seen, one
 
-    # Weights of the chief, buffers of the chief after each step, dropout of one's own
+    # The chief's weights, its buffers after each step, and dropout per rank
     drawn = []
     one = runner(LambdaCallback(on_train_iter_end=lambda run: drawn.append(float(torch.rand(())))), seed=5)
     one.fit(DataLoader(data, batch_size=3, shuffle=True), epochs=2)
@@ -71,7 +71,7 @@ def many_things(strategy):
     except BadLoop as error:
         found["uneven"] = str(error)
 
-    # Validation: every sample once, whoever has how many
+    # Validation: every sample once
     plain = runner(model=nn.Sequential(nn.Linear(2, 1)))
     with torch.no_grad():
         for parameter in plain.model.parameters():
@@ -88,7 +88,7 @@ def many_things(strategy):
     ]
     found["predicted"] = torch.cat(plain.predict((inputs[:5],), batch_size=2)).flatten().tolist()
 
-    # A forward and a step of one's own
+    # A custom forward and step
     class Own(MainCallback):
         def on_train_forward(self, run):
             run.outputs = run.model(run.batch[0])
@@ -103,7 +103,7 @@ def many_things(strategy):
     one.fit(DataLoader(data, batch_size=3), epochs=2)
     found["own"] = whole(one.model)
 
-    # States that are whole are taken, and go on
+    # Full states can be loaded, and training continues
     one.model.load_state_dict({name: full(value) * 0 + 0.5 for name, value in one.model.state_dict().items()})
     found["loaded"] = whole(one.model)
     kept = one.optimizer.state_dict()
@@ -122,7 +122,7 @@ def many_things(strategy):
         found["parameters"] = None
     except BadLoop as error:
         found["parameters"] = str(error)
-    # The best weights are whole ones, and come back in parts
+    # The best weights are full tensors, and are restored as shards
     keep = cb.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
     one = runner(keep, cb.CheckNumerics(), model=nn.Sequential(nn.Linear(2, 1)))
     found["best"] = one.fit(DataLoader(data, batch_size=3), DataLoader(data, batch_size=3), epochs=3).metrics["val_loss"]

@@ -1,4 +1,4 @@
-"""Verdicts and settings in a Runner of several processes."""
+"""Verdicts and settings in a Runner on multiple ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of which each process writes its own parts, and reads what it needs: real processes, real files."""
+"""Sharded checkpoints: each rank writes its own shards and reads those it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("model", "optimizer", "gradients")
 
 @pytest.fixture
 def subject(monkeypatch):
-    """Return the run of the tests as one process has it, here."""
+    """Return the run of the tests in a single process."""
     monkeypatch.syspath_prepend(str(Path(__file__).with_name("scripts")))
     import sharded_subject
 
@@ -83,7 +83,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     assert not list(tmp_path.glob("*/checkpoints/.staging*"))
     assert hookpoint.verify(tmp_path / "run").ok
 
-    # What one process reads of it
+    # Read by a single process
     moving = tmp_path / "moving"
     folder = moving / "checkpoints" / "step-00000003"
     weights, averaged = hookpoint.load_weights(moving), hookpoint.load_weights(moving, averaged=True)
@@ -96,14 +96,14 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     assert set(hookpoint.load_weights(tmp_path / "two")) == {"one", "other"}
     hookpoint.load_weights(moving / "checkpoints" / "best-loss")
 
-    # No process has written, or could have written, a whole tensor
+    # No rank has written, or could have written, a full tensor
     sizes = {name: file.size for name, file in read_manifest(folder).files.items()}
     numbers = sum(one.numel() for name, one in weights.items() if name != "second.weight") * 4
     assert sorted(sizes) == [".metadata", "__0_0.distcp", "__1_0.distcp", "state.pt"]
     assert sizes["__0_0.distcp"] + sizes["__1_0.distcp"] > 3.5 * numbers  # weights, two of Adam, averages, gradients
     assert sizes["__0_0.distcp"] < 1.05 * sizes["__1_0.distcp"]
 
-    # Other numbers of processes
+    # Other numbers of ranks
     alone, shrunk = tmp_path / "alone", subject.Events()
     shutil.copytree(moving, alone)
     subject.train(str(alone), events=shrunk, allow_world_change=True)
@@ -136,7 +136,7 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
                 found["full"] = [error.errno == errno.ENOSPC, "__1_0.distcp" in str(error)]
         found["left"] = [path.name for path in Path(folder, "full", "checkpoints").iterdir()]
 
-        # A byte of the newest checkpoint is another one: it is set aside, and the one before it is gone on from.
+        # A byte of the newest checkpoint is changed: it is set aside, and the run resumes from the one before it.
         first, again = Events(stop_at=4), Events()
         train(f"{folder}/damaged", events=first)
         train(f"{folder}/damaged", events=Events(stop_at=6))
@@ -152,7 +152,7 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
 
     results = launch(fail, timeout=120, folder=str(tmp_path)).results
     for result in results:
-        assert result["full"] == [True, True]  # all of them know: nobody waits until a message is given up
+        assert result["full"] == [True, True]  # all ranks know at once: none waits for a timeout
         assert result["left"] == []
         assert result["older"] == [True, True]
         assert result["after"]["step"] == 4

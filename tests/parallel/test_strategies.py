@@ -1,4 +1,4 @@
-"""Strategies under torchrun: the numbers are those of one process on the joint batch."""
+"""Strategies compute the numbers of a single process on the global batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = ("data", "sharded")
 
 
 def trained(kinds, epochs=5, samples=160, joint=16, accumulate=1, clip=None, ema=False, cut=None):
-    """Train a small network by each strategy, one after the other; return weights, metrics and steps by strategy."""
+    """Train a small network with each strategy; return weights, metrics and steps by strategy."""
     import os
 
     import torch
@@ -87,7 +87,7 @@ def test_two_processes_train_as_one_does_on_the_joint_batch(launch, sample, opti
         assert is_near(list(two["metrics"].values()), [one["metrics"][name] for name in two["metrics"]])
         if is_plain:
             assert two["step"] == 10 * options["epochs"]
-            assert again.get(kind, two) == two  # to the last bit, in processes of their own
+            assert again.get(kind, two) == two  # to the last bit, in new processes
 
 
 def test_a_window_that_is_cut_short_steps_with_the_gradients_of_all(launch):
@@ -95,5 +95,5 @@ def test_a_window_that_is_cut_short_steps_with_the_gradients_of_all(launch):
     first, _ = launch(trained, kinds=KINDS, timeout=120, **options).results
     for kind in KINDS:
         assert len(first[kind]["weights"]) == 455
-        assert first[kind]["step"] in (3, 4)  # what one process asks for is agreed one step later
+        assert first[kind]["step"] in (3, 4)  # a request of one rank takes effect one step later
     assert is_near(first["data"]["weights"], first["sharded"]["weights"])

@@ -137,7 +137,7 @@ def test_a_crash_loop_of_one_process_is_refused_on_all(rank, launch, tmp_path):
 
         from hookpoint import Callback
 
-        os.utime(__file__, (1, 1))  # a program that was written a moment ago would count from 0
+        os.utime(__file__, (1, 1))  # a new process would count from 0
 
         class Crash(Callback):
             def on_train_iter_begin(self, run):
@@ -208,7 +208,7 @@ def test_processes_that_are_started_again_after_a_kill_go_on_bit_for_bit(launch,
         run = train("data", f"{folder}/run", more=(Kill(),), epochs=2, every=3)
         return [run, train("data", f"{folder}/whole", epochs=2, every=3)]
 
-    # They meet in the store of those before them, where the addresses of the dead are, as by torchrun.
+    # They use the store of the previous ranks, which has the addresses of dead processes, as with torchrun.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for attempt in (0, 1):
         place = {"MASTER_PORT": str(store.port), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
@@ -252,8 +252,8 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
                 epoch, *samples = map(int, line.strip("[]").split(","))
                 seen[epoch].update(samples)
             assert sorted(seen) == list(range(1, epochs + 1))
-            assert seen[1] == Counter(range(44)), (folder, kind, seen)  # the epoch that both have a part in
-            # DistributedSampler itself repeats samples until each process has as many; a strategy's data does not.
+            assert seen[1] == Counter(range(44)), (folder, kind, seen)  # the epoch that both runs took part in
+            # DistributedSampler repeats samples until all ranks have as many; sharded data does not.
             more = -44 % ranks if kind == "loop" else 0
             for epoch in range(2, epochs + 1):
                 assert set(seen[epoch]) == set(range(44)), (folder, kind, seen)
@@ -272,7 +272,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
         (one, 2, 1, sample(["data"], every)),
         (three, 3, 2, sample(["data", "loop"], every)),
     ):
-        # In a loop of one's own a step has two batches: the last epochs of three have fewer steps.
+        # In your own loop a step has two batches: the last epochs of three have fewer steps.
         outcome = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, epochs=epochs, timeout=90)
         results = outcome.results
         assert outcome.printed.count("from here on the run is inexact") == len(kinds)  # the chief says it, once
@@ -298,7 +298,7 @@ def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happen
     killed = []
 
     def kill():
-        """Kill one of the processes, at a random time after it has begun; once, or twice."""
+        """Kill one of the ranks at a random time after its begin, once or twice."""
         for _ in range(chance.choice((1, 2))):
             victim, seen = pids / f"rank{chance.randrange(2)}", set(killed)
             while not is_over.wait(0.005):
@@ -333,7 +333,7 @@ def wholes():
 
 @pytest.fixture
 def whole(launch, tmp_path, wholes):
-    """Return the run of a kind that nothing happens to, by rank; it is done once."""
+    """Return the uninterrupted run of a kind, by rank; computed once."""
 
     def both(folder):
         from subject import train

@@ -1,4 +1,4 @@
-"""Readers with a step schedule see the same in all processes: global means, one log step late."""
+"""Callbacks with a step schedule read the same on all ranks: global means, one log step late."""
 
 from __future__ import annotations
 

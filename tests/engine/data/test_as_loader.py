@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from hookpoint.core.errors import BadLoop
 from hookpoint.engine.data.as_loader import as_loader, described, move
 
-META = torch.device("meta")  # a device that is always there and is not the host
+META = torch.device("meta")  # a device that always exists and is not the CPU
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class ModelOutput(OrderedDict):
-    """As Hugging Face has them: what is set as an item is an attribute too, and `update` is refused."""
+    """Like a ModelOutput of Hugging Face: items are also attributes, and `update` is refused."""
 
     def __init__(self, **parts):
         super().__init__()
@@ -92,7 +92,7 @@ def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
 
 
 class Squares(Dataset):
-    """A map-style data set, whose items never end by themselves."""
+    """A map-style dataset that never raises IndexError."""
 
     def __len__(self):
         return 10
@@ -107,7 +107,7 @@ class Stream(IterableDataset):
 
 
 class Rows:
-    """As a data set of Hugging Face is: not torch's, with rows by index."""
+    """Like a dataset of Hugging Face: not a torch Dataset, with rows by index."""
 
     __module__ = "datasets.arrow_dataset"
 
@@ -233,7 +233,7 @@ def test_what_can_move_itself_does():
     assert move([Graph()], META) == [("moved", META)]
     packed = move(pack_sequence([torch.ones(3), torch.ones(2)]), META)
     assert packed.data.device.type == "meta"
-    assert packed.batch_sizes.device.type == "cpu"  # where it has to stay
+    assert packed.batch_sizes.device.type == "cpu"  # where it must stay
 
 
 @pytest.mark.parametrize("thing", [3, "text", None, {1, 2}, nn.Linear, np.ones(2)])

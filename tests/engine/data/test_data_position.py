@@ -1,4 +1,4 @@
-"""A run that goes on sees the batches that a bare loop would have seen, in this epoch and in all that follow."""
+"""A resumed run sees the batches of a bare loop, in this epoch and in all later ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STREAM_WARNING = (
 IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may be repeated or skipped"
 
 
-# Data that can be told apart, and counts how often it is read
+# Data that can be identified, and counts its reads
 
 
 class Numbers(Dataset):
@@ -76,7 +76,7 @@ def draws():
 
 
 class Shuffled(Sampler):
-    """Asks Python or NumPy for a permutation once a pass, when it is asked for its iterator or for its first index."""
+    """Draws a permutation from Python or NumPy once per pass, in `iter` or with the first index."""
 
     def __init__(self, shuffle, eager):
         self.shuffle, self.eager = shuffle, eager
@@ -97,7 +97,7 @@ class Shuffled(Sampler):
 
 
 class OneByOne(Sampler):
-    """Draws each index when it is asked for it."""
+    """Draws each index when it is needed."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -130,7 +130,7 @@ class OwnGenerators(Sampler):
 
 
 class Counting(Sampler):
-    """Counts its own epochs, as some do that are to be reproducible."""
+    """Counts its own epochs, as some reproducible samplers do."""
 
     def __init__(self, at_end):
         self.at_end, self.epoch, self.note = at_end, 0, None
@@ -146,7 +146,7 @@ class Counting(Sampler):
 
 
 class SeedsItself(Sampler):
-    """Seeds its generator for each pass: from what it counts, or from the generator itself."""
+    """Seeds its generator for each pass: from a counter, or from the generator itself."""
 
     def __init__(self, counts):
         self.counts, self.epoch, self.generator = counts, 0, torch.Generator().manual_seed(5)
@@ -219,7 +219,7 @@ def plain(batch):
 
 
 def through_a_file(state):
-    """Return a state as it comes back from a file that cannot run code."""
+    """Return a state after a round trip through a file that cannot run code."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -227,13 +227,13 @@ def through_a_file(state):
 
 
 class Script:
-    """What is run: a loader, what the training draws after each batch, and what happens before and after an epoch."""
+    """A run: a loader, what the training draws after each batch, and what happens before and after an epoch."""
 
     def __init__(self, make, train=draws, before=lambda loader, epoch: None, after=lambda loader, visit: None):
         self.make, self.train, self.before, self.after = make, train, before, after
 
     def bare(self):
-        """Return what a loop without anything sees: the batches, each with what the training draws after it."""
+        """Return what a bare loop sees: the batches, each with what the training draws after it."""
         seed_all(3)
         loader = self.make()
         seen = []
@@ -244,13 +244,13 @@ class Script:
         return seen
 
     def process(self, found=None):
-        """Run, from a state on if there is one; after each batch and epoch, yield what was seen so far and the state."""
+        """Run, from a state if there is one; after each batch and epoch, yield what was seen so far and the state."""
         randomness = TorchRandomness()
         positions = TorchPositions(randomness)
         positions.remembers = True
         seed_all(3)
         if found is not None:
-            draws()  # a new process: the generators may stand anywhere
+            draws()  # a new process: the generators have any state
         loader = self.make()
         seen, epoch, batches = [], 1, None
 
@@ -282,7 +282,7 @@ class Script:
             yield seen, state
 
     def check(self, places=None):
-        """See that a run that goes on from any place sees what is left; `places` are of (epoch, batches)."""
+        """Check that a run resumed from any place sees the rest; `places` are pairs of (epoch, batches)."""
         expected = self.bare()
         kept = [(len(seen), state()) for seen, state in self.process()]
         for number, found in kept:
@@ -290,11 +290,11 @@ class Script:
                 assert self.rest(found) == expected[number:], (found["epoch"], found["batches"])
 
     def rest(self, found):
-        """Return what is seen from a state on."""
+        """Return what a run resumed from a state sees."""
         return [[], *(seen for seen, _ in self.process(found))][-1]
 
     def check_in_pieces(self, batches):
-        """See that a run that is cut off again and again sees what it should; it is gone on with from its newest state."""
+        """Check that a run that is interrupted repeatedly, and resumed from its newest state, sees what it should."""
         expected, found, seen_before = self.bare(), None, []
         while len(seen_before) < len(expected):
             process = self.process(found)
@@ -351,7 +351,7 @@ def test_a_generator_that_the_training_draws_from_too_is_put_where_it_was():
 
 
 class Doubling(DataLoader):
-    """Makes its iterator when it is asked for the first batch."""
+    """Creates its iterator for the first batch."""
 
     def __iter__(self):
         for batch in super().__iter__():
@@ -367,7 +367,7 @@ def test_an_iterator_that_is_made_late_is_gone_on_with(seeds, options):
     Script(make).check(FEW_PLACES if options else None)
 
 
-# What the script sets for each epoch stays what it sets
+# The script's settings for each epoch are kept
 
 
 def test_an_epoch_that_is_set_on_a_sampler_is_left_alone():
@@ -453,7 +453,7 @@ def test_a_loader_for_validation_is_not_taken_for_one_for_training():
         positions.remembers = True
         train, val = loader_of(shuffle=True, generator=seeded(8)), loader_of(shuffle=True, generator=seeded(9))
         if found is None:
-            list(positions.visit(val))  # a look at where the training starts from, once
+            list(positions.visit(val))  # an evaluation before the training, once
         else:
             positions.load_state_dict(found)
         for epoch in range(1 if found is None else 2, EPOCHS + 1):
@@ -528,7 +528,7 @@ def test_samples_are_not_read_again_by_workers_either():
     ("dataset", "options", "place", "messages"),
     [
         (Numbers, workers(1), (2, 2), [WORKERS_WARNING]),
-        (Numbers, workers(1), (2, None), []),  # new workers get the seeds that they would have got
+        (Numbers, workers(1), (2, None), []),  # new workers get the same seeds
         (Numbers, workers(1, persistent=True), (2, None), [WORKERS_WARNING]),
         (lambda: SeededSamples(Numbers()), workers(1, persistent=True), (2, 2), []),
         (lambda: Subset(SeededSamples(Numbers()), range(SAMPLES)), workers(1), (2, 2), []),
@@ -601,7 +601,7 @@ def test_an_iterable_with_a_generator_and_a_count_is_read_over():
 def test_a_loader_with_a_state_finds_back_by_itself(ends, caplog):
     class Own:
         def __init__(self):
-            self._place = [0, 0]  # no counter of plain type: only its state tells
+            self._place = [0, 0]  # no plain counter: only its state has the position
 
         def __len__(self):
             return 4
@@ -704,9 +704,9 @@ def stateful():
 
 
 class Remembering(IterableDataset):
-    """A stream with a state of its own, which counts its passes and draws from a generator that it holds.
+    """A stream with a state dict, which counts its passes and draws from its own generator.
 
-    It goes on from a state that was loaded with the next pass that is begun, even if that state is the end of one.
+    A loaded state applies to the next pass, even if that state is the end of one.
     """
 
     def __init__(self):
@@ -729,7 +729,7 @@ class Remembering(IterableDataset):
 
 
 class RememberingNumbers(Numbers):
-    """A data set with an index and a state: it counts what was read."""
+    """A dataset with an index and a state: it counts reads."""
 
     def __init__(self):
         super().__init__()
@@ -753,7 +753,7 @@ def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, seeds, 
         generator = seeded() if seeds else None
         return stateful.StatefulDataLoader(Numbers(), batch_size=BATCH, shuffle=True, generator=generator, **options)
 
-    # Not before the first pass: its sampler gets a seed when it is made, and there is no loader to be known of yet.
+    # Not before the first pass: its sampler draws a seed when it is created, before the run knows the loader.
     places = {(epoch, batches) for epoch in (1, 2, 3) for batches in (None, *range(5))} - {(1, None)}
     Script(make).check(FEW_PLACES if options else places)
 

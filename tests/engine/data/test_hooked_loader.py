@@ -33,7 +33,7 @@ class Numbers(Dataset):
 
 
 class Together(Numbers):
-    """Reads what belongs to a batch at once."""
+    """Reads the samples of a batch at once."""
 
     def __getitem__(self, index):
         raise AssertionError("it was asked one by one")
@@ -50,7 +50,7 @@ class Stream(IterableDataset):
 
 
 class Where(Callback):
-    """Put in a sample's place where it was made."""
+    """Replaces a sample by the place of its creation."""
 
     def on_sample(self, sample, index, epoch, mode, batch_idx, worker, settings):
         modes = [None, "train", "val", "pred"]
@@ -346,7 +346,7 @@ def test_a_setting_is_set_as_a_hyper_parameter():
 
 
 class Steps(Callback):
-    """Put into a batch how many steps the training had made when it was begun."""
+    """Adds to a batch how many steps were done when it was started."""
 
     def on_batch_made(self, batch, settings):
         return Replace(torch.full((len(batch),), settings["steps"]))

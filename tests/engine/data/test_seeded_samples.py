@@ -18,7 +18,7 @@ SAMPLES = 6
 
 
 class Noise(Dataset):
-    """Returns its index, and a number of each generator."""
+    """Returns its index, and a number from each generator."""
 
     def __len__(self):
         return SAMPLES

@@ -19,11 +19,11 @@ from hookpoint.core.hang.process_state import GONE, state_of_process
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 BAD = 7
-DIED = (RuntimeError, OSError)  # torch says that a worker is gone, or that its connection broke
+DIED = (RuntimeError, OSError)  # torch reports that a worker is gone, or that its connection broke
 
 
 class Samples(Dataset):
-    """Sixteen samples; something happens to the worker that makes one of them."""
+    """Sixteen samples; something happens to the worker that loads one of them."""
 
     def __init__(self, happens=None):
         self.happens = happens
@@ -55,13 +55,13 @@ def sleep_for_ever():
 
 @pytest.fixture(autouse=True)
 def workers_gone():
-    """End the workers of a loader that failed: torch's own traceback keeps their iterator until it is collected."""
+    """End the workers of a loader that failed: torch's traceback keeps their iterator alive."""
     yield
     gc.collect()
 
 
 class Reports(logging.Handler):
-    """Do something with each report of a wait."""
+    """Call a function with each hang report."""
 
     def __init__(self, act):
         super().__init__(logging.WARNING)
@@ -75,7 +75,7 @@ class Reports(logging.Handler):
 
 @pytest.fixture
 def reported():
-    """Return `reported(act)`: from here on, what reports say is given to `act`."""
+    """Return `reported(act)`, which passes later hang reports to `act`."""
     logger, handlers = logging.getLogger("hookpoint"), []
 
     def add(act):
@@ -139,7 +139,7 @@ def test_a_timeout_ends_a_run_whose_worker_is_stopped():
     data = loader(stop, persistent_workers=True)
     with pytest.raises(DataTimeout, match=r"(?s)no data for .* at batch .*DataLoader worker \d .* is stopped") as raised:
         trained(data, data_timeout_seconds=0.5)
-    while state_of_process(pid_in(str(raised.value))) != GONE:  # one that stays stopped would be waited for at exit
+    while state_of_process(pid_in(str(raised.value))) != GONE:  # the exit would wait for a stopped worker
         time.sleep(0.01)
 
 
@@ -152,7 +152,7 @@ def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
         trained(loader(happens))
     note = raised.value.__notes__[-1]
     owed = rf"DataLoader worker 1 \(process \d+\) {how} before it sent batch ([13] and )?[35] of epoch 1"
-    # torch's handler of a signal may raise anywhere, also between two batches.
+    # torch's signal handler may raise anywhere, even between two batches.
     assert re.fullmatch(rf"{owed}|seen after batch [0-3] of epoch 1 was fetched", note)
 
 
@@ -186,7 +186,7 @@ def test_the_run_is_resumed_after_it(happens, tmp_path, capsys):
         return {"callbacks": [ModelSaver().when(Every(steps=1))], "workdir": tmp_path}
 
     with pytest.raises((*DIED, LookupError, DataTimeout)):
-        # A worker makes one batch at a time: the bad one when the first batch is done and saved.
+        # A worker loads one batch at a time: the bad one after the first batch is done and saved.
         data = loader(happens, prefetch_factor=1)
         trained(data, data_timeout_seconds=0.5 if happens is stop else None, **saved())
     before = newest_good(tmp_path).manifest.step

@@ -26,7 +26,7 @@ def test_every_generator_goes_on_from_a_file_that_cannot_run_code():
 
 
 class Devices:
-    """Stands for CUDA: a state for each device."""
+    """Fake CUDA generators, with a state for each device."""
 
     def __init__(self, monkeypatch, *states, used=True):
         self.states = [torch.tensor(state, dtype=torch.uint8) for state in states]

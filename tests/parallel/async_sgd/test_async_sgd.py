@@ -60,7 +60,7 @@ def served(bounds, accumulate=(1,), slow=0.004):
         numbers = torch.Generator().manual_seed(1)
         samples = 20 * size * many
         data = TensorDataset(torch.randn(samples, 6, generator=numbers), torch.randn(samples, 3, generator=numbers))
-        torch.manual_seed(rank)  # the chief's weights count
+        torch.manual_seed(rank)  # the chief's weights are used
         model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor)

@@ -59,7 +59,7 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
         def train(*callbacks, val=None, accumulate=1, clip=None, workdir=None, **options):
             numbers = torch.Generator().manual_seed(1)
             data = TensorDataset(torch.randn(samples, 6, generator=numbers), torch.randn(samples, 3, generator=numbers))
-            torch.manual_seed(int(os.environ["RANK"]))  # the chief's weights count
+            torch.manual_seed(int(os.environ["RANK"]))  # the chief's weights are used
             model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
             digests = Digests()

@@ -1,4 +1,4 @@
-"""TeamBatchSampler: every sample once, as many batches for everyone, whatever happens in between."""
+"""TeamBatchSampler: every sample once, and the same number of batches on all ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def team(length, batch_size, size, **options):
 
 
 def of_all(samplers):
-    """Return the batches of all processes, and check that they go together."""
+    """Return the batches of all ranks, and check that they match."""
     rows = [list(sampler) for sampler in samplers]
     assert len({len(row) for row in rows}) == 1
     assert all(len(row) == len(sampler) - sampler.first for row, sampler in zip(rows, samplers, strict=True))
@@ -41,7 +41,7 @@ def test_every_sample_comes_once_and_everyone_has_as_many_batches(length, batch_
         one.set_epoch(epoch)
     seen = [index for row in of_all(samplers) for batch in row for index in batch]
     assert set(seen) == set(range(length))
-    assert len(seen) == max(length, size)  # repeated only where there are fewer samples than processes
+    assert len(seen) == max(length, size)  # repeated only if there are fewer samples than ranks
 
 
 @given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES)
@@ -50,7 +50,7 @@ def test_joint_batches_are_those_of_one_process(length, batch_size, size):
     joint = [
         set().union(*batches) for batches in zip(*of_all(team(length, batch_size, size, shuffle=True, seed=1)), strict=True)
     ]
-    assert joint[: len(joint) - 1] == one[: len(joint) - 1]  # the last one may have a short one joined to it
+    assert joint[: len(joint) - 1] == one[: len(joint) - 1]  # a short batch may be joined to the last one
 
 
 @given(data=st.data(), length=st.integers(1, 200), shuffle=st.booleans())
@@ -64,10 +64,10 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
             done = {one.resume(state, done) for one in samplers}.pop()
         rows = [
             row[done - samplers[0].first :] for row in of_all(samplers)
-        ]  # where the team is the same, those done come first
+        ]  # with the same number of ranks, the done ones come first
         left = length - len(seen)
         if 0 < left < samplers[0].size:
-            return  # the one case in which some have to be repeated
+            return  # the only case with repeated samples
         wanted = data.draw(st.integers(0, len(rows[0])))
         seen += [index for row in rows for batch in row[:wanted] for index in batch]
         done += wanted

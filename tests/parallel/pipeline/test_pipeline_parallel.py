@@ -1,4 +1,4 @@
-"""PipelineParallel under torchrun: layers on different processes, with the numbers of one."""
+"""PipelineParallel: layers on different ranks, with the numbers of a single process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOME = {
 
 
 def trained(cases, epochs, three=False):
-    """Train a small network in each way; return weights by name, averages, metrics, steps and predictions."""
+    """Train a small network with each set of options; return weights, averages, metrics, steps and predictions."""
     import os
 
     import torch
@@ -63,7 +63,7 @@ def trained(cases, epochs, three=False):
             self.asked = {"batch": 0, "backward": 0, "step": 0}
 
         def on_train_iter_begin(self, run):
-            if run.iteration == 3 and not self.asked["batch"]:  # what is skipped is no iteration
+            if run.iteration == 3 and not self.asked["batch"]:  # a skipped batch is not an iteration
                 self.asked["batch"] += 1
                 run.skip_batch()
 
@@ -83,7 +83,7 @@ def trained(cases, epochs, three=False):
     def train(schedule="1F1B", accumulate=1, clip=None, precision="32", by_function=False, outputs=True, skips=False):
         generator = torch.Generator().manual_seed(1)
         inputs, targets = torch.randn(165, 6, generator=generator), torch.randint(0, 4, (165,), generator=generator)
-        targets[::7] = -100  # these do not count
+        targets[::7] = -100  # these have no effect
         torch.manual_seed(0 if os.environ.get("RANK", "0") == "0" else 5)  # the chief's weights are trained
         model = nn.Sequential(
             nn.Linear(6, 16), nn.Tanh(), nn.Sequential(nn.Linear(16, 17), nn.Tanh(), nn.LayerNorm(17)), nn.Linear(17, 4)
@@ -153,7 +153,7 @@ def test_stages_train_as_one_process_does(launch, sample, ranks):
         for kind in ("weights", "average"):
             parts = [found[case][kind] for found in results]
             joined = {name: value for part in parts for name, value in part.items()}
-            assert sum(map(len, parts)) == len(joined)  # each has its own, and all together have all
+            assert sum(map(len, parts)) == len(joined)  # each rank has its own, and together they have all
             assert is_near(flat(joined), flat(expected[kind]), limit)
 
 
@@ -161,8 +161,8 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
     def save_and_go_on(folder, options):
         from functools import partial
 
-        import staged
-        from staged import RANK
+        import pipeline_subject
+        from pipeline_subject import RANK
 
         from hookpoint import LambdaCallback
         from hookpoint.core.errors import CannotResume
@@ -171,7 +171,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
             if RANK == 1 and run.step == 7:
                 run.stop("rank 1 has seen enough")
 
-        train = partial(staged.train, **options)
+        train = partial(pipeline_subject.train, **options)
         found = {"whole": train(f"{folder}/whole")}
         found["stopped"] = train(f"{folder}/run", more=(LambdaCallback(on_train_iter_end=stop),))
         for name, split in {"changed": ("2",), "nowhere": ("2.9",)}.items():
@@ -194,7 +194,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
     assert results[0]["whole"]["weights"] != results[1]["whole"]["weights"]
     assert verify(tmp_path / "run").ok
 
-    from staged import network, train
+    from pipeline_subject import network, train
 
     dense = network().eval()
     for averaged in (False, True):
@@ -211,7 +211,7 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
         import time
 
         import torch
-        from staged import RANK, data, network, train
+        from pipeline_subject import RANK, data, network, train
         from torch import nn
 
         from hookpoint import Callback, PipelineParallel, Runner
@@ -289,7 +289,7 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
     assert verify(tmp_path / "signalled").ok
     assert first["rates"] == second["rates"]
     assert max(first["rates"][:5]) < 0.1
-    assert 0.4 < first["rates"][6] <= 0.5  # asked for in the fifth iteration, and heard of by all at the end of the next
+    assert 0.4 < first["rates"][6] <= 0.5  # requested in the fifth iteration, and known to all ranks at the end of the next
     for result in (first, second):
         said = result["refused"]
         assert "3 stages, but there are 2 ranks" in said["stages"]
@@ -321,13 +321,15 @@ def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happen
                 os.kill(int(victim.read_text()), signal.SIGKILL)
                 killed.append(number)
 
-    whole = WHOLES or launch("staged.py", timeout=120, workdir=str(tmp_path / "whole")).results
+    whole = WHOLES or launch("pipeline_subject.py", timeout=120, workdir=str(tmp_path / "whole")).results
     is_over = threading.Event()
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         options = ("--max-restarts", "3", "--monitor-interval", "0.1")
-        results = launch("staged.py", torchrun=options, timeout=120, workdir=str(tmp_path / "run"), pids=str(pids)).results
+        results = launch(
+            "pipeline_subject.py", torchrun=options, timeout=120, workdir=str(tmp_path / "run"), pids=str(pids)
+        ).results
     finally:
         is_over.set()
         killer.join()

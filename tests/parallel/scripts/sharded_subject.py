@@ -1,7 +1,7 @@
 """The run that the tests of sharded checkpoints are made with: all that an optimizer, a model and callbacks may have in parts.
 
 Tied, frozen and very small weights, statistics of batch norm, two groups of parameters, averages of the weights, and gradients
-of batches that no step has followed yet. Or two models with an optimizer each, in a loop of one's own that shards them itself.
+of batches that no step has followed yet. Or two models with an optimizer each, in your own loop, which shards them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def train(workdir: str, *, events: Events | None = None, **options: Any) -> dict
 
 
 def train_two(workdir: str, *, stop_at: int = -1) -> dict[str, Any]:
-    """Train two models, each with an optimizer of its own, sharded by fully_shard in a loop of one's own."""
+    """Train two models, each with its own optimizer, sharded by fully_shard in your own loop."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(3)

@@ -2,7 +2,7 @@
 
 Dropout and batch norm, samples that are changed when they are read by numbers of two generators, Adam with a rate that changes
 with each step, a validation in each epoch, checkpoints every other step and of the best epoch. As a Runner with a strategy, or
-as a loop of one's own around DistributedDataParallel.
+as your own loop around DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 
 
 class Augmented(Dataset[Any]):
-    """Samples that are changed when they are read; each knows its number."""
+    """Samples with random changes on each read; each has its number."""
 
     def __init__(self) -> None:
         numbers = torch.Generator().manual_seed(1)
@@ -63,7 +63,7 @@ class Augmented(Dataset[Any]):
 
 
 class Cut(Exception):
-    """What cuts a run off on all ranks, as a kill would: nothing more is saved."""
+    """Interrupts a run on all ranks, as a kill would: nothing more is saved."""
 
 
 class Ledger(Callback):
@@ -102,7 +102,7 @@ class Ledger(Callback):
 
 
 class Main(MainCallback):
-    """Leave the number of each sample out of the forward."""
+    """Do not pass the number of each sample to the model."""
 
     def on_iter_forward(self, run: Any) -> None:
         inputs, run.targets = run.batch[:2]

@@ -1,4 +1,4 @@
-"""What a process opens when it joins the others, where `hookpoint launch` has not prepared it."""
+"""The sockets that a rank opens if `hookpoint launch` has not started it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("psutil")
 
 
 def opened(port, local):
-    """Join others where no launcher has made the store; return where this process listens, and whether the store is there."""
+    """Join without a launcher's store; return where this process listens, and whether the store exists."""
     import os
 
     import psutil

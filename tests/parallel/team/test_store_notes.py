@@ -124,7 +124,7 @@ def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_
         return train("data", f"{folder}/run", more=more, epochs=2)["step"]
 
     def supervise():
-        """End a process that cannot end itself when the other one has ended, as torchrun does."""
+        """Kill a process that cannot end itself when the other one has ended, as torchrun does."""
         while not is_over.wait(0.01):
             if any((tmp_path / "run").glob("stacks-*.txt")):
                 first, second = (int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1))

@@ -1,4 +1,4 @@
-"""Groups of processes end when a run does, with their threads: what is left to the end of the interpreter may abort it."""
+"""Process groups end with the run, including their threads: at interpreter exit they may abort the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_run_leaves_no_threads_behind(launch):
                     raise KeyError("cut")
 
         dist.init_process_group("gloo")
-        while len(gloo_states()) < 2:  # a thread gives itself its name when it begins
+        while len(gloo_states()) < 2:  # a thread sets its name when it begins
             time.sleep(0.01)
         held, found = [], {"before": len(gloo_states())}
 

@@ -1,4 +1,4 @@
-"""Layers over several processes: the numbers of one process, the same runs, the same ends."""
+"""TensorParallel: the numbers of a single process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = [{}, {"accumulate": 3, "clip_grad_norm": 0.3}]
 
 
 def trained(size, options, epochs):
-    """Train a small network by each set of options; return weights, averages, metrics, outputs and steps."""
+    """Train a small network with each set of options; return weights, averages, metrics, outputs and steps."""
     import os
 
     import torch
@@ -44,7 +44,7 @@ def trained(size, options, epochs):
     for option in options:
         numbers = torch.Generator().manual_seed(1)
         inputs, targets = torch.randn(160, 6, generator=numbers), torch.randn(160, 3, generator=numbers)
-        torch.manual_seed(int(os.environ.get("RANK", "0")))  # every process gets the chief's weights
+        torch.manual_seed(int(os.environ.get("RANK", "0")))  # every rank gets the chief's weights
         inner = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16))
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), inner, nn.LayerNorm(16), nn.Linear(16, 3))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -97,7 +97,7 @@ def test_processes_train_as_one_does(launch, sample, ranks):
 
 
 def many_things():
-    """Train and call models of many kinds, in two processes and, on copies of them, alone; say how far they are apart."""
+    """Train and call models of many kinds, on two ranks and, as copies, in a single process; return the differences."""
     import copy
     import os
 
@@ -124,7 +124,7 @@ def many_things():
         return Runner(model, optimizer, nn.functional.mse_loss, strategy=TensorParallel(plan), **options)
 
     def distance(model, plan, inputs, targets, epochs=2):
-        """Return how far a split model ends from one that a bare loop has trained, and what it has in parts."""
+        """Return how far a split model ends from one trained by a bare loop, and the names of its shards."""
         alone = copy.deepcopy(model)
         steps = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9)
         one = runner(model, plan)
@@ -192,7 +192,7 @@ def many_things():
         nn.Sequential(nn.Linear(8, 13), nn.Tanh(), nn.Linear(13, 8)), {"0": "colwise", "2": "rowwise"}, inputs, targets
     )
 
-    # A forward and a step of one's own, several models, one that is thawed, one that nobody uses
+    # A custom forward and step, multiple models, an unfrozen layer, an unused one
     class Own(MainCallback):
         def on_train_forward(self, run):
             run.outputs = run.model["b"](run.model["a"](run.batch[0]))
@@ -232,7 +232,7 @@ def many_things():
     found["several"] = [torch.cat([full(p).detach().flatten() for m in several.values() for p in m.parameters()]).tolist()]
     found["drawn"], found["kinds"] = drawn, sorted(kinds)
 
-    # Whole states, and those in parts, are taken
+    # Full and sharded states can be loaded
     model = pair()
     hooked = []
     hooks = cb.ModuleHooks("0", forward=lambda module, args, output: hooked.append(list(output.shape)))
@@ -252,7 +252,7 @@ def many_things():
     one.optimizer.load_state_dict(state)
     found["momentum"] = [float(full(v["momentum_buffer"]).mean()) for v in one.optimizer.state.values()]
 
-    # What would go wrong later is said at once
+    # Errors are raised early
     def refused(name, *given, data=data, **options):
         try:
             runner(*given, **options).fit(data, epochs=1)
@@ -295,7 +295,7 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert first["unused"]
     assert first["kinds"] == ["Tensor"]
     assert len(set(first["drawn"])) == len(first["drawn"])
-    assert first["hooked"] == [4, 4, 3]  # of the six numbers, those that are here
+    assert first["hooked"] == [4, 4, 3]  # of the six features, those on this rank
     assert set(first["whole"]) == {0.5}
     assert first["parts"]
     assert first["momentum"] == [2.0] * 4
@@ -455,5 +455,5 @@ def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
     assert outcome.results == [None, None]
     assert "a picture is missing" in outcome.printed
     assert "Fails" in outcome.printed
-    # The other one says what it waits for, unless it was told to end before it could.
+    # The other rank reports what it waits for, unless it was terminated before.
     assert "rank 0 waits in" in outcome.printed or "[rank0]" not in outcome.printed

@@ -1,4 +1,4 @@
-"""Which layers a plan splits, and how: decided before any process talks to another."""
+"""Which layers a plan splits, and how: decided without communication."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_words_keep_apart_what_may_be():
     assert ways(pair, nn.Sequential(*row)) == {"0": "apart", "2": "apart"}
     assert ways(pair, nn.Sequential(row[0], nn.LayerNorm(8), row[2])) == {"0": "whole", "2": "whole"}
     assert ways(pair, nn.Sequential(row[0], nn.Softmax(dim=-1), row[2])) == {"0": "whole", "2": "whole"}
-    assert ways(pair, nn.Sequential(*row), size=3) == {"0": "whole", "2": "whole"}  # 8 numbers for 3 processes
+    assert ways(pair, nn.Sequential(*row), size=3) == {"0": "whole", "2": "whole"}  # 8 features for 3 ranks
     assert ways({"0": "colwise"}, nn.Sequential(*row)) == {"0": "whole"}
     assert ways({"2": "rowwise"}, nn.Sequential(*row)) == {"2": "whole"}
     chain = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -61,9 +61,9 @@ def test_the_ready_plan_knows_the_usual_layers():
     assert set(ways(None, attention()).values()) == {"whole"}
     plan = {"q_proj": "colwise", "o_proj": "rowwise"}
     assert set(ways(plan, attention(num_heads=2)).values()) == {"whole"}
-    assert ways({"q_proj": ColwiseParallel()}, attention(num_heads=2)) == {"q_proj": "apart"}  # who says so knows
+    assert ways({"q_proj": ColwiseParallel()}, attention(num_heads=2)) == {"q_proj": "apart"}  # explicit
     layer = nn.TransformerEncoderLayer(8, 2, 16)
-    assert ways(None, layer) == {"linear1": "apart", "linear2": "apart"}  # nothing of MultiheadAttention
+    assert ways(None, layer) == {"linear1": "apart", "linear2": "apart"}  # not inside MultiheadAttention
 
     tied = Layers(embed_tokens=nn.Embedding(9, 4), lm_head=nn.Linear(4, 9, bias=False), fc1=nn.Linear(4, 8))
     tied.lm_head.weight = tied.embed_tokens.weight
@@ -110,7 +110,7 @@ def test_a_plan_that_does_not_fit_is_refused(plan, layer, what):
     with pytest.raises(BadLoop, match=what):
         resolve_plan(plan, {"": nn.Sequential(layer)}, 2)
     uneven = {"0": ColwiseParallel(output_layouts=Replicate())}
-    assert len(resolve_plan(uneven, {"": nn.Sequential(nn.Linear(4, 5))}, 2)) == 1  # whole ones are put together rightly
+    assert len(resolve_plan(uneven, {"": nn.Sequential(nn.Linear(4, 5))}, 2)) == 1  # gathered outputs are correct
 
 
 @pytest.mark.parametrize(

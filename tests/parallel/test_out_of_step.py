@@ -1,4 +1,4 @@
-"""Processes that are not at the same place say so, with names, instead of waiting for ever."""
+"""Ranks that are out of step raise an error that names their places, instead of waiting forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
         ended = time.monotonic() - began
         folder = Path(os.environ["RESULTS"])  # noqa: F821
         (folder / f"said{run.rank}").touch()
-        while len(list(folder.glob("said*"))) < 2:  # one that ends is gone for the other, which is to say what it saw
+        while len(list(folder.glob("said*"))) < 2:  # when one ends, it is gone for the other, which must report what it saw
             time.sleep(0.01)
         return [said, ended]
 
@@ -122,7 +122,7 @@ def test_a_loop_that_one_rank_alone_enters_is_named_within_the_timeout(launch):
 
         from hookpoint import Loop
 
-        assert torch.distributed.is_available()  # whoever has not imported torch is alone
+        assert torch.distributed.is_available()  # without torch, there is a single process
 
         options = {"extra_callbacks": [], "monitors": []}
         if not first:

@@ -25,7 +25,7 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 class Noise(Callback):
-    """Change inputs and the order of a batch by numbers that are drawn; all processes have to draw the same."""
+    """Change the inputs and the order of a batch randomly; all ranks must draw the same numbers."""
 
     def __init__(self, pids: str = "") -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def train(
     every: int = 2,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train to the end, or to where a callback stops it; return what came out, to the last bit."""
+    """Train to the end, or until a callback stops the run; return the results, to the last bit."""
     random.seed(5)
     torch.manual_seed(5)
     model = network()

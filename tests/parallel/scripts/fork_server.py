@@ -1,7 +1,7 @@
-"""The process that the tests' processes are forks of: it has imported everything, and has no threads.
+"""Fork server: the tests' ranks are forks of this process, which has imported everything and has no threads.
 
-Each line that it reads is an order; it answers with the numbers of the processes, and with their exit statuses when all have
-ended. Where one fails the others are asked to end, as by torchrun.
+Each line it reads is a request. It answers with the process ids, and with the exit statuses when all have
+ended. If one fails, it terminates the others, as torchrun does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
-# What a training imports sooner or later, each time anew in each fork if it is not here.
+# What a training imports sooner or later; otherwise each fork would import it.
 IMPORTED = (
     "hookpoint.presets.loop",
     "hookpoint.presets.runner",
@@ -52,7 +52,7 @@ def prepare() -> None:
 
 def main() -> None:
     prepare()
-    gc.freeze()  # a collection would touch, and thus copy, all that was imported
+    gc.freeze()  # a garbage collection would touch, and thus copy, all imports
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
     for line in sys.stdin:
         order = json.loads(line)
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def leave() -> None:
-    """End as an interpreter does, but for taking apart all that was imported, which takes a second."""
+    """Exit as an interpreter does, but without unloading all imports, which takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()
@@ -78,7 +78,7 @@ def leave() -> None:
 
 
 def become(order: dict[str, Any], rank: int) -> None:
-    """Become one of several processes."""
+    """Become one of the ranks."""
     os.setsid()
     os.chdir(order["folder"])
     printed = os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -92,7 +92,7 @@ def become(order: dict[str, Any], rank: int) -> None:
 
 
 def statuses(pids: list[int]) -> list[int]:
-    """Return how they ended, in their order."""
+    """Return their exit statuses, in order."""
     ended: dict[int, int] = {}
     until = None
     while len(ended) < len(pids):

@@ -1,4 +1,4 @@
-"""What strategies do to each other, and to callbacks, when a model, an optimizer or a workdir goes from one to another."""
+"""A model, an optimizer or a workdir that is used with one strategy and then with another."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
             train(strategy if again else ParameterAveraging(3), model, optimizer, weights)
             found[name] = weights.digests
         if RANK == 0:
-            for _ in range(6):  # alone, after the run: nobody is waited for
+            for _ in range(6):  # after the run: no communication
                 optimizer.step()
         for name in ("tensor data", "pipeline data", "sharded averaging"):
             model, optimizer = made()
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_copies_that_are_apart_is_for_their_strategy_alone(launc
         for result in (first, second):
             assert result[kind][0] == "CannotResume"
             assert "copies" in result[kind][1]
-    # What each process has averaged over time counts as much.
+    # The weight averages of all ranks have the same weight.
     loaded = load_weights(tmp_path / "run" / "checkpoints" / "step-00000002", averaged=True)
     assert first["averages"]["0.weight"] != second["averages"]["0.weight"]
     for name, value in first["averages"].items():
