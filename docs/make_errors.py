@@ -82,13 +82,10 @@ GROUPS = {
             "Use an argument that [the point offers](points.md#in-the-order-they-fire). Values of an iteration, such as "
             "`loss`, are not available at the end of an epoch; `logs` has the means of what was logged."
         ),
-        "TwoSpellings": (
-            "Two methods are the same point under two names, such as `on_train_batch_end` and `on_train_iter_end`. Keep one."
-        ),
+        "TwoSpellings": ("For example `on_train_batch_end`, Keras's name, and `on_train_iter_end`. Keep one of them."),
         "MainPointTaken": (
-            "Forward, backward and the learning-rate step belong to "
-            "[one `MainCallback`](runner.md#customize-the-training-step). "
-            "Derive from it and pass only one, or do the work at another point."
+            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work at another "
+            "point."
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list by a "
@@ -104,7 +101,7 @@ GROUPS = {
             "[control the order](writing-callbacks.md#control-the-order)."
         ),
         "UnknownMetric": (
-            "Nothing in this fit logs the metric. The message lists the known names and suggests the closest. See "
+            "The message lists the known names and suggests the closest. See "
             "[declare the metrics you read](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
         "BadOption": "`on_error` must be raise, warn or disable. `ranks` must be all, chief or local_chief.",
@@ -117,22 +114,18 @@ GROUPS = {
             "[custom points](guard.md)."
         ),
         "BadLoop": (
-            "The loop cannot do what was requested: a callback needs a workdir, an optimizer or outputs that the run does "
+            "For example, a callback needs a workdir, an optimizer or outputs that the run does "
             "not have, or a [verdict](verdicts.md) comes too late for its iteration. The three classes below derive from it."
         ),
         "BadArgument": (
-            "An argument of a callback, a monitor, `Loop`, `Runner`, `fit`, `run.epochs` or `run.batches` has a wrong value or "
-            "type. The message lists what is accepted. Callbacks raise it when they are created."
+            "The message lists what is accepted. Callbacks and monitors raise it when they are created; `Loop`, `Runner`, "
+            "`fit`, `run.epochs` and `run.batches` when they are called."
         ),
         "BadData": (
-            "`fit`, `validate` or `predict` cannot use the data: a tuple of tensors needs a batch size, tensors differ in "
-            "length, or a loader yields no batch."
+            "For example, a tuple of tensors needs a batch size, tensors differ in length, or a loader yields no batch."
         ),
-        "BadStrategy": (
-            "A [distributed strategy](strategies.md) cannot train this model or does not support one of the options. "
-            "The message names both."
-        ),
-        "BadRetention": "The rules of a saver would keep no checkpoint. Pass numbers above 0.",
+        "BadStrategy": ("The message names the strategy and the module or option. See [strategies](strategies.md)."),
+        "BadRetention": "Pass numbers above 0.",
     },
     "During a run": {
         "BadValue": (
@@ -140,21 +133,16 @@ GROUPS = {
             "An inferencer needs one entry per sample."
         ),
         "MissingMetric": (
-            "The metric was not logged, or not yet. The message lists the available names. Validation metrics are named "
+            "The message lists the available names. Validation metrics are named "
             "`val_...` and are available at `on_epoch_end`. Also raised after the first epoch that should have logged a metric "
             "that a callback [reads](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
-        "MissingOutput": (
-            "The forward did not return an output of this name. Return a dict that contains it, or pass a function to the "
-            "inferencer."
-        ),
+        "MissingOutput": ("Return a dict that contains it, or pass a function to the inferencer."),
         "UnknownSetting": (
             "[Register it](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
             "settings](data-points.md#change-the-data-during-training)."
         ),
-        "NotShared": (
-            "No callback has stored this key in `run.store` yet. Check the order of the callbacks, or use `run.store.get(key)`."
-        ),
+        "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
         "OutsideIteration": (
             "`run.batch`, `run.outputs` and `run.loss` are released at the end of an iteration to free their memory. Store "
             "what later points need in `run.store`, or log it."
@@ -190,8 +178,8 @@ GROUPS = {
             "Raised before the first step."
         ),
         "NotFinite": (
-            "The model has diverged. Non-finite state is [never saved as "
-            "good](checkpoints.md#when-something-goes-wrong). `CheckNumerics` raises it at the first non-finite value."
+            "The model has diverged. See [when something goes wrong](checkpoints.md#when-something-goes-wrong). "
+            "`CheckNumerics` raises it at the first non-finite value."
         ),
         "CannotSave": (
             "The disk is full, gone or read-only. Free some space and start again: the run resumes from the last good "
@@ -212,10 +200,12 @@ GROUPS = {
     },
     "Base classes and others": {
         "HookpointError": (
-            "The base class of all of the above. `cb.StepTooSlow` of [StepTimeout](profiling.md#find-out-why-a-run-hangs) and "
-            "the errors of `hookpoint.plot` also derive from it."
+            "`cb.StepTooSlow` of [StepTimeout](profiling.md#find-out-why-a-run-hangs) and "
+            "the errors of `hookpoint.plot` derive from it too."
         ),
-        "StopRun": ('`raise StopRun("why")` ends a run like [`run.stop("why")`](verdicts.md), from code without a `run`.'),
+        "StopRun": (
+            'Use `raise StopRun("why")` instead of [`run.stop("why")`](verdicts.md) in code without access to the run.'
+        ),
         "HookpointWarning": (
             "Issued with Python's `warnings`, so you can filter it or turn it into an error: "
             '`warnings.simplefilter("error", HookpointWarning)`.'
@@ -237,7 +227,12 @@ def _group(title: str, group: dict[str, str]) -> Iterator[str]:
     yield from (f"## {title}", "")
     for name, advice in group.items():
         error = getattr(errors, name)
-        yield from (f"### {name}", "", f"{' '.join((error.__doc__ or '').split())}{_also(error)}", "", advice, "")
+        yield from (f"### {name}", "", f"{_summary(error)}{_also(error)}", "", advice, "")
+
+
+def _summary(error: type) -> str:
+    """Return the docstring without its examples, in one line."""
+    return " ".join((error.__doc__ or "").partition(">>>")[0].split())
 
 
 def _also(error: type) -> str:

@@ -95,62 +95,37 @@ The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_
 `on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint and also belong to
 the one `MainCallback` (alias `MainCallBack`).
 
-- `before_epoch`, `after_epoch`, `before_iter` and `after_iter` are called in every mode: training, validation and prediction.
-  In Orca, overriding `before_train_epoch` hides `before_epoch`. In hookpoint both are called, the general one first at a begin
-  and last at an end.
-- `runner.output` is `run.outputs`. `runner.put`, `get`, `update` and `remove` use `run.store`.
-- `runner.stop = True` raises: call `run.stop("why")`, which stops the whole run, not only the epoch.
+- If a class defines a general method and one for a mode, both are called: the general one first at a begin, last at an end.
+- More: [coming from Orca](coming-from.md#orca).
 """,
     "Keras": """\
 Handlers with `(epoch, logs)` and `(batch, logs)` run unchanged.
 
-- In these spellings, `batch` is the index of the batch, as in Keras. In hookpoint's own spellings it is the data, and
-  `batch_idx` is the index.
-- `epoch` counts from 1.
-- At the end of a training batch, `logs` contains the values of that batch; at the end of an epoch, the means. `logs` is
-  read-only: add a metric for everyone with `run.log(name, value)`.
-- Outputs of a prediction are the argument `outputs`, not a key of `logs`.
 - `on_batch_*` and `on_train_batch_*` are the same point; define only one of them in a class.
-- `self.model` is `run.model`. `self.model.stop_training = True` works; `run.stop("why")` also records the reason.
+- More: [coming from Keras](coming-from.md#keras).
 """,
     "MindSpore": """\
 Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_epoch_begin` has the same name in hookpoint.
 
-- `run_context.original_args()` returns one dict with attributes for the whole run, which callbacks may write to.
-  `cur_epoch_num`, `cur_step_num` (training batches, from 1), `batch_num`, `epoch_num`, `train_network`, `optimizer`, `loss_fn`
-  and similar follow the run. `net_outputs` is `run.loss`, or `run.outputs` if there is no loss. Between iterations, when both
-  are released, it is the latest logged `loss`.
-- `run_context.request_stop()` is `run.stop()`, also in evaluation. `run.stop_epoch()` ends only the evaluation pass.
 - The bare names (`begin`, `step_end`, ...) count only if `run_context` is their only parameter, and fire in training only.
 - `on_eval_begin` and `on_eval_epoch_begin` are the same moment, and so are `on_eval_epoch_end` and `on_eval_end`. Both are
   called.
-- The names of `DSCallback` and `WaitedDSCallback` raise. Use a [`HookedLoader`](data-points.md) instead.
+- More: [coming from MindSpore](coming-from.md#mindspore).
 """,
     "tensorpack": """\
-Underscore methods count only if they take no parameters. They access the run as `self.trainer` and its clocks as
-`self.epoch_num`, `self.global_step` and `self.local_step`.
+Underscore methods count only if they take no parameters.
 
 - `_after_run` and `_trigger_step` are the same moment. Both are called, in this order. `_before_run(self, ctx)`, which is about
   TensorFlow's graph, is not called.
-- `_trigger_epoch` and `_after_epoch` are also called after a stop.
-- `chief_only = True` is `ranks = "chief"`, and not the default. `raise StopTraining` is `raise StopRun("why")`.
-- `PeriodicTrigger`, `PeriodicCallback`, `EnableCallbackIf` and `CallbackFactory` are available. `PeriodicTrigger` only
-  reschedules `_trigger`, not `_trigger_epoch`. The predicate of `EnableCallbackIf` receives the run.
+- More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
 }
 
 CINNAMON = """\
 ## cinnamon
 
-cinnamon has no fixed names. Any `on_...` method is a handler. A [guard](guard.md), `run.fire(...)` or
-`callback.run(hookpoint=..., logs=...)` calls it.
-
-- `logs` of a guarded call contains the function's parameters by name, `args`, `kwargs` and, at the end, `result`. A handler
-  can also take each of them as an argument.
-- After an exception, `on_x_error` is called instead of `on_x_end`. `callbacks` may be passed by position.
-- A class that overrides `run` receives every point of a run through it, except those of the MainCallback, `on_trigger` and
-  `on_records`.
-- `on_fit_begin`, `on_batch_fit_end` and similar are custom points; no loop fires them.
+cinnamon has no fixed names. Any `on_...` method is a handler, called by a [guard](guard.md), `run.fire(...)` or
+`callback.run(hookpoint=..., logs=...)`. More: [coming from cinnamon](coming-from.md#cinnamon).
 """
 
 FOREIGN_NAMES = """\
