@@ -84,7 +84,8 @@ GROUPS = {
         ),
         "TwoSpellings": ("For example `on_train_batch_end`, Keras's name, and `on_train_iter_end`. Keep one of them."),
         "MainPointTaken": (
-            "Derive from [`MainCallback`](runner.md#the-step-as-a-callback) and pass only one, or do the work at another point."
+            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work "
+            "at another point."
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list by a "
@@ -138,8 +139,8 @@ GROUPS = {
         ),
         "MissingOutput": ("Return a dict that contains it, or pass a function to the inferencer."),
         "UnknownSetting": (
-            "[Register it](own-loop.md#settings), or declare it in the [loader's "
-            "settings](data-points.md#settings-from-the-training-to-the-data)."
+            "[Register it](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
+            "settings](data-points.md#change-the-data-during-training)."
         ),
         "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
         "OutsideIteration": (
@@ -152,7 +153,7 @@ GROUPS = {
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
             "A Runner raises it if [all losses of two log steps in a row, or of an "
-            "epoch](runner.md#losses-that-are-not-finite), are NaN or infinite. `LossMonitor` and "
+            "epoch](runner.md#stop-on-nan-losses), are NaN or infinite. `LossMonitor` and "
             "`TerminateOnNaN(raise_error=True)` raise it at the first such loss. The newest checkpoint is still good: resume "
             "from it with a lower learning rate or clipped gradients."
         ),
@@ -162,7 +163,7 @@ GROUPS = {
         ),
         "DataTimeout": (
             "The message names the data worker, or shows where the training process waits. Resume the run. If the data is "
-            "only slow, raise `data_timeout_seconds`. See [a run that hangs](runner.md#a-run-that-hangs)."
+            "only slow, raise `data_timeout_seconds`. See [a run that hangs](runner.md#find-out-why-a-run-hangs)."
         ),
         "OutOfStep": (
             "The message lists what each rank was about to do, in which callback and at which point, or which rank waited in "
@@ -190,7 +191,7 @@ GROUPS = {
         ),
         "CannotResume": (
             "No good checkpoint is left, or the model or data differ from the saved ones; the message lists the differences. "
-            'Restore them, or start from scratch with `resume="never"`. See [resuming](checkpoints.md#resuming).'
+            'Restore them, or start from scratch with `resume="never"`. See [resuming](checkpoints.md#resume-after-a-crash).'
         ),
         "WorkdirInUse": (
             "The message names the process that writes there. Wait for it, stop it, or use another workdir. The "
