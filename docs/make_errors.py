@@ -200,7 +200,7 @@ GROUPS = {
     },
     "Base classes and others": {
         "HookpointError": (
-            "`cb.StepTooSlow` of [StepTimeout](profiling.md#find-out-why-a-run-hangs) and "
+            "`cb.StepTooSlow` of [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
             "the errors of `hookpoint.plot` derive from it too."
         ),
         "StopRun": (
