@@ -146,8 +146,8 @@ def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-n", "0", "train.py"], "-n 0 is no number of processes; give 1 or more, or auto"),
-        (["-n", "two", "train.py"], "-n two is no number of processes"),
+        (["-n", "0", "train.py"], "-n must be a number of processes >= 1, or auto, got 0"),
+        (["-n", "two", "train.py"], "-n must be a number of processes >= 1, or auto, got two"),
         (["nothing.py"], "there is no script nothing.py"),
         ([], "Missing argument"),
     ],

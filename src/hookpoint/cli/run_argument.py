@@ -1,4 +1,4 @@
-"""The argument RUN of commands: a path or a name under runs/, completed by shells."""
+"""The argument RUN: a path or a name under runs/, with shell completion."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hookpoint.run_folder.find_run import run_names, the_run
 if TYPE_CHECKING:
     Type = click.ParamType[Any]
 else:
-    Type = click.ParamType  # which is generic since click 8.3 only
+    Type = click.ParamType  # generic since click 8.3
 
 
 class RunType(Type):
-    """The folder of a run. Shells complete the names of runs, and paths where no name fits."""
+    """The folder of a run. Shells complete names of runs, or else paths."""
 
     name = "run"
 
