@@ -111,9 +111,9 @@ def _team(seconds: float) -> Team:
     """Return the team of torch.distributed if it is in use or torchrun has started this process, else a team of one."""
     if not _uses_torch():
         return Solo()
-    from hookpoint.parallel.team.init_process import joined
+    from hookpoint.parallel.team.init_process import join_team
 
-    return joined(seconds=seconds)
+    return join_team(seconds=seconds)
 
 
 def _floats() -> Floats:
@@ -139,9 +139,9 @@ def _stepper(model: Any) -> PlainStepper:
 def _checkpoint_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for checkpoints in a workdir: torch's if torch is in use."""
     if _uses_torch():
-        from hookpoint.engine.checkpoint_options import kept_in
+        from hookpoint.engine.checkpoint_options import checkpoint_options
 
-        return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
+        return checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore
