@@ -13,7 +13,7 @@ import pytest
 
 from hookpoint import Callback, Loop
 from hookpoint import callbacks as cb
-from hookpoint.cli.clean_plan import planned
+from hookpoint.cli.clean_plan import plan_deletions
 from hookpoint.run_folder.run_folder import RunFolder
 
 
@@ -283,7 +283,7 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
 
 def test_a_file_that_keeps_a_name_frees_nothing(train_run):
     run = RunFolder(train_run(epochs=1))
-    plan = planned(run, logs=False, previous=False, everything=True)
+    plan = plan_deletions(run, logs=False, previous=False, everything=True)
     only = type(plan)(tuple(one for one in plan.deletions if one.what == "checkpoints/step-00000004"), ())
     assert only.deletions
     assert only.freed_bytes == 0

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.plots.panels import UnknownCurve, chosen, is_validation
+from hookpoint.plots.panels import UnknownCurve, choose_panels, is_validation
 
 
 def groups(*known, asked=(), watched=()):
-    drawn, left = chosen(known, asked, watched)
+    drawn, left = choose_panels(known, asked, watched)
     return [group.names for group in drawn], left
 
 

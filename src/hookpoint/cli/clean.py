@@ -12,11 +12,10 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.clean_plan import Deletion, Plan, planned
+from hookpoint.cli.clean_plan import Deletion, Plan, plan_deletions
 from hookpoint.cli.output import note, put, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
-from hookpoint.core.errors import WorkdirInUse
 from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
@@ -55,7 +54,7 @@ def clean(
 
     def plan() -> Plan:
         fresh = RunFolder(run.path)
-        return planned(fresh, logs=logs, previous=previous, everything=everything, tags=frozenset(tags))
+        return plan_deletions(fresh, logs=logs, previous=previous, everything=everything, tags=frozenset(tags))
 
     first = plan()
     if not first.deletions:
@@ -153,8 +152,6 @@ def _held(workdir: Path, *, and_gone: bool) -> Iterator[None]:
     was_disabled, logger.disabled = logger.disabled, True  # do not warn about the lock of a killed run
     try:
         lock.acquire()
-    except WorkdirInUse:
-        raise
     except OSError as error:
         raise CommandError(f"{shown(workdir)} cannot be written to: {error.strerror or error}", NOT_WRITTEN) from error
     finally:

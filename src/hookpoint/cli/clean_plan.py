@@ -72,7 +72,7 @@ class Plan:
         return sum(size for count, size, going in links.values() if going >= count)
 
 
-def planned(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
+def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
     """Return what to delete. Checkpoints with these `tags` may go, in addition to those that savers have tagged."""
     deletions: list[Deletion] = []
     kept: list[tuple[str, str]] = []
@@ -194,7 +194,7 @@ def _previous(folder: Path) -> Iterator[Deletion]:
     place = folder / PREVIOUS
     for name in _names(place):
         if NUMBERED.fullmatch(name) and _is_folder(place / name):
-            plan = planned(RunFolder(place / name), logs=True, previous=False, everything=True)
+            plan = plan_deletions(RunFolder(place / name), logs=True, previous=False, everything=True)
             files = tuple(path for one in plan.deletions for path in one.files)
             folders = tuple(path for one in plan.deletions for path in one.folders)
             yield Deletion(f"{PREVIOUS}/{name}", "an earlier run", files, (*folders, place / name, place))

@@ -13,6 +13,7 @@ import click
 
 import hookpoint
 from hookpoint.cli.output import heading, note, put
+from hookpoint.cli.table import Column, table
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
 from hookpoint.run_folder.formatting import duration, shown
@@ -97,14 +98,13 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
         _typed("demo", workdir, "--anew"): "start from scratch; this run moves to previous/",
     }
     state = "was already finished" if was_finished else run.status
-    wide = max(map(len, next_))
     return [
         "",
         heading(f"{shown(run.name)} {state}: {done} epochs, {run.step} steps, {duration(run.seconds)}"),
-        *(f"  {name:<11}  {value}" for name, value in where.items() if value),
+        *(f"  {line}" for line in table([Column(), Column()], [row for row in where.items() if row[1]])),
         "",
         heading("next"),
-        *(f"  {command:<{wide}}  {what}" for command, what in next_.items()),
+        *(f"  {line}" for line in table([Column(), Column()], [*next_.items()])),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from hookpoint.run_folder.find_run import run_names, the_run
+from hookpoint.run_folder.find_run import find_run, run_names
 
 if TYPE_CHECKING:
     Type = click.ParamType[Any]
@@ -21,7 +21,7 @@ class RunType(Type):
     name = "run"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return the_run(value) if isinstance(value, str) else value
+        return find_run(value) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         names = [name for name in run_names() if name.startswith(incomplete) and name.isprintable()]

@@ -14,7 +14,7 @@ from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
-from hookpoint.run_folder.describe_event import sentence
+from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place
@@ -143,7 +143,7 @@ def _versions(run: RunFolder, limit: int | None) -> list[str]:
 
 def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
     newest = list(islice(run.events(), count))
-    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", sentence(event)) for event in reversed(newest)]
+    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", describe_event(event)) for event in reversed(newest)]
     return table([Column(drop=2), Column(drop=1), Column(wraps=True)], rows, limit)
 
 

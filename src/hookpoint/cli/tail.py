@@ -11,7 +11,7 @@ import click
 
 from hookpoint.cli.output import coloured_status, flowed, note, put, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.run_folder.describe_event import sentence
+from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
 from hookpoint.run_folder.formatting import LONGEST, duration, moment, moment_of, number, shown
 from hookpoint.run_folder.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
@@ -72,7 +72,7 @@ def _lines(row: dict[str, Any], limit: int | None) -> list[str]:
     kind = "event" if is_event else AT.get(row["at"], shown(row["at"]))
     prefix = f"{clock}  epoch {row['epoch']}  step {row['step']}  {kind}  "
     if is_event:
-        return flowed(prefix, sentence(row).split(" "), limit, gap=" ")
+        return flowed(prefix, describe_event(row).split(" "), limit, gap=" ")
     named = ((name, number_of(value)) for name, value in row.items() if name not in OWN_KEYS)
     longest = LONGEST if limit is None else limit // 2
     return flowed(prefix, [f"{shown(name, longest)} {number(value)}" for name, value in named if value is not None], limit)

@@ -11,7 +11,7 @@ from hookpoint.cli.output import note, put, put_json, width
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import FINE, NO
-from hookpoint.run_folder.find_run import the_run
+from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS
@@ -25,7 +25,7 @@ class _CheckpointType(RunType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(str(value))
         is_checkpoint = is_like_a_checkpoint(path.resolve()) or path.resolve().name == CHECKPOINTS
-        return path if os.path.isdir(path) and is_checkpoint else the_run(str(value)).path
+        return path if os.path.isdir(path) and is_checkpoint else find_run(str(value)).path
 
 
 @click.command()

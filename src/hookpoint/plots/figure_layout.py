@@ -12,7 +12,7 @@ from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
 from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, X
-from hookpoint.plots.panels import Group, chosen, few, is_learning_rate, is_validation
+from hookpoint.plots.panels import Group, choose_panels, few, is_learning_rate, is_validation
 from hookpoint.plots.series import Series
 
 Mode = Literal["min", "max"]
@@ -58,7 +58,7 @@ def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int
     Raises UnknownCurve if no run has a requested metric.
     """
     known = {name for subject in subjects for name, _ in subject.series}
-    groups, left = chosen(known, options.metrics, {name for subject in subjects for name in subject.watched})
+    groups, left = choose_panels(known, options.metrics, {name for subject in subjects for name in subject.watched})
     unit = time_unit(subject.series.values() for subject in subjects)
     axes = [axis_along(options.x, subject.series, unit, subject.epoch_ends) for subject in subjects]
     notes = [f"left out: {few(left, 8)}; use -m NAME"] if left else []

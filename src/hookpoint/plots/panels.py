@@ -43,7 +43,7 @@ class Group:
     names: tuple[str, ...]
 
 
-def chosen(
+def choose_panels(
     known: Collection[str], requested: Sequence[str] = (), watched: Collection[str] = ()
 ) -> tuple[list[Group], list[str]]:
     """Return the groups to plot, and the names that are left out.
@@ -51,7 +51,7 @@ def chosen(
     Requested names and patterns (`val_*`) keep their order. By default, the loss comes first, then metrics that savers watch,
     metrics with a validation, and all others by name. The learning rate is last, and always included.
 
-    >>> chosen(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
+    >>> choose_panels(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
     [Group(title='loss', names=('loss',)), Group(title='accuracy', names=('accuracy', 'val_accuracy')),
      Group(title='learning_rate', names=('learning_rate',))]
     """

@@ -10,7 +10,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.plots.figure import X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
-from hookpoint.run_folder.find_run import the_run
+from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
@@ -45,7 +45,7 @@ def plot(
     >>> plot("runs/mine", smooth=0.5).name
     'curves.png'
     """
-    folders = [the_run(os.fspath(run)) for run in runs]
+    folders = [find_run(os.fspath(run)) for run in runs]
     if not folders:
         raise BadArgument("plot() needs at least one run.", write='plot("runs/mine")')
     options = PlotOptions([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)

@@ -1,4 +1,4 @@
-"""The best value of a metric: stored by the run, or guessed by the metric's name."""
+"""The best value of a metric: stored by the run, or guess_best by the metric's name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
     return None
 
 
-def guessed(path: Path, names: Collection[str]) -> BestValue | None:
+def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
     """Return the best value of the most important metric: of its epoch means, or else of all its values.
 
     Only the last 8 MiB of the file are read. If the file is longer, the source is "newest", not "guess".

@@ -9,14 +9,14 @@ from hookpoint.run_folder.formatting import number, shown
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
 
-def sentence(event: Mapping[str, Any]) -> str:
+def describe_event(event: Mapping[str, Any]) -> str:
     """Return an event as a sentence. For unknown events, and those with missing fields, list the fields.
 
-    >>> sentence({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
+    >>> describe_event({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
     'best loss so far: 0.5 (before: 0.75)'
-    >>> sentence({"event": "lunch", "dish": "soup"})
+    >>> describe_event({"event": "lunch", "dish": "soup"})
     'lunch: dish soup'
-    >>> sentence({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
+    >>> describe_event({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
     'failed with KeyboardInterrupt'
     """
     try:

@@ -58,7 +58,7 @@ def run_names() -> dict[str, Path]:
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 
 
-def the_run(given: str) -> RunFolder:
+def find_run(given: str) -> RunFolder:
     """Return the run at a path or of a name."""
     as_path, as_name = Path(given), Path(RUNS) / given
     candidates = [path for path in (as_path, as_name) if os.path.isdir(path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from hookpoint.core.log.best import Mode, mode_of
 from hookpoint.plots.figure import FigureData
@@ -40,16 +41,12 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
         raise CommandError(f"nothing to plot: {shown(run.path)} has no {SCALARS}; JSONWriter writes it") from None
     if not series and names is None:
         raise CommandError(f"nothing to plot: no numbers in {shown(run.path)}")
-    kept = {name: best.mode for name, best in run.all_best.items()}
-    modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
-    return Subject(label, series, _about(run), tuple(kept), modes, ends)
-
-
-def _mode(name: str, kept: str | None) -> Mode | None:
-    try:
-        return mode_of(name, kept or "auto")
-    except ValueError:
-        return None
+    stored = {name: best.mode for name, best in run.all_best.items()}
+    modes: dict[str, Mode] = {}
+    for name, _ in series:
+        with suppress(ValueError):  # no mode is known for this name
+            modes[name] = mode_of(name, stored.get(name) or "auto")
+    return Subject(label, series, _about(run), tuple(stored), modes, ends)
 
 
 def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.run_folder._tail_reader import Last, last_of, rows_backwards
-from hookpoint.run_folder.best_value import BestValue, guessed, metric_to_watch
+from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.scalars_file import number_of
@@ -109,9 +109,7 @@ class RunFolder:
         """The newest value of each metric, from scalars.jsonl or else run.json."""
         if self.last.points:
             return {name: point.value for name, point in self.last.points.items()}
-        kept = self.facts.get("metrics")
-        pairs = kept.items() if isinstance(kept, dict) else ()
-        return {name: value for name, given in pairs if (value := number_of(given)) is not None}
+        return {name: value for name, given in self._dict("metrics").items() if (value := number_of(given)) is not None}
 
     @property
     def last_value(self) -> tuple[str, float] | None:
@@ -126,14 +124,13 @@ class RunFolder:
         """The best value, from events, run.json or a guess. Events are newer while the run has not ended."""
         stored = self._stored_best()
         event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
-        return event or stored or guessed(self.path / SCALARS, self.values)
+        return event or stored or guess_best(self.path / SCALARS, self.values)
 
     @property
     def all_best(self) -> dict[str, BestValue]:
         """The best values in run.json, by metric."""
-        kept = self.facts.get("best")
-        pairs = kept.items() if isinstance(kept, dict) else ()
-        return {name: best for name, one in pairs if (best := BestValue.of(name, one, "run")) is not None}
+        values = self._dict("best").items()
+        return {name: best for name, value in values if (best := BestValue.of(name, value, "run")) is not None}
 
     # Times
 
@@ -145,8 +142,8 @@ class RunFolder:
     @property
     def seconds(self) -> float | None:
         """The training time of all starts; without run.json, from the first to the last record."""
-        kept = self.facts.get("elapsed_seconds")
-        elapsed = float(kept) if isinstance(kept, int | float) else 0.0
+        stored = self.facts.get("elapsed_seconds")
+        elapsed = float(stored) if isinstance(stored, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
             resumed = self.facts.get("resumed")
             began = moment_of(resumed[-1]) if isinstance(resumed, list) and resumed else moment_of(self.facts.get("started"))
@@ -155,7 +152,7 @@ class RunFolder:
         if not self.facts:
             first, last = self.last.first_time, self.last.time
             return None if first is None or last is None else last - first
-        return elapsed if kept is not None else None
+        return elapsed if stored is not None else None
 
     # Checkpoints and events
 
@@ -187,6 +184,10 @@ class RunFolder:
             if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
         return None
+
+    def _dict(self, name: str) -> dict[str, Any]:
+        value = self.facts.get(name)
+        return value if isinstance(value, dict) else {}
 
     def _integer(self, name: str) -> int | None:
         value = self.facts.get(name)
