@@ -33,7 +33,6 @@ class Forward:
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
         self._criterion = criterion
-        self.may_return_loss = criterion is None
         self.parts: Mapping[str, Any] = {}  # of the last loss, if it is a sum
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
@@ -51,11 +50,24 @@ class Forward:
         self._names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
+    def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        """Return outputs, targets and loss of a batch. In prediction, the loss is None."""
+        if mode == "pred" or self._criterion is None or not isinstance(batch, SEQUENCES) or len(batch) != 2:
+            return self._compute(batch, mode)
+        inputs, targets = batch
+        outputs = self._model(inputs)
+        return outputs, targets, self.loss(outputs, targets)
+
+    def _compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        result, targets = self.outputs(batch, predicts=mode == "pred")
+        outputs, loss = self._split(result)
+        if mode == "pred":
+            return outputs, targets, None
+        return outputs, targets, self.loss(result, targets, is_needed=mode == "train") if loss is None else loss
+
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
         """Return the model's outputs and the targets, or None if the batch has no targets."""
         if isinstance(batch, SEQUENCES):
-            if len(batch) == 2 and self._criterion is not None and not predicts:
-                return self._model(batch[0]), batch[1]
             has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
             return self._model(*inputs), targets
@@ -106,9 +118,9 @@ class Forward:
         total, self.parts = total_of(losses)
         return total
 
-    def split(self, outputs: Any) -> tuple[Any, Any]:
+    def _split(self, outputs: Any) -> tuple[Any, Any]:
         """Split the pair (outputs, loss) that models such as nanoGPT return. For anything else, the loss is None."""
-        if self.may_return_loss and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
+        if self._criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
             scores, loss = outputs
             if loss is None or (_is_loss(loss) and not _is_loss(scores)):
                 return scores, loss
@@ -144,6 +156,9 @@ class PipelinedForward(Forward):
         self._model = lambda *args, **kwargs: signature.bind(*args, **kwargs).args
         self._strategy = strategy
         self._loss: Any = None
+
+    def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        return self._compute(batch, mode)
 
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
         arguments, targets = super().outputs(batch, predicts=predicts)

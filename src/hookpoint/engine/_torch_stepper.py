@@ -119,7 +119,10 @@ class TorchStepper:
         """Do what the default on_iter_backward of a MainCallback does."""
         now = now_of(run)
         self._compute_gradients(run, now)
-        self._step_if_due(run, now)
+        if self._accumulate == 1 and not now.asked:
+            self._apply(run)
+        else:
+            self._step_if_due(run, now)
 
     def step(self, run: Run) -> None:
         self._step_if_due(run, now_of(run))
@@ -201,15 +204,13 @@ class TorchStepper:
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
-        now, mode, forward = now_of(run), run.mode, self._forward
-        outputs, now.targets = forward.outputs(now.batch, predicts=mode == "pred")
-        now.outputs, loss = forward.split(outputs) if forward.may_return_loss else (outputs, None)
-        if mode != "pred":
-            now.loss = forward.loss(outputs, now.targets, is_needed=mode == "train") if loss is None else loss
-            if forward.parts:
-                parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
-                for name, part in parts.items():
-                    machine_of(run).logbook.log(name, part, now.samples)
+        now = now_of(run)
+        forward = self._forward
+        now.outputs, now.targets, now.loss = forward.compute(now.batch, run.mode)
+        if forward.parts:
+            parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
+            for name, part in parts.items():
+                machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
         """Return whether the step is made despite a request in this iteration. If not, drop the gradients it would apply."""
