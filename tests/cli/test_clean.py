@@ -1,4 +1,4 @@
-"""`hookpoint clean`: only what is output, only what is ours, and never a run that is being written."""
+"""`hookpoint clean` deletes only what it shows, only files of hookpoint, and never from a running run."""
 
 from __future__ import annotations
 
