@@ -1,4 +1,4 @@
-"""`hookpoint clean`: only what is said, only what is ours, and never a run that is being written."""
+"""`hookpoint clean` deletes only what it shows, only files of hookpoint, and never from a running run."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_old_checkpoints_go(command, mine, way):
     assert "nothing to delete in runs/mine; 2 checkpoints kept" in command("clean", "mine", "-y").stderr
 
 
-def test_the_run_goes_on_afterwards(command, mine, train_run):
+def test_the_run_resumes_afterwards(command, mine, train_run):
     command("clean", "mine", "--yes")
     train_run(epochs=6, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
     assert RunFolder(mine).epoch == 6
     assert not (mine / "previous").exists()
 
 
-def test_nobody_to_ask(command, mine):
+def test_no_answer(command, mine):
     before = checkpoints(mine)
     assert "--yes deletes without asking" in command("clean", "mine", input="", code=2).stderr
     assert checkpoints(mine) == before
@@ -96,7 +96,7 @@ def test_the_newest_is_verified_before_anything_goes(command, mine):
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 
 
-def test_tags_of_ones_own_stay_unless_they_are_named(command, train_run):
+def test_custom_tags_stay_unless_they_are_named(command, train_run):
     folder = train_run(epochs=3, callbacks=[cb.ModelSaver(tag="often"), Save("milestone")])
     assert "step-00000004  tagged milestone" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--yes")
@@ -242,15 +242,15 @@ def test_a_running_run_is_not_touched(command, training):
     with training() as live:
         live.epoch()
         for options in ([], ["--all", "--yes"], ["--dry-run"]):
-            said = command("clean", "live", *options, code=69).stderr
-            assert f"process {live.process.pid}" in said
-            assert "is writing to runs/live; wait until it ends, or delete" in said
+            output = command("clean", "live", *options, code=69).stderr
+            assert f"process {live.process.pid}" in output
+            assert "is writing to runs/live; wait until it ends, or delete" in output
         live.process.kill()
         live.process.wait()
     assert command("clean", "live", "--all", "--yes").exit_code == 0
 
 
-def test_a_run_that_starts_while_we_are_asked(command, train_run, monkeypatch):
+def test_a_run_that_starts_before_the_answer(command, train_run, monkeypatch):
     folder = train_run(epochs=3, callbacks=[cb.ModelSaver()])
     before = checkpoints(folder)
     monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
@@ -264,8 +264,8 @@ def test_what_cannot_be_deleted(command, mine, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.unlink", refuse)
-    said = command("clean", "mine", "--yes", code=73).stderr
-    assert said == "hookpoint: checkpoints/step-00000008 could not be deleted: Permission denied\n"
+    output = command("clean", "mine", "--yes", code=73).stderr
+    assert output == "hookpoint: checkpoints/step-00000008 could not be deleted: Permission denied\n"
 
 
 def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):

@@ -18,7 +18,7 @@ PROGRAM = [sys.executable, "-m", "hookpoint"]
 
 
 @pytest.fixture(autouse=True)
-def aside(tmp_path, monkeypatch):
+def workdir_for_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -60,14 +60,14 @@ class Interrupts(Callback):
 def test_an_interrupt_is_answered_with_what_to_type(here):
     EVERYWHERE.append(Interrupts())
     try:
-        said = here("--epochs", "5", "--workdir", "here", code=130).stderr
+        output = here("--epochs", "5", "--workdir", "here", code=130).stderr
     finally:
         EVERYWHERE.pop()
-    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
+    assert output.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
 
 
 @pytest.mark.slow
-def test_the_first_time_and_the_second_and_anew():
+def test_first_second_and_fresh_start():
     done = demo("--epochs", "2")
     assert done.returncode == 0, done.stderr
     out = done.stdout.splitlines()
@@ -91,8 +91,8 @@ def test_the_first_time_and_the_second_and_anew():
     assert "digits finished: 3 epochs, 114 steps" in longer.stdout
     assert "epoch 2/3" not in longer.stderr
 
-    anew = demo("--epochs", "1", "--anew")
-    assert "digits finished: 1 epochs, 38 steps" in anew.stdout
+    fresh = demo("--epochs", "1", "--anew")
+    assert "digits finished: 1 epochs, 38 steps" in fresh.stdout
     assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 3
 
 
@@ -107,10 +107,10 @@ def test_an_interrupt_says_how_to_go_on():
             assert time.monotonic() < until
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in said
-    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
 
 
 def test_a_missing_package_is_named():

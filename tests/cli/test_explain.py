@@ -54,14 +54,14 @@ def test_one_callback(command, module):
 
 
 def test_a_mistake_in_the_callbacks(command, module):
-    said = command("explain", f"{module}:slip", code=1).stderr
-    assert said.startswith("hookpoint: Slip.on_epoch_ends is no point; on_epoch_end is. Rename on_epoch_ends -> on_epoch_end")
-    assert len(said.splitlines()) == 1
+    output = command("explain", f"{module}:slip", code=1).stderr
+    assert output.startswith("hookpoint: Slip.on_epoch_ends is no point; on_epoch_end is. Rename on_epoch_ends -> on_epoch_end")
+    assert len(output.splitlines()) == 1
     assert "3 is no callback" in command("explain", f"{module}:number", code=1).stderr
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "said"),
+    ("what", "code", "output"),
     [
         ("their_callbacks", 2, "their_callbacks is not of the form module:name"),
         ("their_callbacks:mne", 2, "their_callbacks has no mne; did you mean mine?"),
@@ -74,12 +74,12 @@ def test_a_mistake_in_the_callbacks(command, module):
         ("lacks:x", 65, "lacks needs no_such_package, which is not installed"),
     ],
 )
-def test_names_that_lead_nowhere(command, module, tmp_path, what, code, said):
+def test_names_that_lead_nowhere(command, module, tmp_path, what, code, output):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "ends.py").write_text("raise SystemExit(3)")
     (tmp_path / "lacks.py").write_text("import no_such_package")
     result = command("explain", what, code=code)
-    assert said in result.stderr
+    assert output in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

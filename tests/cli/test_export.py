@@ -89,8 +89,8 @@ def test_no_scalars(command, train_run):
 def test_bad_lines_are_named_and_nothing_is_written(command, train_run, tmp_path):
     path = train_run() / "scalars.jsonl"
     path.write_text(path.read_text() + "soup\n")
-    said = command("export", "mine", "-o", "x.csv", code=65).stderr
-    assert said == "hookpoint: runs/mine/scalars.jsonl: line 9 is not a JSON record with a step\n"
+    output = command("export", "mine", "-o", "x.csv", code=65).stderr
+    assert output == "hookpoint: runs/mine/scalars.jsonl: line 9 is not a JSON record with a step\n"
     assert not (tmp_path / "x.csv").exists()
 
 

@@ -63,9 +63,9 @@ def test_no_control_character_is_printed(command, hostile_run, arguments):
 
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code in (0, 1, 65), result.output
-    said = result.stdout + result.stderr
-    assert said
-    assert {character for character in said if not character.isprintable()} <= {"\n"}
+    printed = result.stdout + result.stderr
+    assert printed
+    assert {character for character in printed if not character.isprintable()} <= {"\n"}
 
 
 def test_on_a_real_terminal(hostile_run, tmp_path):
@@ -74,17 +74,17 @@ def test_on_a_real_terminal(hostile_run, tmp_path):
         [sys.executable, "-m", "hookpoint", "export", "evil", "-o", "-"], cwd=tmp_path, stdout=inner, stderr=inner
     )
     os.close(inner)
-    said = b""
+    printed = b""
     try:
         while piece := os.read(outer, 65_536):
-            said += piece
+            printed += piece
     except OSError:  # the other end is closed
         pass
     os.close(outer)
     assert done.wait() == 0
-    assert b"loss" in said
-    assert b"\x1b" not in said
-    assert b"\\x1b[2J" in said
+    assert b"loss" in printed
+    assert b"\x1b" not in printed
+    assert b"\\x1b[2J" in printed
 
 
 def test_no_cell_of_a_csv_is_a_formula(command, hostile_run, tmp_path):

@@ -1,4 +1,4 @@
-"""`hookpoint launch`: a script in several processes."""
+"""`hookpoint launch`: a script in multiple processes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def script(tmp_path):
     return path
 
 
-def test_a_script_runs_in_several_processes_with_its_arguments(process, script, tmp_path):
+def test_a_script_runs_in_multiple_processes_with_its_arguments(process, script, tmp_path):
     done = process("launch", "-n", 2, "--max-restarts", 0, script, "--epochs", "3", "-n", "7", text=True)
     assert done.returncode == 0, done.stderr
     assert "ignoring" not in done.stderr
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 127.0.0.1 --epochs 3 -n 7"] * 2
 
 
-def test_options_for_several_machines_do_not_open_one_to_the_network(process, script, tmp_path):
+def test_options_for_multiple_machines_do_not_open_one_to_the_network(process, script, tmp_path):
     options = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0", "--rdzv-id", "mine"]
     done = process("launch", "-n", 1, *options, script, "--standalone", text=True)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def test_options_for_several_machines_do_not_open_one_to_the_network(process, sc
     assert done.stderr.count("ignoring --rdzv-backend, --rdzv-endpoint") == 1
 
 
-def test_several_machines_meet_where_they_are_told(process, script, tmp_path):
+def test_multiple_machines_meet_at_the_endpoint(process, script, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -144,7 +144,7 @@ def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["-n", "0", "train.py"], "-n must be a number of processes >= 1, or auto, got 0"),
         (["-n", "two", "train.py"], "-n must be a number of processes >= 1, or auto, got two"),
@@ -152,5 +152,5 @@ def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp
         ([], "Missing argument"),
     ],
 )
-def test_what_cannot_be_launched_is_refused(command, arguments, said):
-    assert said in command("launch", *arguments, code=2).stderr
+def test_invalid_arguments_are_refused(command, arguments, output):
+    assert output in command("launch", *arguments, code=2).stderr

@@ -45,14 +45,14 @@ def test_only_the_end_is_read(command, long_run, arguments):
     size = (long_run / "scalars.jsonl").stat().st_size
     command("runs", "--help")
     before = bytes_read()
-    said = command(*arguments).stdout
+    output = command(*arguments).stdout
     assert bytes_read() - before < 20 * MEGABYTE < size / 2
-    assert "loss" in said
+    assert "loss" in output
 
 
 def test_a_best_value_of_the_end_is_called_so(command, long_run):
-    said = command("show", "mine").stdout
-    assert re.search(r"loss +0.25 +step \d+ +the minimum of the newest records", said), said
+    output = command("show", "mine").stdout
+    assert re.search(r"loss +0.25 +step \d+ +the minimum of the newest records", output), output
     assert "loss 0.25 (newest)" in command("runs").stdout
     assert json.loads(command("show", "mine", "--json").stdout)["best"]["loss"]["source"] == "newest"
 
@@ -146,9 +146,9 @@ def test_the_memory_of_a_plot_does_not_grow_with_the_file(command, tmp_path, mon
 def test_a_plot_of_a_long_file_keeps_the_spike(command, tmp_path, smooth):
     spike = {12_345: 77.0, 23_456: -55.0}
     write(tmp_path / "runs" / "mine", [row(step, loss=spike.get(step, 0.5)) for step in range(30_000)])
-    said = command("plot", "mine", "--terminal", "--width", "80", *smooth).stdout
-    assert "-55" in said
-    assert "23,456" in said or "23456" in said, said
+    output = command("plot", "mine", "--terminal", "--width", "80", *smooth).stdout
+    assert "-55" in output
+    assert "23,456" in output or "23456" in output, output
 
 
 def test_bad_lines_are_counted_and_the_first_are_named(command, tmp_path):

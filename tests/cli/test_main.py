@@ -1,4 +1,4 @@
-"""The command as a whole: what it loads, what it says when it cannot, how it ends."""
+"""The command: what it imports, its errors and its exit codes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_help_and_version(command):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["shw"], "hookpoint: there is no command shw; did you mean show? (hookpoint --help)"),
         (["xyz"], "hookpoint: there is no command xyz (hookpoint --help)"),
@@ -104,9 +104,9 @@ def test_help_and_version(command):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_one_line_with_what_to_type(command, arguments, said):
+def test_wrong_usage_is_one_line_with_what_to_type(command, arguments, message):
     stderr = command(*arguments, code=2).stderr
-    assert said in stderr
+    assert message in stderr
     assert len(stderr.splitlines()) == 1
 
 
@@ -116,7 +116,7 @@ def test_control_characters_of_arguments_are_not_printed(command):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (CommandError("no", 73), 73, "hookpoint: no\n"),
         (OSError(5, "Input/output error", "x"), 65, "hookpoint: x: Input/output error\n"),
@@ -128,14 +128,14 @@ def test_control_characters_of_arguments_are_not_printed(command):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_how_errors_end_it(command, monkeypatch, error, code, said):
+def test_how_errors_end_it(command, monkeypatch, error, code, message):
     @click.command("points")
     def fail():
         raise error
 
     monkeypatch.setattr(module.Commands, "get_command", lambda self, ctx, name: fail)
     stderr = command("points", code=code).stderr
-    assert stderr.startswith(said)
+    assert stderr.startswith(message)
     assert "Traceback" not in stderr
 
 
@@ -176,26 +176,26 @@ class TestTerminal:
     """On a real terminal, 80 columns wide."""
 
     def shown(self, tmp_path, *arguments, **environment):
-        ours, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
+        parent, child = pty.openpty()
+        termios.tcsetwinsize(child, (24, 80))
         environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")} | environment
         command = [sys.executable, "-m", "hookpoint", *arguments]
         with subprocess.Popen(
-            command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env={"TERM": "xterm", **environment}
+            command, cwd=tmp_path, stdin=child, stdout=child, stderr=subprocess.DEVNULL, env={"TERM": "xterm", **environment}
         ) as process:
-            os.close(theirs)
+            os.close(child)
             text = b""
             while True:
-                select.select([ours], [], [], 60)
+                select.select([parent], [], [], 60)
                 try:
-                    piece = os.read(ours, 65_536)
+                    piece = os.read(parent, 65_536)
                 except OSError:
                     break
                 if not piece:
                     break
                 text += piece
             assert process.wait(timeout=60) == 0
-        os.close(ours)
+        os.close(parent)
         return text.decode().replace("\r\n", "\n")
 
     @pytest.fixture

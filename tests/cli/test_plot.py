@@ -35,17 +35,17 @@ def trained():
 @pytest.fixture
 def plot(command):
     """Run the command; it has to end well, or with `code`."""
-    return lambda *words, code=0: command("plot", *words, code=code)
+    return lambda *arguments, code=0: command("plot", *arguments, code=code)
 
 
 @pytest.fixture
 def refused(plot):
-    """Run the command, which has to end with this code; return the one line that it says."""
+    """Run the command, which has to end with this code; return the one line that it message."""
 
-    def run(code, *words):
-        said = plot(*words, code=code).stderr
-        assert said.count("\n") == 1
-        return said.removeprefix("hookpoint: ").rstrip()
+    def run(code, *arguments):
+        output = plot(*arguments, code=code).stderr
+        assert output.count("\n") == 1
+        return output.removeprefix("hookpoint: ").rstrip()
 
     return run
 
@@ -58,7 +58,7 @@ def test_one_run_is_drawn_into_its_folder(trained, here, plot):
     assert not [path for path in (here / "runs/mine").iterdir() if path.name.startswith(".curves")]
 
 
-def test_several_runs_are_drawn_here_and_elsewhere(trained, here, plot):
+def test_multiple_runs_are_plotted_here_and_elsewhere(trained, here, plot):
     trained("a")
     trained("b", scale=0.5)
     assert plot("a", "runs/b").stdout == "wrote curves.png\n"
@@ -114,7 +114,7 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["-m", "los"], 2, "there is no metric 'los'; did you mean loss? Known: loss, val_loss"),
         (["-o", "a.gif"], 2, "unknown format of 'a.gif'; use .png, .svg or .pdf"),
@@ -126,20 +126,20 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
         (["--x", "day"], 2, "'day' is not one of 'step', 'epoch', 'time'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(trained, words, code, says, refused):
+def test_errors_are_one_line(trained, arguments, code, message, refused):
     trained("mine")
-    assert says in refused(code, "mine", *words)
+    assert message in refused(code, "mine", *arguments)
 
 
 def test_runs_that_are_none(trained, here, refused):
     trained("mine")
     assert refused(2, "mien") == "there is no run mien; did you mean mine?"
     (here / "runs/mine/scalars.jsonl").unlink()
-    said = "nothing to plot: runs/mine has no scalars.jsonl; JSONWriter writes it"
-    assert refused(65, "mine") == said
+    output = "nothing to plot: runs/mine has no scalars.jsonl; JSONWriter writes it"
+    assert refused(65, "mine") == output
     (here / "runs/mine/scalars.jsonl").write_text('{"step": 1, "loss": "soup"}\n')
-    for words in ([], ["-m", "loss"], ["--terminal"]):
-        assert refused(65, "mine", *words) == "nothing to plot: no numbers in runs/mine"
+    for arguments in ([], ["-m", "loss"], ["--terminal"]):
+        assert refused(65, "mine", *arguments) == "nothing to plot: no numbers in runs/mine"
 
 
 def test_more_than_anybody_could_look_at(here, refused):
@@ -147,8 +147,8 @@ def test_more_than_anybody_could_look_at(here, refused):
     folder.mkdir(parents=True)
     row = {"step": 1, **{f"m{number}": number for number in range(5000)}}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
-    said = "these metrics need 1111 panels; the limit is 36: name fewer"
-    assert refused(2, "wide", "-m", "m1*") == said
+    output = "these metrics need 1111 panels; the limit is 36: name fewer"
+    assert refused(2, "wide", "-m", "m1*") == output
 
 
 def test_a_damaged_file_is_named(trained, here, refused):

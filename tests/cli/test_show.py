@@ -52,15 +52,15 @@ def test_all_about_a_run(command, train_run):
 
 def test_json(command, train_run):
     train_run(epochs=2)
-    said = json.loads(command("show", "mine", "--json").stdout)
-    assert (said["name"], said["status"], said["step"]) == ("mine", "finished", 8)
-    assert said["best"] == {"val_loss": {"value": 1.5, "step": 8, "mode": "min", "source": "run"}}
-    assert said["last"]["loss"] == {"value": 1.25, "step": 8, "at": "epoch"}
-    assert said["run"]["config"] == {"depth": 3, "net": {"width": 8}, "api_key": "***"}
-    assert [one["name"] for one in said["checkpoints"]] == ["step-00000004", "step-00000008", "best-val_loss"]
-    assert said["checkpoints"][1]["tags"] == ["model", "best-val_loss"]
-    assert said["events"][-1]["event"] == "save"
-    assert said["size_bytes"]["all"] == sum(size for name, size in said["size_bytes"].items() if name != "all")
+    output = json.loads(command("show", "mine", "--json").stdout)
+    assert (output["name"], output["status"], output["step"]) == ("mine", "finished", 8)
+    assert output["best"] == {"val_loss": {"value": 1.5, "step": 8, "mode": "min", "source": "run"}}
+    assert output["last"]["loss"] == {"value": 1.25, "step": 8, "at": "epoch"}
+    assert output["run"]["config"] == {"depth": 3, "net": {"width": 8}, "api_key": "***"}
+    assert [one["name"] for one in output["checkpoints"]] == ["step-00000004", "step-00000008", "best-val_loss"]
+    assert output["checkpoints"][1]["tags"] == ["model", "best-val_loss"]
+    assert output["events"][-1]["event"] == "save"
+    assert output["size_bytes"]["all"] == sum(size for name, size in output["size_bytes"].items() if name != "all")
 
 
 def test_how_many_events(command, train_run):
@@ -77,7 +77,7 @@ def test_by_path_and_by_name(command, train_run, tmp_path, monkeypatch):
     assert command("show", ".").stdout.startswith("mine  ")
 
 
-def test_a_path_that_is_no_run_gives_way_to_a_name(command, train_run, tmp_path):
+def test_a_name_is_used_if_the_path_is_not_a_run(command, train_run, tmp_path):
     train_run()
     (tmp_path / "mine").mkdir()
     assert command("show", "mine").stdout.startswith("mine  runs/mine")
@@ -89,14 +89,14 @@ def test_near_misses_are_named(command, train_run):
     assert "hookpoint runs lists them" in command("show", "xyz", code=2).stderr
 
 
-def test_a_folder_of_runs_is_no_run(command, train_run):
+def test_a_folder_of_runs_is_not_a_run(command, train_run):
     train_run()
-    said = command("show", "runs", code=65).stderr
-    assert said.startswith("hookpoint: there is no run in runs")
-    assert "it contains runs/mine" in said
+    output = command("show", "runs", code=65).stderr
+    assert output.startswith("hookpoint: there is no run in runs")
+    assert "it contains runs/mine" in output
 
 
-def test_a_file_is_no_run(command, tmp_path):
+def test_a_file_is_not_a_run(command, tmp_path):
     (tmp_path / "file").write_text("")
     assert command("show", "file", code=2).stderr == "hookpoint: file is not a folder; expected the folder of a run\n"
 
@@ -139,7 +139,7 @@ def test_odd_settings_and_events(command, tmp_path):
     assert max(map(len, text.splitlines())) < 500
 
 
-def test_a_damaged_checkpoint_is_told(command, train_run):
+def test_a_damaged_checkpoint_is_reported(command, train_run):
     folder = train_run()
     (folder / "checkpoints" / "step-00000004" / "manifest.json").unlink()
     assert "damaged: it has no manifest.json" in command("show", "mine").stdout

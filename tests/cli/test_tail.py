@@ -31,7 +31,7 @@ def test_what_was_there_last(command, train_run):
     assert result.stderr.startswith("-- finished at epoch 2, step 8 after ")
 
 
-def test_without_following_nothing_more_is_said(command, train_run):
+def test_without_following_nothing_more_is_printed(command, train_run):
     train_run()
     result = command("tail", "mine", "--no-follow", "-n", "1")
     assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
@@ -73,9 +73,9 @@ def test_new_lines_come_one_by_one_until_the_run_ends(tmp_path, training):
             while "epoch 3  step 6         loss 1\n" not in tail.stdout.readline():
                 pass
             live.end()
-            rest, said = tail.communicate(timeout=60)
+            rest, output = tail.communicate(timeout=60)
             assert "saved step-00000006" in rest
-            assert said.startswith("-- stopped at epoch 3, step 6 after ")
+            assert output.startswith("-- stopped at epoch 3, step 6 after ")
             assert tail.returncode == 0
 
 
@@ -85,8 +85,8 @@ def test_a_killed_run_ends_it(tmp_path, training):
         with following(tmp_path) as tail:
             assert tail.stdout.readline()
             live.process.kill()
-            _, said = tail.communicate(timeout=60)
-            assert said.startswith("-- killed at epoch ")
+            _, output = tail.communicate(timeout=60)
+            assert output.startswith("-- killed at epoch ")
             assert tail.returncode == 0
 
 
@@ -96,9 +96,9 @@ def test_ctrl_c_ends_it_cleanly(tmp_path, training):
         with following(tmp_path) as tail:
             assert tail.stdout.readline()
             tail.send_signal(signal.SIGINT)
-            _, said = tail.communicate(timeout=60)
+            _, output = tail.communicate(timeout=60)
             assert tail.returncode == 130
-            assert said.strip() == ""
+            assert output.strip() == ""
 
 
 class TestFileFollower:
@@ -164,7 +164,7 @@ class TestFileFollower:
         path.write_text(row(1, 50))
         assert steps(file.new()) == [1]
 
-    def test_lines_that_are_no_records_are_passed_over(self, tmp_path):
+    def test_lines_that_are_not_records_are_skipped(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text(row(1) + "soup\n" + row(2))
         assert steps(FileFollower(path).last(5)) == [1, 2]

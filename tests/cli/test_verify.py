@@ -1,4 +1,4 @@
-"""`hookpoint verify`: damage is told, and is an exit code."""
+"""`hookpoint verify`: damage is reported, also by the exit code."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_damage(command, train_run):
     result = command("verify", "mine", code=1)
     assert result.stdout.startswith("step-00000004  step 4  damaged: state.")
     assert result.stderr == "3 checkpoints, 1 damaged\n"
-    said = json.loads(command("verify", "mine", "--json", code=1).stdout)
-    assert said["ok"] is False
-    assert [one["ok"] for one in said["checkpoints"]] == [False, True, True]
+    output = json.loads(command("verify", "mine", "--json", code=1).stdout)
+    assert output["ok"] is False
+    assert [one["ok"] for one in output["checkpoints"]] == [False, True, True]
 
 
 def test_one_checkpoint(command, train_run):
@@ -48,7 +48,7 @@ def test_no_run(command, tmp_path):
     assert "there is no run nothing" in command("verify", "nothing", code=2).stderr
 
 
-def test_what_the_run_deletes_meanwhile_is_no_damage(command, train_run, monkeypatch):
+def test_what_the_run_deletes_meanwhile_is_not_damage(command, train_run, monkeypatch):
     import shutil
 
     from hookpoint.cli import verify as module

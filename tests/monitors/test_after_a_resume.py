@@ -1,4 +1,4 @@
-"""A run that was cut off and gone on with leaves the records of one that was not, each of them once."""
+"""A resumed run leaves the same records as an uninterrupted one, each once."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_each_record_is_there_once_after_many_resumes(train_measured, cut_off, d
     assert curves(tmp_path) == curves(whole)
 
 
-def test_a_moving_average_goes_on_to_the_last_bit(train_measured, cut_off, disk, tmp_path, whole):
+def test_a_moving_average_resumes_to_the_last_bit(train_measured, cut_off, disk, tmp_path, whole):
     with pytest.raises(cut_off):
         train_measured(tmp_path, disk, save=Every(steps=1), cut_at=6)
     train_measured(tmp_path, disk, save=Every(steps=1))

@@ -80,7 +80,7 @@ def test_without_a_workdir_it_does_nothing(train_validated, tmp_path, monkeypatc
     assert caplog.messages == []
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_not_written(train_validated, tmp_path):
+def test_a_validation_outside_a_run_is_not_written(train_validated, tmp_path):
     logger = CSVLogger()
     train_validated(logger, workdir=tmp_path)
     with Loop([logger], workdir=tmp_path, run_points=False) as run:
@@ -106,7 +106,7 @@ def test_a_fresh_run_moves_an_old_table_aside(train_validated, tmp_path):
     )
 
 
-def test_append_goes_on_with_it(train_validated, tmp_path):
+def test_append_continues_it(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path, epochs=1)
     train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=2)
     train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=1)
@@ -128,7 +128,7 @@ def test_append_false_replaces_it(train_validated, tmp_path):
 
 @pytest.mark.parametrize("append", [None, True])
 @pytest.mark.parametrize("content", ["my,notes\n1,2\n", "\x00\xff", "epoc"])
-def test_what_is_no_table_of_epochs_is_moved_aside(train_validated, tmp_path, append, content):
+def test_a_file_with_other_columns_is_renamed(train_validated, tmp_path, append, content):
     (tmp_path / "log.csv").write_text(content)
     train_validated(CSVLogger(append=append), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
@@ -136,7 +136,7 @@ def test_what_is_no_table_of_epochs_is_moved_aside(train_validated, tmp_path, ap
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
-def test_what_is_no_file_is_moved_aside_unread(train_validated, tmp_path, make):
+def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
     make(tmp_path / "log.csv")
     train_validated(CSVLogger(append=True), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
@@ -263,7 +263,7 @@ def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(train_valid
 
 
 @pytest.mark.parametrize("filename", ["", ".", "..", "a/b.csv", "/etc/passwd", "a\\b", "a\0b", None, 3])
-def test_a_path_is_no_name(filename):
+def test_a_path_is_refused(filename):
     with pytest.raises(ValueError, match="filename must be a plain name in the workdir"):
         CSVLogger(filename)
 
@@ -316,7 +316,7 @@ def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):
     ]
 
 
-def test_a_table_of_epochs_is_not_gone_on_with_in_steps(train_validated, tmp_path):
+def test_a_table_of_epochs_is_not_continued_in_steps(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path)
     train_validated(CSVLogger(rows="step", append=True), workdir=tmp_path, epochs=2, batches=4)
     assert (tmp_path / "log.csv").read_text() == STEPS

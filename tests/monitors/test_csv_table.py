@@ -75,7 +75,7 @@ def test_a_disk_that_fails_leaves_what_was_there(table, fails):
 
 
 @pytest.mark.parametrize("torn", [b"2", b"2,0.", b"2,0.5\n9,9"])
-def test_what_was_torn_is_written_anew(table, torn):
+def test_an_incomplete_row_is_written_again(table, torn):
     table.append([{"epoch": "1", "loss": "1"}])
     with open(table.path, "ab") as file:
         file.write(torn)
@@ -83,7 +83,7 @@ def test_what_was_torn_is_written_anew(table, torn):
     assert table.path.read_bytes() == b"epoch,loss\n1,1\n2,2\n"
 
 
-def test_a_file_that_is_gone_is_begun_anew(table):
+def test_a_missing_file_is_started_over(table):
     table.append([{"epoch": "1", "loss": "1"}])
     table.path.unlink()
     table.append([{"epoch": "2", "loss": "2"}])

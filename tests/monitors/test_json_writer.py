@@ -81,12 +81,12 @@ def test_what_is_written_can_be_read_back(tmp_path):
 def test_numbers_that_are_not_finite_are_strings_that_any_reader_of_json_takes(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(a=math.nan, b=math.inf, c=-math.inf)
-    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is no JSON")}
+    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is not JSON")}
     row = json.loads((tmp_path / "scalars.jsonl").read_text(), **refuse)
     assert [row[name] for name in "abc"] == ["nan", "inf", "-inf"]
 
 
-def test_metrics_called_like_our_own_keys_are_kept_apart(tmp_path):
+def test_metrics_with_the_name_of_a_key_get_a_prefix(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(time=1.0, step=2.0, epoch=3.0, at=4.0, iteration=6.0, loss=5.0)
     (row,) = read_scalars(tmp_path / "scalars.jsonl")
@@ -150,7 +150,7 @@ def test_without_a_workdir_it_does_nothing(write, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_not_written(write, tmp_path):
+def test_a_validation_outside_a_run_is_not_written(write, tmp_path):
     writer = JSONWriter()
     write(tmp_path, [writer])
     before = (tmp_path / "scalars.jsonl").read_text()
@@ -187,7 +187,7 @@ def test_a_torn_last_line_is_cut_before_the_next_is_written(write, tmp_path, tor
     assert len(rows(path)) == 6
 
 
-def test_a_file_that_is_nothing_but_a_torn_line_is_begun_anew(write, tmp_path):
+def test_a_file_with_only_an_incomplete_line_is_started_over(write, tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_bytes(b'{"step"')
     write(tmp_path)
@@ -202,7 +202,7 @@ def test_reading_leaves_out_a_torn_last_line(write, tmp_path):
     assert read_scalars(path) == whole
 
 
-def test_reading_names_a_line_in_the_middle_that_is_no_json(tmp_path):
+def test_reading_names_a_line_in_the_middle_that_is_not_json(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
     with pytest.raises(ValueError, match=r"scalars.jsonl, line 2 is not valid JSON"):
@@ -260,7 +260,7 @@ def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(write, tmp_
 
 
 def resumed_at(step, state=None):
-    """Return a writer of a run that goes on from this step, with this state where there is one."""
+    """Return a writer of a run that resumes at this step, with this state if given."""
 
     class Resumes(JSONWriter):
         def on_run_begin(self, run):
@@ -390,7 +390,7 @@ def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "end"), [("", 0), ("a", 0), ("a\n", 2), ("a\nb", 2), ("a\nb\n", 4)])
-def test_a_torn_line_is_no_part_of_a_file(tmp_path, text, end):
+def test_an_incomplete_line_does_not_count(tmp_path, text, end):
     path = tmp_path / "file"
     path.write_text(text)
     with open(path, "rb") as file:

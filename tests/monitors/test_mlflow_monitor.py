@@ -24,7 +24,7 @@ from hookpoint.monitors.mlflow_monitor import load, metric_name
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory):
-    """One database for all tests, as making one takes a second."""
+    """One database for all tests: creating one takes a second."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
@@ -38,7 +38,7 @@ def client(uri):
 
 @pytest.fixture
 def go(uri, tmp_path, train_tracked):
-    """Bring a run in tmp_path to three epochs of four steps, or to where `body` ends it."""
+    """Train three epochs of four steps in tmp_path, or until `body` ends the run."""
 
     def start(body=None, *, monitor=None, **given):
         return train_tracked(monitor or MLflowMonitor(uri), body, **{"workdir": tmp_path, **given})
@@ -65,7 +65,7 @@ def assert_whole(client, found):
         assert values == pytest.approx([value for _, value in expected])
 
 
-# What is sent
+# Contents
 
 
 def test_values_settings_and_status_are_in_the_database(go, client, tmp_path, uri, capfd, caplog):
@@ -179,7 +179,7 @@ def test_the_variable_of_mlflow_says_where(go, uri, client, tmp_path, monkeypatc
     assert client.get_experiment(client.get_run(run_id(tmp_path)).info.experiment_id).name == "theirs"
 
 
-# How it ends
+# The end of a run
 
 
 def test_a_failure(go, client, tmp_path):
@@ -216,7 +216,7 @@ def drain(run):
 
 
 @pytest.mark.parametrize("lost", [None, "file", "state"])
-def test_a_resumed_run_goes_on_with_the_same_run_and_sends_each_value_once(cut_off, go, uri, client, tmp_path, lost):
+def test_a_resumed_run_continues_the_same_run_and_sends_each_value_once(cut_off, go, uri, client, tmp_path, lost):
     with pytest.raises(cut_off):
         go(drain, cut_at=7, monitor=MLflowMonitor(uri, name="other" if lost == "state" else None))
     before = run_id(tmp_path)
@@ -230,7 +230,7 @@ def test_a_resumed_run_goes_on_with_the_same_run_and_sends_each_value_once(cut_o
     assert_whole(client, found)
 
 
-def test_a_run_that_is_extended_goes_on_too(go, client, tmp_path):
+def test_an_extended_run_continues_the_same_run(go, client, tmp_path):
     go(epochs=2)
     before = run_id(tmp_path)
     go(epochs=3)
@@ -247,13 +247,13 @@ def test_a_fresh_run_in_the_same_folder_is_a_new_one(go, tmp_path):
 
 def test_a_fresh_run_after_a_kill_is_a_new_one_where_there_was_a_checkpoint(go, tmp_path):
     go(epochs=1)
-    kept = json.loads((tmp_path / "mlflow.json").read_text())
-    (tmp_path / "mlflow.json").write_text(json.dumps({**kept, "is_over": False}))  # as a kill leaves it
+    state = json.loads((tmp_path / "mlflow.json").read_text())
+    (tmp_path / "mlflow.json").write_text(json.dumps({**state, "is_over": False}))  # as a kill leaves it
     go(epochs=1, resume="never")
-    assert run_id(tmp_path) != kept["run_id"]
+    assert run_id(tmp_path) != state["run_id"]
 
 
-def test_a_run_that_mlflow_has_no_more_is_made_anew(go, client, tmp_path, caplog):
+def test_a_run_that_is_gone_is_replaced(go, client, tmp_path, caplog):
     go(epochs=1)
     before = run_id(tmp_path)
     client.delete_run(before)
@@ -289,7 +289,7 @@ def test_a_kill_before_the_first_checkpoint(go, uri, client, tmp_path):
     assert_whole(client, found)
 
 
-# What does not work
+# Failures
 
 
 def test_a_dead_server_is_left_alone(go, tmp_path, monkeypatch, caplog):
@@ -319,7 +319,7 @@ def test_without_a_workdir_and_an_address_it_says_that_it_does_nothing(go, monke
     assert caplog.messages.count("MLflowMonitor does nothing without a workdir or a tracking_uri") == 1
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_left_out(uri, tmp_path):
+def test_a_validation_outside_a_run_is_left_out(uri, tmp_path):
     with core_loop.Loop([MLflowMonitor(uri)], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
@@ -346,7 +346,7 @@ def test_files_are_refused(uri):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"tracking_uri": ""}, "tracking_uri must be an address, got ''."),
         ({"tracking_uri": 7}, "tracking_uri must be an address, got 7."),
@@ -354,6 +354,6 @@ def test_files_are_refused(uri):
         ({"params": [1]}, "params must be a dict, got [1]."),
     ],
 )
-def test_what_means_nothing_is_refused(given, words):
-    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+def test_invalid_arguments_are_refused(given, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         MLflowMonitor(**given)

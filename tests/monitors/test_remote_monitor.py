@@ -112,7 +112,7 @@ def test_numbers_that_are_not_finite_are_strings(server):
     with Loop([RemoteMonitor(server.root)]) as run:
         for _ in run.epochs(1):
             run.log(a=math.nan, b=math.inf, c=-math.inf, epoch=7.0)
-    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is no JSON")}
+    refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is not JSON")}
     row = json.loads(server.got[0][2], **refuse)
     assert row == {"epoch": 1, "a": "nan", "b": "inf", "c": "-inf", "values/epoch": 7.0}
 
@@ -131,7 +131,7 @@ def test_names_may_hold_anything(server, name, send_as_json):
     assert json.loads(body if send_as_json else parse_qs(body)["data"][0]) == {"epoch": 1, name: 0.5}
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_left_out(post, server):
+def test_a_validation_outside_a_run_is_left_out(post, server):
     monitor = RemoteMonitor(server.root)
     with Loop([monitor], run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
@@ -145,7 +145,7 @@ def test_a_pickled_one_posts(post, server):
     assert len(server.got) == 1
 
 
-def test_a_proxy_is_not_asked_for_this_machine(post, server, monkeypatch):
+def test_no_proxy_is_used_for_this_machine(post, server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     post([RemoteMonitor(server.root)], epochs=1)
     assert len(server.got) == 1
@@ -180,7 +180,7 @@ def test_one_that_comes_back_is_posted_to_again(post, server, caplog):
     assert len(messages(caplog)) == 2
 
 
-def test_several_epochs_at_once_are_tried_each(post, server, caplog):
+def test_every_epoch_of_a_batch_is_tried(post, server, caplog):
     server.code = 500
     post([RemoteMonitor(server.root)], epochs=4)
     assert [json.loads(body)["epoch"] for *_, body in server.got][-1] == 4
@@ -276,7 +276,7 @@ def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, capl
             thread.join(60)
 
 
-def test_what_is_said_holds_no_secrets(post, server, caplog):
+def test_messages_contain_no_secrets(post, server, caplog):
     server.code = 401
     with caplog.at_level(logging.DEBUG):
         post([RemoteMonitor(server.root, "/publish?token=secret", headers={"Authorization": "Bearer secret"})], epochs=1)

@@ -34,7 +34,7 @@ def test_an_epoch_is_one_row():
     assert taken[-2:] == [{"epoch": 1, "rate": 0.5, "loss": 1.0, "val_loss": 4.0}, {"epoch": 2}]
 
 
-def test_a_metric_called_epoch_is_kept_apart():
+def test_a_metric_called_epoch_gets_a_prefix():
     values = EpochValues()
     values.take(scalars(1, epoch=7.0))
     assert values.take(end(1)) == {"epoch": 1, "values/epoch": 7.0}

@@ -68,12 +68,12 @@ def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
 
 
-def test_steps_are_printed_when_asked_for(train_printed, capsys):
+def test_steps_are_printed_when_requested(train_printed, capsys):
     train_printed([ScalarPrinter(enable_step=True, enable_epoch=False)], epochs=1)
     assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"
 
 
-def test_nothing_is_printed_when_nothing_is_asked_for(train_printed, capsys):
+def test_nothing_is_printed_when_nothing_is_requested(train_printed, capsys):
     train_printed([ScalarPrinter(enable_epoch=False)])
     assert capsys.readouterr() == ("", "")
 
@@ -121,13 +121,13 @@ def test_names_cannot_move_the_cursor(capsys):
     ],
 )
 def test_a_narrow_terminal_gets_more_lines(train_printed, monkeypatch, columns, lines):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with open(theirs, "w") as terminal:
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(child, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         train_printed([ScalarPrinter()], epochs=1)
-        written = os.read(ours, 65536).decode()
-    os.close(ours)
+        written = os.read(parent, 65536).decode()
+    os.close(parent)
     assert written.splitlines() == lines
 
 
@@ -167,7 +167,7 @@ def test_what_an_epoch_that_is_not_printed_logged_is_not_printed_later(capsys):
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.5, True, "2"])
-def test_what_is_no_number_of_epochs_is_refused(every):
+def test_an_invalid_number_of_epochs_is_refused(every):
     with pytest.raises(BadSchedule) as caught:
         ScalarPrinter(every_n_epochs=every)
     assert str(caught.value) == f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every!r}."

@@ -142,7 +142,7 @@ def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
+def test_a_validation_outside_a_run_is_not_written(tmp_path):
     with Loop([TFEventWriter()], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
@@ -161,7 +161,7 @@ def test_a_validation_that_is_no_part_of_a_run_is_not_written(tmp_path):
     ],
     ids=lambda given: "" if isinstance(given, str) else "+".join(given),
 )
-def test_what_is_missing_is_said_once(tmp_path, monkeypatch, caplog, missing, message):
+def test_a_missing_package_is_named_once(tmp_path, monkeypatch, caplog, missing, message):
     monkeypatch.setattr(tf_event_writer, "_warned", set())
     for name in missing:
         monkeypatch.setitem(sys.modules, name, None)
@@ -173,7 +173,7 @@ def test_what_is_missing_is_said_once(tmp_path, monkeypatch, caplog, missing, me
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_said_without_a_workdir(monkeypatch, caplog):
+def test_there_is_no_warning_without_a_workdir(monkeypatch, caplog):
     monkeypatch.setattr(tf_event_writer, "_warned", set())
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with Loop([TFEventWriter()]) as run:
@@ -185,7 +185,7 @@ def test_nothing_is_said_without_a_workdir(monkeypatch, caplog):
 
 
 def resumed_at(step, state=None):
-    """Return a writer of a run that goes on from this step, with this state where there is one."""
+    """Return a writer of a run that resumes at this step, with this state if given."""
 
     class Resumes(TFEventWriter):
         def on_run_begin(self, run):

@@ -12,7 +12,7 @@ from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
 
 
 class Remote(RemoteRun):
-    """A remote run that keeps what it was asked to do."""
+    """A remote run that records its calls."""
 
     def open(self, run_id):
         self.monitor.opened.append((run_id, self.sent_step))

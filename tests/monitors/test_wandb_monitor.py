@@ -28,8 +28,8 @@ Written = namedtuple("Written", ["run_id", "project", "config", "rows", "summary
 
 
 @pytest.fixture(autouse=True)
-def nobody(tmp_path_factory, monkeypatch):
-    """Somebody without an account: nothing of the machine's owner is used."""
+def no_account(tmp_path_factory, monkeypatch):
+    """Hide the account of the user."""
     home = tmp_path_factory.mktemp("home")
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
@@ -118,7 +118,7 @@ def assert_rows(found, steps):
         assert found[step] == pytest.approx(ROWS[step])
 
 
-# What is sent
+# Contents
 
 
 def test_values_settings_and_exit_code_are_in_the_file(go, tmp_path, capfd, caplog):
@@ -174,7 +174,7 @@ def test_images_histograms_and_texts(tmp_path):
     assert {path.parent for path in tmp_path.rglob("up_*.png")} == {files / "media/images/_/_/_/_"}
 
 
-# How it ends
+# The end of a run
 
 
 def test_a_failure_and_a_resume_are_one_run_with_each_row_once(go, tmp_path):
@@ -240,8 +240,8 @@ def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
     for folder in ("a", "b"):
         go(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
         assert written(tmp_path / folder)[0].project == "hookpoint"
-    said = [message for message in caplog.messages if "no API key" in message]
-    assert said == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` sends it later"]
+    messages = [message for message in caplog.messages if "no API key" in message]
+    assert messages == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` sends it later"]
 
 
 def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
@@ -288,7 +288,7 @@ def test_wandb_that_is_off_does_nothing(go, tmp_path, monkeypatch):
     assert not (tmp_path / "wandb").exists()
 
 
-def test_a_run_of_ones_own_is_left_alone(go, tmp_path):
+def test_other_wandb_runs_are_left_alone(go, tmp_path):
     import wandb
 
     quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True)
@@ -306,7 +306,7 @@ def test_a_run_of_ones_own_is_left_alone(go, tmp_path):
     assert_rows(written(tmp_path / "ours")[0].rows, [2, 4])
 
 
-# What does not work
+# Failures
 
 
 def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
@@ -314,7 +314,7 @@ def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
     assert "WandbMonitor does nothing without a workdir, where wandb stores what it sends" in caplog.messages
 
 
-def test_a_validation_that_is_no_part_of_a_run_is_left_out(tmp_path):
+def test_a_validation_outside_a_run_is_left_out(tmp_path):
     with core_loop.Loop([WandbMonitor(mode="offline")], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
@@ -329,7 +329,7 @@ def test_without_wandb_it_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"project": ""}, "project must be a name, got ''."),
         ({"entity": 7}, "entity must be a name, got 7."),
@@ -337,8 +337,8 @@ def test_without_wandb_it_says_what_to_install(monkeypatch):
         ({"params": "x"}, "params must be a dict, got 'x'."),
     ],
 )
-def test_what_means_nothing_is_refused(given, words):
-    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+def test_invalid_arguments_are_refused(given, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         WandbMonitor(**given)
 
 

@@ -39,7 +39,7 @@ def test_places_outside_are_left_out():
     assert drawn(canvas) == ["⡀ "]
 
 
-def test_dashes_tell_lines_apart():
+def test_dashes_distinguish_lines():
     solid, dashed = Canvas(8, 1), Canvas(8, 1)
     solid.line([0, 1], [0, 0], ink="")
     dashed.line([0, 1], [0, 0], ink="", style=1)
@@ -56,7 +56,7 @@ def test_the_last_ink_of_a_cell_counts_and_marks_are_over_lines():
     assert canvas.rows() == [[("⣁", "blue"), ("x", "bold")]]
 
 
-def test_symbols_where_there_is_no_braille():
+def test_symbols_without_braille():
     canvas = Canvas(5, 3, braille=False)
     canvas.line([0, 1], [0, 1], ink="", symbol="+")
     assert drawn(canvas) == ["   ++", "  +  ", "++   "]

@@ -8,8 +8,8 @@ from hookpoint.plots._smoothing import smoothed
 from hookpoint.plots.figure_layout import PlotOptions, figure_of
 
 
-def sheet(*subjects, columns=1000, **wish):
-    return figure_of(subjects, PlotOptions(**wish), columns=columns)
+def figure(*subjects, columns=1000, **options):
+    return figure_of(subjects, PlotOptions(**options), columns=columns)
 
 
 def test_a_run_and_its_metrics(values, subject):
@@ -20,7 +20,7 @@ def test_a_run_and_its_metrics(values, subject):
         about="finished",
         modes={"loss": "min", "val_loss": "min"},
     )
-    drawn = sheet(run)
+    drawn = figure(run)
     assert (drawn.title, drawn.runs, drawn.x_label, drawn.x_range) == ("mine: finished", ["mine"], "step", (1, 30))
     loss, rate = drawn.panels
     assert (loss.title, loss.names, loss.log, loss.low, loss.high) == ("loss", ("loss", "val_loss"), False, 1.0, 3.0)
@@ -39,40 +39,40 @@ def test_a_run_and_its_metrics(values, subject):
 
 def test_the_longer_series_of_a_metric_is_drawn(values, subject):
     steps, epochs = values("loss", [3.0, 2.0, 1.0]), values("loss", [2.0], "epoch")
-    assert sheet(subject(epochs, steps)).panels[0].curves[0].ys == [3.0, 2.0, 1.0]
-    assert sheet(subject(values("loss", [5.0]), values("loss", [6.0], "epoch"))).panels[0].curves[0].ys == [6.0]
+    assert figure(subject(epochs, steps)).panels[0].curves[0].ys == [3.0, 2.0, 1.0]
+    assert figure(subject(values("loss", [5.0]), values("loss", [6.0], "epoch"))).panels[0].curves[0].ys == [6.0]
 
 
 def test_the_best_of_training_is_marked_where_nothing_is_validated(values, subject):
-    (panel,) = sheet(subject(values("accuracy", [0.1, 0.9, nan, 0.9, 0.2]), modes={"accuracy": "max"})).panels
+    (panel,) = figure(subject(values("accuracy", [0.1, 0.9, nan, 0.9, 0.2]), modes={"accuracy": "max"})).panels
     assert (panel.curves[0].best.y, panel.curves[0].best.step) == (0.9, 2)
-    (panel,) = sheet(subject(values("norm", [0.1, 0.9]))).panels
+    (panel,) = figure(subject(values("norm", [0.1, 0.9]))).panels
     assert panel.curves[0].best is None
 
 
 def test_smoothing_keeps_the_raw_curve_and_leaves_the_rate(values, subject):
     raw = [3.0, 1.0, 2.0, nan, 2.0]
-    loss, rate = sheet(subject(values("loss", raw), values("lr", [3.0, 1.0])), smooth=0.9).panels
+    loss, rate = figure(subject(values("loss", raw), values("lr", [3.0, 1.0])), smooth=0.9).panels
     assert loss.curves[0].ys[:3] == smoothed(raw[:3], 0.9)
     assert loss.curves[0].raw[1][:3] == raw[:3]
     assert (rate.curves[0].raw, rate.curves[0].ys) == (None, [3.0, 1.0])
 
 
 def test_what_is_not_finite_is_a_gap_with_a_mark(values, subject):
-    (panel,) = sheet(subject(values("loss", [1.0, nan, 3.0, inf, -inf, 1e305, 2.0]))).panels
+    (panel,) = figure(subject(values("loss", [1.0, nan, 3.0, inf, -inf, 1e305, 2.0]))).panels
     (curve,) = panel.curves
     assert [isnan(y) for y in curve.ys] == [False, True, False, True, True, True, False]
     assert (curve.broken, panel.low, panel.high) == ((2, 4, 5, 6), 1.0, 3.0)
 
 
 def test_thousands_of_values_that_are_not_finite_have_few_marks(values, subject):
-    (panel,) = sheet(subject(values("loss", [nan] * 5000)), columns=100).panels
+    (panel,) = figure(subject(values("loss", [nan] * 5000)), columns=100).panels
     assert panel.is_empty
     assert 32 <= len(panel.curves[0].broken) <= 64
 
 
 def test_a_log_scale_says_what_it_cannot_show(values, subject):
-    drawn = sheet(subject(values("a", [1.0, 0.0, -2.0, 4.0]), values("b", [0.0]), values("c", [0.0, 5.0])), log=True)
+    drawn = figure(subject(values("a", [1.0, 0.0, -2.0, 4.0]), values("b", [0.0]), values("c", [0.0, 5.0])), log=True)
     assert [panel.log for panel in drawn.panels] == [True, False, True]
     assert drawn.notes == [
         "a: 2 values that are not above 0 cannot be shown on a log scale",
@@ -84,24 +84,24 @@ def test_a_log_scale_says_what_it_cannot_show(values, subject):
 
 @pytest.mark.parametrize(("rates", "log"), [([0.1, 0.01], True), ([0.1, 0.02], False), ([0.1, 0.0], False)])
 def test_the_rate_has_a_log_scale_where_it_spans_a_decade(values, subject, rates, log):
-    assert sheet(subject(values("learning_rate", rates))).panels[0].log is log
+    assert figure(subject(values("learning_rate", rates))).panels[0].log is log
 
 
-def test_runs_are_told_apart_and_one_may_lack_a_metric(values, subject):
+def test_runs_have_different_names_and_one_may_lack_a_metric(values, subject):
     one = subject(values("loss", [1.0, 2.0]), name="same")
     two = subject(values("loss", [1.0, 2.0]), values("f1", [0.5]), name="same")
-    drawn = sheet(one, two)
+    drawn = figure(one, two)
     assert (drawn.title, drawn.runs) == ("2 runs", ["same (1)", "same (2)"])
     assert [[curve.run for curve in panel.curves] for panel in drawn.panels] == [[0, 1], [1]]
 
 
-def test_what_is_left_out_is_said(values, subject):
-    drawn = sheet(subject(*(values(f"m{index}", [1.0]) for index in range(20))))
+def test_metrics_that_are_left_out_are_listed(values, subject):
+    drawn = figure(subject(*(values(f"m{index}", [1.0]) for index in range(20))))
     assert drawn.notes == ["left out: m14, m15, m16, m17, m18, m19, m2, m3 and 6 more; use -m NAME"]
 
 
 def test_names_have_no_control_characters(values, subject):
-    drawn = sheet(subject(values("a\x1b[2J", [1.0]), name="b\x07\n"))
+    drawn = figure(subject(values("a\x1b[2J", [1.0]), name="b\x07\n"))
     assert (drawn.title, drawn.panels[0].title, drawn.panels[0].curves[0].name) == ("b??", "a?[2J", "a?[2J")
 
 
@@ -110,16 +110,16 @@ def test_names_have_no_control_characters(values, subject):
     [([1.0, 2.0], 0.94, 2.06), ([4.0, 4.0], 2.0, 6.0), ([0.0], -1.0, 1.0), ([nan], 0.0, 1.0), ([1e-310, 2e-310], -1.0, 1.0)],
 )
 def test_axes_have_some_room(values, subject, numbers, low, high):
-    assert sheet(subject(values("a", numbers))).panels[0].limits == pytest.approx((low, high))
+    assert figure(subject(values("a", numbers))).panels[0].limits == pytest.approx((low, high))
 
 
 def test_four_metrics_of_a_panel_have_four_styles(values, subject):
     names = ["loss", "train_loss", "val_loss", "val-loss"]
-    (panel,) = sheet(subject(*(values(name, [1.0]) for name in names))).panels
+    (panel,) = figure(subject(*(values(name, [1.0]) for name in names))).panels
     assert sorted(curve.style for curve in panel.curves) == [0, 1, 2, 3]
 
 
-def test_wishes_nobody_can_have():
+def test_invalid_options_are_refused():
     with pytest.raises(ValueError, match=r"smooth must be >= 0 and < 1, got 1\."):
         PlotOptions(smooth=1)
     with pytest.raises(ValueError, match="unknown x axis 'day'"):

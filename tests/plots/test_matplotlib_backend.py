@@ -13,8 +13,8 @@ from hookpoint.plots.figure_layout import PlotOptions, figure_of
 from hookpoint.plots.matplotlib_backend import COLOURS, NoPictures, NoSuchFormat, columns_of, draw
 
 
-def sheet(*subjects, **wish):
-    return figure_of(subjects, PlotOptions(**wish), columns=columns_of(None))
+def figure(*subjects, **options):
+    return figure_of(subjects, PlotOptions(**options), columns=columns_of(None))
 
 
 def colours(path):
@@ -31,7 +31,7 @@ def run(values, subject):
 
 
 def test_a_png_has_twice_as_many_pixels_and_the_colours_of_its_curves(run, tmp_path):
-    draw(sheet(run), tmp_path / "a.png", width=640, height=300)
+    draw(figure(run), tmp_path / "a.png", width=640, height=300)
     with Image.open(tmp_path / "a.png") as picture:
         assert (picture.size, picture.format) == ((1280, 600), "PNG")
         assert picture.info.keys() <= {"dpi"}
@@ -43,36 +43,36 @@ def test_a_png_has_twice_as_many_pixels_and_the_colours_of_its_curves(run, tmp_p
 
 
 def test_a_narrow_picture_has_its_panels_below_each_other_and_is_as_high_as_they_need(run, tmp_path):
-    draw(sheet(run), tmp_path / "a.png", width=250, height=200)
+    draw(figure(run), tmp_path / "a.png", width=250, height=200)
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.width == 500
         assert picture.height > 2 * 2 * 130
 
 
 def test_each_run_has_its_colour(run, tmp_path):
-    draw(sheet(*[run] * 3, metrics=["loss"]), tmp_path / "a.png")
+    draw(figure(*[run] * 3, metrics=["loss"]), tmp_path / "a.png")
     assert all(colours(tmp_path / "a.png").get(colour, 0) > 100 for colour in COLOURS[:3])
 
 
 def test_a_spike_among_many_values_can_be_seen(values, subject, tmp_path):
     numbers = [0.5] * 200_000
     numbers[123_456] = 9.0
-    draw(sheet(subject(values("a", numbers))), tmp_path / "a.png", width=400, height=300)
+    draw(figure(subject(values("a", numbers))), tmp_path / "a.png", width=400, height=300)
     with Image.open(tmp_path / "a.png") as picture:
         top = picture.convert("RGB").crop((0, 0, 800, 300))
     assert COLOURS[0] in {"#{:02X}{:02X}{:02X}".format(*colour) for _, colour in top.getcolors(maxcolors=2**20)}
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_the_same_sheet_is_the_same_file(run, tmp_path, kind):
+def test_the_same_figure_is_the_same_file(run, tmp_path, kind):
     for name in ("a", "b"):
-        draw(sheet(run), tmp_path / f"{name}.{kind}")
+        draw(figure(run), tmp_path / f"{name}.{kind}")
     assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_svg_is_xml_of_the_size_and_refers_to_nothing_outside(run, tmp_path):
-    draw(sheet(run), tmp_path / "a.svg", width=640, height=300)
+    draw(figure(run), tmp_path / "a.svg", width=640, height=300)
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
     assert (root.tag, root.get("viewBox")) == ("{http://www.w3.org/2000/svg}svg", "0 0 460.8 216")  # of 72 to the inch
     links = [value for node in root.iter() for key, value in node.attrib.items() if key.endswith("href")]
@@ -82,7 +82,7 @@ def test_an_svg_is_xml_of_the_size_and_refers_to_nothing_outside(run, tmp_path):
 
 
 def test_a_pdf_is_one(run, tmp_path):
-    draw(sheet(run), tmp_path / "a.pdf")
+    draw(figure(run), tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
@@ -102,7 +102,7 @@ ODD = {
 @pytest.mark.parametrize("log", [True, False])
 @pytest.mark.parametrize("numbers", ODD.values(), ids=ODD)
 def test_odd_values_are_drawn_without_a_warning(values, subject, tmp_path, numbers, log):
-    draw(sheet(subject(values("loss", numbers), modes={"loss": "min"}), log=log), tmp_path / "a.png")
+    draw(figure(subject(values("loss", numbers), modes={"loss": "min"}), log=log), tmp_path / "a.png")
     assert len(colours(tmp_path / "a.png")) > 10
 
 
@@ -115,15 +115,15 @@ def test_names_are_data_and_never_mathematics_or_markup(values, subject, tmp_pat
         for number in range(13)
     ]
     for some in (runs, runs[:1]):
-        draw(sheet(*some), tmp_path / "a.svg")
+        draw(figure(*some), tmp_path / "a.svg")
         ElementTree.parse(tmp_path / "a.svg")
 
 
 def test_nothing_of_matplotlib_is_changed_and_what_others_set_does_not_matter(run, tmp_path):
-    draw(sheet(run), tmp_path / "a.png")
+    draw(figure(run), tmp_path / "a.png")
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30, "text.usetex": True}):
         before = dict(matplotlib.rcParams)
-        draw(sheet(run), tmp_path / "b.png")
+        draw(figure(run), tmp_path / "b.png")
         assert dict(matplotlib.rcParams) == before
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
@@ -131,23 +131,23 @@ def test_nothing_of_matplotlib_is_changed_and_what_others_set_does_not_matter(ru
 def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
     (tmp_path / "a.png").write_text("old")
     with pytest.raises(OSError, match="directory"):
-        draw(sheet(run), tmp_path / "none" / "a.png")
+        draw(figure(run), tmp_path / "none" / "a.png")
     (tmp_path / "b.png").mkdir()
     with pytest.raises(OSError, match=r"b\.png"):
-        draw(sheet(run), tmp_path / "b.png")
+        draw(figure(run), tmp_path / "b.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", ".png"])
 def test_other_formats_are_refused(run, tmp_path, name):
     with pytest.raises(NoSuchFormat, match=r"unknown format of '.*'; use \.png, \.svg or \.pdf"):
-        draw(sheet(run), tmp_path / name)
+        draw(figure(run), tmp_path / name)
 
 
 def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoPictures) as caught:
-        draw(sheet(run), tmp_path / "a.png")
+        draw(figure(run), tmp_path / "a.png")
     assert str(caught.value) == "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
 
 

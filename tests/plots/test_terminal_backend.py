@@ -11,8 +11,8 @@ from hookpoint.plots.terminal_backend import Look, columns_of, lines_of
 SMALL = Look(width=40, rows=5, has_colours=False)
 
 
-def text(subjects, look=SMALL, **wish):
-    lines = lines_of(figure_of(subjects, PlotOptions(**wish), columns=columns_of(look)), look)
+def text(subjects, look=SMALL, **options):
+    lines = lines_of(figure_of(subjects, PlotOptions(**options), columns=columns_of(look)), look)
     return "\n".join(line.plain for line in lines)
 
 
@@ -33,7 +33,7 @@ def test_the_same_in_ascii(run):
     assert shown.isascii()
 
 
-def test_several_runs_without_colours_have_symbols_and_with_them_colours(run):
+def test_multiple_runs_without_colours_have_symbols_and_with_them_colours(run):
     plain, coloured = text([run, run]), text([run, run], replace(SMALL, has_colours=True))
     assert "* mine (1) loss" in plain
     assert "# mine (2) val_loss" in plain

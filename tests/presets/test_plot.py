@@ -25,13 +25,13 @@ def test_a_picture_in_the_folder_of_the_run(folder):
         assert picture.size[0] == 2000  # two panels
 
 
-def test_several_runs_in_a_file_of_ones_choice(folder, tmp_path):
+def test_multiple_runs_in_a_given_file(folder, tmp_path):
     target = tmp_path / "both.svg"
     assert hookpoint.plot(folder, str(folder), path=target, metrics="loss", smooth=0.5, log=True, x="time") == target
     assert target.read_text().lstrip().startswith("<?xml")
 
 
-def test_several_runs_without_a_path_are_in_the_current_folder(folder, tmp_path, monkeypatch):
+def test_multiple_runs_without_a_path_are_in_the_current_folder(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert hookpoint.plot(folder, folder, x="epoch") == Path("curves.png")
     assert (tmp_path / "curves.png").exists()
@@ -42,7 +42,7 @@ def test_the_same_run_is_the_same_picture(folder, tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_what_cannot_be_is_refused(folder):
+def test_invalid_arguments_are_refused(folder):
     with pytest.raises(ValueError, match="needs at least one run"):
         hookpoint.plot()
     with pytest.raises(hookpoint.HookpointError, match="there is no metric 'los'; did you mean loss"):

@@ -9,7 +9,7 @@ import pytest
 import hookpoint
 from hookpoint.core.errors import BadLoop, HookpointError
 
-# A loop of one's own, in a module, as processes that are started afresh need it.
+# Training loops in a module: new processes import them by name.
 # A process needs seconds to import torch, and most of these trainings have no use for it: there it is not to be found.
 MODULE = """
 import os
@@ -142,7 +142,7 @@ def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
     ],
     ids=["kill after the end", "no saver", "a training that fails"],
 )
-def test_what_cannot_be_proven_is_said(trainings, what, given, error, message):
+def test_failures_are_reported(trainings, what, given, error, message):
     with pytest.raises(error) as caught:
         hookpoint.prove(getattr(trainings, what), **given)
     assert str(caught.value) == message

@@ -32,16 +32,22 @@ def train(workdir, callbacks=(), epochs=2, leave_after=None, **options):
 
 def test_a_run_that_finishes(tmp_path):
     train(tmp_path, [cb.MinSaver("loss")])
-    said = read_run_file(tmp_path)
-    assert said["name"] == "mine"
-    assert (said["status"], said["reason"]) == ("finished", "")
-    assert (said["epochs"], said["epoch"], said["epochs_done"], said["step"], said["samples"]) == (2, 2, 2, 4, 4)
-    assert said["metrics"]["loss"] == 1.0
-    assert said["best"] == {"loss": {"mode": "min", "value": 1.0, "epoch": 2, "iteration": 4, "step": 4}}
-    assert said["callbacks"] == ["MinSaver(loss)"]
-    assert said["started"] <= said["ended"]
-    assert said["pid"] == os.getpid()
-    assert said["identity"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    contents = read_run_file(tmp_path)
+    assert contents["name"] == "mine"
+    assert (contents["status"], contents["reason"]) == ("finished", "")
+    assert (contents["epochs"], contents["epoch"], contents["epochs_done"], contents["step"], contents["samples"]) == (
+        2,
+        2,
+        2,
+        4,
+        4,
+    )
+    assert contents["metrics"]["loss"] == 1.0
+    assert contents["best"] == {"loss": {"mode": "min", "value": 1.0, "epoch": 2, "iteration": 4, "step": 4}}
+    assert contents["callbacks"] == ["MinSaver(loss)"]
+    assert contents["started"] <= contents["ended"]
+    assert contents["pid"] == os.getpid()
+    assert contents["identity"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert holder_of(tmp_path) is None
 
 
@@ -65,9 +71,9 @@ def test_a_run_that_is_stopped_says_why(tmp_path, way):
                 raise StopRun("enough")
 
     train(tmp_path, [Stop()], leave_after=1)
-    said = read_run_file(tmp_path)
-    assert said["status"] == "stopped"
-    assert said["reason"] == ("the loop was left after 1 of 2 epochs" if way == "left" else "enough")
+    contents = read_run_file(tmp_path)
+    assert contents["status"] == "stopped"
+    assert contents["reason"] == ("the loop was left after 1 of 2 epochs" if way == "left" else "enough")
 
 
 @pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_iter_end", "on_epoch_end", "on_run_end"])
@@ -77,8 +83,8 @@ def test_a_run_that_fails_says_with_what(tmp_path, point):
 
     with pytest.raises(RuntimeError, match="no more"):
         train(tmp_path, [type("Fail", (Callback,), {point: fail})()])
-    said = read_run_file(tmp_path)
-    assert (said["status"], said["reason"]) == ("failed", "RuntimeError: no more")
+    contents = read_run_file(tmp_path)
+    assert (contents["status"], contents["reason"]) == ("failed", "RuntimeError: no more")
 
 
 def test_a_metric_that_never_came_is_a_failure_unless_the_run_is_done(tmp_path):
@@ -89,14 +95,14 @@ def test_a_metric_that_never_came_is_a_failure_unless_the_run_is_done(tmp_path):
     assert read_run_file(tmp_path)["status"] == "finished"
 
 
-def test_a_run_that_goes_on(tmp_path):
+def test_a_resumed_run(tmp_path):
     train(tmp_path, [cb.ModelSaver()], epochs=1)
     first = read_run_file(tmp_path)
     train(tmp_path, [cb.ModelSaver()], epochs=3)
-    said = read_run_file(tmp_path)
-    assert said["started"] == first["started"]
-    assert len(said["resumed"]) == 1
-    assert (said["status"], said["epochs_done"]) == ("finished", 3)
+    contents = read_run_file(tmp_path)
+    assert contents["started"] == first["started"]
+    assert len(contents["resumed"]) == 1
+    assert (contents["status"], contents["epochs_done"]) == ("finished", 3)
 
 
 def test_a_fresh_run_moves_the_old_one_aside(tmp_path):
@@ -130,10 +136,10 @@ def test_what_a_run_failed_with_is_written_without_secrets(tmp_path):
 
     with pytest.raises(ConnectionError, match="abc"):
         train(tmp_path, [fetch, cb.JSONWriter()])
-    told = "no answer from https://***@host/data?token=***"
-    assert read_run_file(tmp_path)["reason"] == f"ConnectionError: {told}"
+    message = "no answer from https://***@host/data?token=***"
+    assert read_run_file(tmp_path)["reason"] == f"ConnectionError: {message}"
     events = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
-    assert [event["text"] for event in events if event["event"] == "exception"] == [told]
+    assert [event["text"] for event in events if event["event"] == "exception"] == [message]
 
 
 @pytest.mark.parametrize("config", [3, "depth=3", Settings])
@@ -197,7 +203,7 @@ def test_a_run_that_gets_a_signal(tmp_path, number, status, reason):
         assert holder_of(tmp_path).pid == process.pid
         process.send_signal(number)
         process.communicate(timeout=60)
-    said = json.loads((tmp_path / "run.json").read_text())
-    assert (said["status"], said["reason"]) == (status, reason)
-    assert said["command"].endswith("--token '***'")
+    contents = json.loads((tmp_path / "run.json").read_text())
+    assert (contents["status"], contents["reason"]) == (status, reason)
+    assert contents["command"].endswith("--token '***'")
     assert holder_of(tmp_path) is None

@@ -1,4 +1,4 @@
-"""A scheduler that is given to a Loop and that nobody steps is named once."""
+"""A Loop warns once about a scheduler that is never stepped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def trained(caplog, steps, scheduler=None, epochs=3):
     return [one.getMessage() for one in caplog.records if "lr_scheduler" in one.getMessage()]
 
 
-def test_nobody_steps_it(caplog):
+def test_it_is_never_stepped(caplog):
     assert trained(caplog, None) == [
         "the lr_scheduler was not stepped in epoch 1: call run.adjust_lr() or scheduler.step() in the loop"
     ]
@@ -42,7 +42,7 @@ def test_what_does_not_count_its_steps_is_left_alone(caplog):
     assert trained(caplog, None, scheduler=lambda optimizer: Own()) == []
 
 
-def test_one_of_several(caplog):
+def test_one_of_two_is_not_stepped(caplog):
     schedulers = {}
 
     def make(optimizer):

@@ -64,8 +64,10 @@ def test_a_run_is_running_until_it_is_killed(training, until):
 
 def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
     folder = train_run()
-    told = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
-    monkeypatch.setattr("hookpoint.run_folder.run_folder.facts_of", lambda path: told.pop(0) if len(told) > 1 else told[0])
+    contents = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
+    monkeypatch.setattr(
+        "hookpoint.run_folder.run_folder.facts_of", lambda path: contents.pop(0) if len(contents) > 1 else contents[0]
+    )
     run = RunFolder(folder)
     assert run.status == "finished"
     assert run.step == 8
@@ -152,7 +154,7 @@ def test_checkpoints_with_hard_links_counted_once(train_run):
     assert "best-val_loss" in listed["step-00000012"].tags
 
 
-def test_a_damaged_manifest_is_told(train_run):
+def test_a_damaged_manifest_is_reported(train_run):
     folder = train_run()
     (folder / "checkpoints" / "step-00000004" / "manifest.json").write_text("{}")
     first = RunFolder(folder).checkpoints[0]
@@ -190,7 +192,7 @@ def test_an_empty_folder_and_none_at_all(tmp_path):
     assert not RunFolder(tmp_path / "nothing").is_run
 
 
-def test_pipes_in_place_of_files_keep_nobody_waiting(tmp_path):
+def test_pipes_in_place_of_files_do_not_block(tmp_path):
     for name in ("run.json", "scalars.jsonl", "events.jsonl", ".lock"):
         os.mkfifo(tmp_path / name)
     assert not RunFolder(tmp_path).is_run

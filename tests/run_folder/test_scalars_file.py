@@ -74,7 +74,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
     ],
     ids=lambda bad: bad[:20],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path, bad):
+def test_a_line_that_is_not_a_record_is_named(tmp_path, bad):
     path = write(tmp_path / "scalars.jsonl", line(1), bad, line(2), bad)
     with pytest.raises(BadLines) as caught:
         read_series(path)
@@ -82,7 +82,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path, bad):
     assert str(caught.value) == f"{path}: lines 2, 4 are not JSON records with a step"
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_bytes_that_are_not_text(tmp_path):
     (tmp_path / "scalars.jsonl").write_bytes(b"\xff\xfe\n" + line(1).encode() + b"\n")
     with pytest.raises(BadLines, match="line 1 is not a JSON record with a step"):
         read_series(tmp_path / "scalars.jsonl")
@@ -93,7 +93,7 @@ def test_many_bad_lines_are_counted(tmp_path):
         read_series(write(tmp_path / "scalars.jsonl", *["x"] * 20))
 
 
-def test_values_that_are_no_numbers_are_left_out(tmp_path):
+def test_values_that_are_not_numbers_are_left_out(tmp_path):
     path = write(tmp_path / "scalars.jsonl", line(1, '"a": null, "b": "soup", "c": [1], "d": true, "e": 1' + "0" * 400))
     assert {name: series.values.tolist() for (name, _), series in read_series(path).items()} == {"d": [1.0], "e": [math.inf]}
 
@@ -108,14 +108,14 @@ def test_lines_that_lie_across_pieces(tmp_path, monkeypatch):
     assert read_series(path)["größe", "step"].steps.tolist() == list(range(50))
 
 
-def test_a_line_without_end_is_no_file_of_ours(tmp_path, monkeypatch):
+def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("hookpoint.run_folder._plain_file.MOST_LINE_BYTES", 100)
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 50)
     with pytest.raises(OSError, match="a line that is too long"):
         read_series(write(tmp_path / "scalars.jsonl", "x" * 200))
 
 
-def test_a_pipe_keeps_nobody_waiting(tmp_path):
+def test_a_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "scalars.jsonl")
     with pytest.raises(OSError, match="is not a regular file"):
         read_series(tmp_path / "scalars.jsonl")

@@ -101,21 +101,13 @@ def _in_file(
 def _in_terminal(runs: Sequence[RunFolder], options: PlotOptions, width: int | None, height: int | None) -> FigureData:
     from rich.text import Text
 
-    is_terminal = sys.stdout.isatty()
+    encoding = sys.stdout.encoding or "ascii"
     look = Look(
         width=width or shutil.get_terminal_size().columns,
         rows=height or DEFAULT_ROWS,
-        is_ascii=not _can_show(CHARACTERS),
-        has_colours=is_terminal and wants_colour() is not False,
+        is_ascii=CHARACTERS.encode(encoding, "replace").decode(encoding) != CHARACTERS,
+        has_colours=sys.stdout.isatty() and wants_colour() is not False,
     )
     figure = figure_of_runs(runs, options, columns=columns_of(look))
     put(rendered(Text("\n").join(lines_of(figure, look))))
     return figure
-
-
-def _can_show(characters: str) -> bool:
-    try:
-        characters.encode(sys.stdout.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True

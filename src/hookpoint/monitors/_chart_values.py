@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from hookpoint.core.log.records import Record
+from hookpoint.core.log.records import Record
 
 T = TypeVar("T")
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hookpoint.core.log.records import Record
+from hookpoint.core.log.records import Record
 
 EPOCH, STEP = "epoch", "step"
 

@@ -11,19 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.on import OnError
 from hookpoint.core.errors import BadArgument, text
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.secrets import masked
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.callback.on import OnError
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
@@ -67,11 +62,15 @@ class RemoteRun:
     def finish(self) -> None:
         """Send the status and release the client."""
 
+    def first_id(self) -> str | None:
+        """Return the id for a fresh run, if it is known before the run is open: a checkpoint may be saved earlier."""
+        return self.previous_id(None)
+
     def deliver(self, records: list[Record], checkpoint_id: str | None) -> None:
         """Send records. Open the remote run first if needed; `checkpoint_id` is the one that the checkpoint names."""
         self._note_events(records)
         if not self.run_id:
-            self.run_id = self.open(self._previous_id(checkpoint_id))
+            self.run_id = self.open(self.previous_id(checkpoint_id))
             self._write_file()
         try:
             self.send(records)
@@ -95,7 +94,7 @@ class RemoteRun:
             elif self.status == "finished" and "stop" in event:
                 self.message = masked(str(event["stop"].get("reason", "")))
 
-    def _previous_id(self, checkpoint_id: str | None) -> str | None:
+    def previous_id(self, checkpoint_id: str | None) -> str | None:
         """Return the id to resume, from the checkpoint or the file. A fresh run resumes one killed before its first save."""
         try:
             state = json.loads(self._file.read_text()) if self._file is not None else {}
@@ -163,9 +162,9 @@ class Tracker(Callback):
         self._address = self.prepare(None if run.workdir is None else Path(run.workdir))
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self._run_id = None
         self._remote = None if self._address is None else self.remote_class(self, run, self._address)
+        if not run.resuming:
+            self._run_id = None if self._remote is None else self._remote.first_id()
 
     def on_records(self, records: list[Record], run: Run) -> None:
         remote = self._remote

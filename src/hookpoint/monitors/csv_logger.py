@@ -7,20 +7,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadOption
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
 from hookpoint.storage.disk import disk
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

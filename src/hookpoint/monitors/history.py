@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.monitors._row_values import EPOCH, EpochValues
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 
 class History(Callback):

@@ -9,23 +9,18 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadData
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line, lines_backwards
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

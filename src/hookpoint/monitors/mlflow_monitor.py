@@ -9,21 +9,18 @@ import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import hookpoint._version as version
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.log.records import Record
 from hookpoint.monitors._chart_values import call_each, chart_scalars, to_pixels
 from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
 from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from mlflow import MlflowClient
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
 
 logger = logging.getLogger("hookpoint")
 

@@ -6,22 +6,17 @@ import json
 import math
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Unpack
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.log.records import Record
 from hookpoint.core.text.plain_values import plain
 from hookpoint.monitors._chart_values import call_each
 from hookpoint.monitors._row_values import EpochValues
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
 
 LOCALHOST = ("localhost", "127.0.0.1", "::1")
 

@@ -6,19 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadSchedule
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import printable, say
 from hookpoint.monitors._row_values import EPOCH, EpochValues
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 
 class ScalarPrinter(Callback):

@@ -10,20 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
 from hookpoint.monitors._synced_size import synced_size
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from torch.utils.tensorboard import SummaryWriter
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

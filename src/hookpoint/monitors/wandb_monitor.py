@@ -13,19 +13,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Unpack, cast
 from urllib.parse import urlsplit
 
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.log.records import Record
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
 from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
 
 logger = logging.getLogger("hookpoint")
 
@@ -61,8 +57,11 @@ class WandbRun(RemoteRun):
 
     monitor: WandbMonitor
 
+    def first_id(self) -> str:
+        return self.previous_id(None) or uuid.uuid4().hex[:12]
+
     def open(self, run_id: str | None) -> str:
-        run_id = run_id or uuid.uuid4().hex[:12]
+        run_id = run_id or self.first_id()
         mode = self.monitor.current_mode()
         try:
             self._init(run_id, mode)

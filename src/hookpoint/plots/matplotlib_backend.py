@@ -27,6 +27,8 @@ SHARPNESS = 2
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 COLOURS = (*OKABE_ITO, "#882255", "#999933", "#332288", "#44AA99", "#DD4477")
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+RING: dict[str, Any] = {"ls": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.8}
+CROSS: dict[str, Any] = {"ls": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MOST_POINTS_MARKED = 40
 LONGEST_NAME = 44
@@ -199,23 +201,15 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
         zorder=3 + curve.style,
     )
     if curve.best is not None:
-        axes.plot([curve.best.x], [curve.best.y], **_ring(colour), zorder=8)
+        axes.plot([curve.best.x], [curve.best.y], color=colour, **RING, zorder=8)
     if curve.broken:
         bottom = axes.get_xaxis_transform()  # along the lower edge
-        axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, **_cross(colour), zorder=9)
+        axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, color=colour, **CROSS, zorder=9)
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
     """Return the colour of a run; for a single run, that of training or validation."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
-
-
-def _ring(colour: str) -> dict[str, Any]:
-    return {"color": colour, "linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.8}
-
-
-def _cross(colour: str) -> dict[str, Any]:
-    return {"color": colour, "linestyle": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 
 
 def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> None:
@@ -231,10 +225,10 @@ def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> N
     for name, curve in curves.items():
         if curve.best is not None:
             text = "best of each run" if is_comparison else f"best {number_text(curve.best.y)} at step {curve.best.step:,}"
-            entries.append((Line2D([], [], **_ring(colours[name])), text))
+            entries.append((Line2D([], [], color=colours[name], **RING), text))
     broken = [colours[curve.name] for curve in panel.curves if curve.broken]
     if broken:
-        entries.append((Line2D([], [], **_cross(broken[0])), "NaN or infinite"))
+        entries.append((Line2D([], [], color=broken[0], **CROSS), "NaN or infinite"))
     if entries:
         legend = axes.legend([line for line, _ in entries], [str(number) for number in range(len(entries))], loc="best")
         legend.set_zorder(10)

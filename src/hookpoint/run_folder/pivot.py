@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.scalars_file import OWN_KEYS, BadNumbers, number_of, records_of
+from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, records_of, valid_records
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 
@@ -51,17 +51,15 @@ class WideTable:
     def _find_columns(self) -> None:
         names: dict[str, None] = {}
         keys: set[str] = set(OWN_KEYS) - {"iteration"}  # known names
-        bad = BadNumbers()
         with open_plain(self._path) as file:
             self._size_bytes = os.fstat(file.fileno()).st_size
-            for record in bad.left_out(line_batches(file)):
+            for record in valid_records(self._path, line_batches(file)):
                 if not keys.issuperset(record):
                     found = [
                         name for name in record if name not in keys and (name in KEYS or number_of(record[name]) is not None)
                     ]
                     names.update(dict.fromkeys(found))
                     keys.update(found)
-        bad.refuse(self._path)
         self.columns = (
             *(key for key in KEYS if key != "iteration" or key in names),
             *(name for name in names if name not in KEYS),

@@ -33,30 +33,21 @@ class BadLines(HookpointError, ValueError):
         self.count = count
 
 
-class BadNumbers:
-    """Collect the lines of a file that are not records."""
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._count = 0
-
-    def left_out(self, batches: Iterable[Sequence[bytes]]) -> Iterator[dict[str, Any]]:
-        """Yield the records of lines; collect the numbers of other lines."""
-        number = 0
-        for lines in batches:
-            for row in records_of(lines):
-                number += 1
-                if row is not None:
-                    yield row
-                    continue
-                self._count += 1
-                if self._count <= MOST_NUMBERS:
-                    self._numbers.append(number)
-
-    def refuse(self, path: str | os.PathLike[str]) -> None:
-        """Raise BadLines if there were any."""
-        if self._count:
-            raise BadLines(path, self._numbers, self._count)
+def valid_records(path: str | os.PathLike[str], batches: Iterable[Sequence[bytes]]) -> Iterator[dict[str, Any]]:
+    """Yield the records of lines. At the end, raise BadLines if other lines were found."""
+    numbers: list[int] = []
+    number = count = 0
+    for lines in batches:
+        for row in records_of(lines):
+            number += 1
+            if row is not None:
+                yield row
+                continue
+            count += 1
+            if count <= MOST_NUMBERS:
+                numbers.append(number)
+    if count:
+        raise BadLines(path, numbers, count)
 
 
 def read_series(
@@ -77,9 +68,8 @@ def read_series(
     """
     wanted = None if names is None else frozenset(names)
     found: dict[tuple[str, str], Series] = {}
-    bad = BadNumbers()
     with open_plain(path) as file:
-        for row in bad.left_out(line_batches(file)):
+        for row in valid_records(path, line_batches(file)):
             step, epoch, time, at = row.pop("step"), row.pop("epoch"), row.pop("time"), row.pop("at")
             row.pop("iteration", None)
             if epoch_ends is not None and step > epoch_ends.get(epoch, 0) and len(epoch_ends) < MOST_EPOCHS:
@@ -97,7 +87,6 @@ def read_series(
                         for one in found.values():
                             one.limit(_share(buckets, len(found)))
                 series.add(step, epoch, time, value)
-    bad.refuse(path)
     return found
 
 
