@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hookpoint.core.errors import BadLoop, BadStrategy
+from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.errors import BadArgument, BadLoop, BadStrategy, NotACallback
 from hookpoint.core.fields import TARGET_NAMES, is_dataclass, is_graph, named_fields, target_field
 from hookpoint.core.log.metric_objects import scores_in, takes_tensors
+from hookpoint.core.run.run import Run
 from hookpoint.engine.data.as_loader import described
 from hookpoint.parallel.strategy.strategy import Pipelined
 
@@ -33,7 +35,6 @@ class Forward:
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
         self._criterion = criterion
-        self.may_return_loss = criterion is None
         self.parts: Mapping[str, Any] = {}  # of the last loss, if it is a sum
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
@@ -51,11 +52,24 @@ class Forward:
         self._names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
+    def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        """Return outputs, targets and loss of a batch. In prediction, the loss is None."""
+        if mode == "pred" or self._criterion is None or not isinstance(batch, SEQUENCES) or len(batch) != 2:
+            return self._compute(batch, mode)
+        inputs, targets = batch
+        outputs = self._model(inputs)
+        return outputs, targets, self.loss(outputs, targets)
+
+    def _compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        result, targets = self.outputs(batch, predicts=mode == "pred")
+        outputs, loss = self._split(result)
+        if mode == "pred":
+            return outputs, targets, None
+        return outputs, targets, self.loss(result, targets, is_needed=mode == "train") if loss is None else loss
+
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
         """Return the model's outputs and the targets, or None if the batch has no targets."""
         if isinstance(batch, SEQUENCES):
-            if len(batch) == 2 and self._criterion is not None and not predicts:
-                return self._model(batch[0]), batch[1]
             has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
             return self._model(*inputs), targets
@@ -106,9 +120,9 @@ class Forward:
         total, self.parts = total_of(losses)
         return total
 
-    def split(self, outputs: Any) -> tuple[Any, Any]:
+    def _split(self, outputs: Any) -> tuple[Any, Any]:
         """Split the pair (outputs, loss) that models such as nanoGPT return. For anything else, the loss is None."""
-        if self.may_return_loss and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
+        if self._criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
             scores, loss = outputs
             if loss is None or (_is_loss(loss) and not _is_loss(scores)):
                 return scores, loss
@@ -122,10 +136,8 @@ class Forward:
             left = [name for name in fields if name not in self._names]
         named = {name: value for name, value in fields.items() if name not in left}
         if not named:
-            raise BadLoop(
-                f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}.",
-                write="a MainCallback whose on_iter_forward calls the model",
-            )
+            what = f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}."
+            raise BadLoop(what, write="a MainCallback whose on_iter_forward calls the model")
         target = target_field(named)
         if target is not None and target_field({name: fields[name] for name in left}) is None:
             return named, target
@@ -145,6 +157,9 @@ class PipelinedForward(Forward):
         self._strategy = strategy
         self._loss: Any = None
 
+    def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
+        return self._compute(batch, mode)
+
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
         arguments, targets = super().outputs(batch, predicts=predicts)
         self._loss = None
@@ -158,6 +173,31 @@ class PipelinedForward(Forward):
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
         loss, self._loss = self._loss, None
         return super().loss(outputs, targets, is_needed=is_needed) if loss is None else loss
+
+
+class FunctionMain(MainCallback):
+    """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
+
+    If it returns a dict of losses, the entry "loss" or else the sum is the loss. The other entries are logged.
+    """
+
+    writes_anything = True
+
+    def __init__(self, function: Callable[[Run], Any]) -> None:
+        if isinstance(function, type):
+            raise NotACallback.a_class(function)
+        if not callable(function):
+            cure = "a MainCallback, or a function that returns the loss"
+            raise BadArgument(f"main must be callable, got {function!r}.", give=cure)
+        super().__init__(name=getattr(function, "__name__", None))
+        self._function = function
+
+    def on_iter_forward(self, run: Run) -> None:
+        loss = self._function(run)
+        if isinstance(loss, Mapping):
+            loss, parts = total_of(loss)
+            run.log(parts)
+        run.loss = loss
 
 
 def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -178,7 +218,5 @@ def _is_loss(value: Any) -> bool:
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
-    raise BadLoop(
-        "there are multiple models: the default forward cannot call them.",
-        write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
-    )
+    what = "there are multiple models: the default forward cannot call them."
+    raise BadLoop(what, write="a MainCallback whose on_iter_forward sets run.outputs and run.loss")
