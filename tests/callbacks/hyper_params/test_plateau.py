@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hookpoint.callbacks.hyper_params._plateau import Plateau
+from hookpoint.callbacks.hyper_params.reduce_lr_on_plateau import Plateau
 
 
 def reductions(plateau, values):

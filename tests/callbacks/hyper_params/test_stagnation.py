@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hookpoint.callbacks.hyper_params._stagnation import Stagnation
+from hookpoint.callbacks.hyper_params.stat_monitor_param_setter import Stagnation
 
 NAN = math.nan
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookpoint.callbacks import ScheduledHyperParamSetter
-from hookpoint.callbacks.hyper_params._value_schedule import ValueSchedule
+from hookpoint.callbacks.hyper_params.scheduled_hyper_param_setter import ValueSchedule
 from hookpoint.core.errors import BadSchedule
 
 

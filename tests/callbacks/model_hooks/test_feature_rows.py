@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookpoint.callbacks.model_hooks._feature_rows import FeatureRows
+from hookpoint.callbacks.model_hooks.feature_tap import FeatureRows
 from hookpoint.core.errors import BadLoop
 
 

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from hookpoint.callbacks.model_hooks._hook_call import HookCall, takes_name
+from hookpoint.callbacks.model_hooks._hook_handles import HookCall, takes_name
 
 
 def given(*args, **kwargs):

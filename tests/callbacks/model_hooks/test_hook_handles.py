@@ -7,8 +7,7 @@ import pickle
 import pytest
 from torch import nn
 
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
+from hookpoint.callbacks.model_hooks._hook_handles import HookCall, HookHandles
 
 
 def hooks(model, *names):

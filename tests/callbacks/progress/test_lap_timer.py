@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookpoint.callbacks.progress._lap_timer import LapTimer
-from hookpoint.callbacks.progress._training_time import Elapsed, TrainingTime
+from hookpoint.callbacks.progress._lap_timer import Elapsed, LapTimer, TrainingTime
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from threading import Event
 
-from hookpoint.callbacks.progress._progress_ticker import Meter, Ticker
+from hookpoint.callbacks.progress.progress_bar import Meter, Ticker
 
 
 def test_a_meter_knows_a_rate_once_something_was_done():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.callbacks.progress._training_time import Elapsed, TrainingTime
+from hookpoint.callbacks.progress._lap_timer import Elapsed, TrainingTime
 
 
 @pytest.fixture

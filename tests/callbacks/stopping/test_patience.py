@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.stopping._patience import Patience
+from hookpoint.callbacks.stopping.early_stopping import Patience
 
 INF, NAN = math.inf, math.nan
 

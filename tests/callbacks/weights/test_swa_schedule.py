@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import SWALR
 
-from hookpoint.callbacks.weights._swa_schedule import SWASchedule
+from hookpoint.callbacks.weights.stochastic_weight_averaging import SWASchedule
 from hookpoint.core.errors import BadLoop
 
 

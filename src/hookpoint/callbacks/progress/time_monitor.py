@@ -28,10 +28,7 @@ class TimeMonitor(LapTimer):
     >>> monitor = TimeMonitor(data_size=100, data_time=True)
     """
 
-    step_cost: ClassVar[str] = (
-        "nothing; half a microsecond with `data_size`, one with `data_time`;"
-        " it waits for the GPU when a training pass ends or pauses and at checkpoints"
-    )
+    step_cost: ClassVar[str] = f"{LapTimer.step_cost}; half a microsecond with `data_size`, one with `data_time`"
 
     def __init__(self, data_size: int | None = None, data_time: bool = False, **options: Unpack[Options]) -> None:
         super().__init__("epoch", "log step", "line", **options)

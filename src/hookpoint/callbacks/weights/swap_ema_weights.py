@@ -88,12 +88,8 @@ class SwapEMAWeights(AveragedWeights):
         for entry in run.hooks.entries:
             is_after |= entry.subject is self
             if getattr(entry.subject, "restore_best_weights", False) and not (is_after and self.swap_on_epoch):
-                logger.warning(
-                    "%s: validation measures the averages, but %s would restore the training weights;"
-                    " move it after this callback, and pass swap_on_epoch=True here",
-                    self.name,
-                    entry.name,
-                )
+                line = "%s: validation uses the averages, but %s would restore the training weights; %s"
+                logger.warning(line, self.name, entry.name, "move it after this callback and set swap_on_epoch=True here")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
