@@ -16,7 +16,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class StatMonitorParamSetter(MetricParamSetter):
-    """Set a setting to `value_func(old)` when a metric has not decreased by `threshold` within its last `last_k` values.
+    """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
     With `reverse`, it must increase. The lowest of the last values is compared with the first of them. After a change, the
     values are discarded, so that the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch
