@@ -285,7 +285,7 @@ def test_training_pays_nothing():
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(ValueError, match=r"FeatureTap: modes must be 'pred' or 'val', got .'train'."):
+    with pytest.raises(ValueError, match=r"FeatureTap: modes must be 'pred' or 'val', got 'train'"):
         FeatureTap("*", modes=["train"])
     with pytest.raises(TypeError, match=r"FeatureTap: pool must be a function, got 'mean'"):
         FeatureTap("*", pool="mean")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choices, function, number, whole
+from hookpoint.callbacks._shared.arguments import choice, function, number, whole
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
@@ -225,7 +225,7 @@ class SWASchedule:
             expected = "an epoch >= 1 or a share of the epochs between 0 and 1"
             raise BadArgument(f"StochasticWeightAveraging: start must be {expected}, got {start!r}.")
         self.start = start
-        (self.anneal,) = choices("StochasticWeightAveraging", "anneal", anneal, ("cos", "linear"))
+        self.anneal = choice("StochasticWeightAveraging", "anneal", anneal, ("cos", "linear"))
         self.anneal_epochs = whole("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
 
     def first_epoch(self, epochs: int | None) -> int:

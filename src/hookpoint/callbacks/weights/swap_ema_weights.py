@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choices, number, whole
+from hookpoint.callbacks._shared.arguments import choice, number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
@@ -72,7 +72,7 @@ class SwapEMAWeights(AveragedWeights):
         model: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        choices("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
+        choice("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
         super().__init__(model, buffers=buffers == "average", **options)
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
