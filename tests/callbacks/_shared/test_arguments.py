@@ -28,7 +28,7 @@ def test_other_values_are_refused(check, values, expected):
 
 @pytest.mark.parametrize("value", ["c", "", None, 3, ["a", "c"], [["a"]], []])
 def test_only_the_allowed_values_are_choices(value):
-    with pytest.raises(BadArgument, match="^Mine: given must be 'a' or 'b', got "):
+    with pytest.raises(BadArgument, match=r"^Mine: given must be 'a' or 'b', got "):
         arguments.choices("Mine", "given", value, ("a", "b"))
 
 
