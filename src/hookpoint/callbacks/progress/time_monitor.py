@@ -15,7 +15,7 @@ from hookpoint.core.text.terminal import say
 class TimeMonitor(LapTimer):
     """Print the time of each epoch and of its steps in milliseconds, as in MindSpore, and log both in seconds.
 
-        data_size: Also print a line every so many steps.
+        data_size: Also print a line every `data_size` steps.
         data_time: Also measure the time per step spent waiting for data.
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`

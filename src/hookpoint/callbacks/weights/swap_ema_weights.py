@@ -21,7 +21,7 @@ class SwapEMAWeights(AveragedWeights):
     """Keep an exponential moving average of the weights, and use it for validation and prediction.
 
         decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
-        every: Update the averages every so many steps.
+        every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, with the weights at that time.
         warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, if that is less.
         buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
