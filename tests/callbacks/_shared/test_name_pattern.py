@@ -13,7 +13,7 @@ NAMES = ["", "conv1", "conv1.norm", "layers.0.linear1", "layers.0.linear2", "lay
 
 
 def fitting(pattern):
-    return [name for name in NAMES if NamePattern("Tap", pattern).fits(name)]
+    return [name for name in NAMES if NamePattern("Tap", pattern).matches(name)]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_what_is_no_pattern_is_refused(pattern):
 def test_a_thing_with_two_names_is_there_once_by_the_first_that_fits():
     one, other = object(), object()
     named = [("a", one), ("b", other), ("c", one)]
-    assert NamePattern("Tap", "*").chosen("Tap", "module", named) == {"a": one, "b": other}
-    assert NamePattern("Tap", "c").chosen("Tap", "module", named) == {"c": one}
+    assert NamePattern("Tap", "*").require("Tap", "module", named) == {"a": one, "b": other}
+    assert NamePattern("Tap", "c").require("Tap", "module", named) == {"c": one}
 
 
 def chosen(pattern, names=NAMES):
-    return list(NamePattern("Tap", pattern).chosen("Tap(x)", "module", [(name, object()) for name in names]))
+    return list(NamePattern("Tap", pattern).require("Tap(x)", "module", [(name, object()) for name in names]))
 
 
 def test_each_pattern_has_to_fit_something():

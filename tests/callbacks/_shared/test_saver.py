@@ -128,7 +128,7 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
         make("runs/x")
     owner, name = re.match(r"(\w+)\((\w+)=", argument).groups()
     assert str(caught.value) == (
-        f"{owner}: {name} is not supported; checkpoints are in the checkpoints/ folder of the workdir."
+        f"{owner}: {name} is not supported; checkpoints are in the workdir."
         f"\n  leave     {name} out, and pass workdir='runs/x' to the Runner or Loop"
     )
 

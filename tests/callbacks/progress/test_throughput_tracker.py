@@ -5,7 +5,7 @@ import torch
 
 from hookpoint import Every
 from hookpoint.callbacks import InferenceRunner, ThroughputTracker
-from hookpoint.callbacks.progress._training_time import TrainingTime
+from hookpoint.callbacks.progress._lap_timer import TrainingTime
 from hookpoint.core.loop.loop import Loop
 
 STEPS, SAMPLES = "Throughput (steps/sec)", "Throughput (samples/sec)"

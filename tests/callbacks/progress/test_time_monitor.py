@@ -8,7 +8,7 @@ import torch
 from hookpoint import Callback, Every, Runner
 from hookpoint import Loop as WholeLoop
 from hookpoint.callbacks import InferenceRunner, ModelSaver, ThroughputTracker, TimeMonitor
-from hookpoint.callbacks.progress._training_time import TrainingTime
+from hookpoint.callbacks.progress._lap_timer import TrainingTime
 from hookpoint.core.loop.loop import Loop
 
 

@@ -147,17 +147,17 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
         (
             {"prefix": "runs/{epoch:02d}.keras"},
             (
-                "ModelCheckpoint: prefix must be a plain name, not a path or a template, got 'runs/{epoch:02d}.keras'."
+                "ModelCheckpoint: prefix must be a name, not a path or a template, got 'runs/{epoch:02d}.keras'."
                 '\n  write     prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop'
             ),
         ),
-        ({"prefix": ""}, "ModelCheckpoint: prefix must be a plain name"),
-        ({"prefix": None}, "ModelCheckpoint: prefix must be a plain name"),
+        ({"prefix": ""}, "ModelCheckpoint: prefix must be a name"),
+        ({"prefix": None}, "ModelCheckpoint: prefix must be a name"),
         (
             {"save_weights_only": True},
             (
                 "ModelCheckpoint: save_weights_only=True is not supported; a run resumes from a complete checkpoint."
-                "\n  leave     it out; the weights are model.safetensors in each checkpoint"
+                "\n  leave     it out; each checkpoint has model.safetensors"
             ),
         ),
         (

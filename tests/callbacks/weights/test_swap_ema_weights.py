@@ -444,7 +444,7 @@ def test_a_step_in_a_pass_that_is_still_open_is_an_error_and_not_a_wrong_step(ho
                 next(held)
             model(inputs).sum().backward()
             optimizer.step()
-    assert "with a break, and keep no name for run.batches(...)" in str(raised.value)
+    assert "with a break before training continues, and do not keep a reference to run.batches(...)" in str(raised.value)
     assert same(clones(dict(model.named_parameters())), trained)
 
 

@@ -137,5 +137,5 @@ def test_it_is_pickled_without_the_model():
     average.follow(model)
     again = pickle.loads(pickle.dumps(average))
     assert same(again.averages, average.averages)
-    assert average.is_of(model)
-    assert not again.is_of(model)
+    assert average.model is model
+    assert again.model is None

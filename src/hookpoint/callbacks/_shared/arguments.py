@@ -31,12 +31,17 @@ def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
     return value
 
 
-def choices(owner: str, argument: str, value: str | Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    """Return one or more of the allowed values as a tuple."""
-    chosen = (value,) if isinstance(value, str) else tuple(value)
-    if not chosen or set(chosen) - set(allowed):
+def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return one of the allowed values."""
+    if not isinstance(value, str) or value not in allowed:
         raise BadArgument(f"{owner}: {argument} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
-    return chosen
+    return value
+
+
+def choices(owner: str, argument: str, values: str | Iterable[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one or more of the allowed values as a tuple."""
+    chosen = (values,) if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values) or (values,)
+    return tuple(choice(owner, argument, value, allowed) for value in chosen)
 
 
 def file_name(owner: str, argument: str, value: Any) -> str:

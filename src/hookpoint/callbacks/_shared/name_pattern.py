@@ -23,7 +23,7 @@ class NamePattern:
     `search` finds it. The empty name, which is the model itself, matches the pattern "" only.
 
     >>> pattern = NamePattern("FeatureTap", ["conv?", re.compile("^head")])
-    >>> [name for name in ("", "conv1", "conv1.norm", "head.0") if pattern.fits(name)]
+    >>> [name for name in ("", "conv1", "conv1.norm", "head.0") if pattern.matches(name)]
     ['conv1', 'head.0']
     """
 
@@ -31,30 +31,28 @@ class NamePattern:
         is_list = isinstance(pattern, Iterable) and not isinstance(pattern, str)
         self._patterns: tuple[Pattern, ...] = tuple(pattern) if is_list else (pattern,)  # type: ignore[arg-type, assignment]
         if not self._patterns or not all(isinstance(getattr(one, "pattern", one), str) for one in self._patterns):
-            raise BadArgument(
-                f"{owner}: {pattern!r} is not a pattern.",
-                give='a glob such as "layers.*.linear1", a list of globs, or re.compile(...)',
-            )
+            give = 'a glob such as "layers.*.linear1", a list of globs, or re.compile(...)'
+            raise BadArgument(f"{owner}: {pattern!r} is not a pattern.", give=give)
 
-    def fits(self, name: str) -> bool:
-        return any(_fits(pattern, name) for pattern in self._patterns)
+    def matches(self, name: str) -> bool:
+        return any(_matches(pattern, name) for pattern in self._patterns)
 
-    def chosen(self, owner: str, kind: str, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
+    def require(self, owner: str, kind: str, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
         """Return the matching items under their first matching name; raise if a pattern matches none of them."""
         items = list(named)
         names = [name for name, _ in items]
         if not names:
             raise BadLoop(f"{owner} finds no {kind}.", give="model=..., a torch.nn.Module")
         for pattern in self._patterns:
-            if not any(_fits(pattern, name) for name in names):
+            if not any(_matches(pattern, name) for name in names):
                 raise BadLoop(f"{owner}: {_text(pattern)!r} matches no {kind}.", **_suggestions(_text(pattern), names))
-        return self.found(items)
+        return self.select(items)
 
-    def found(self, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
+    def select(self, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
         """Return the matching items, if any. In a pipeline, they may be on another rank."""
         matches: dict[int, tuple[str, Item]] = {}
         for name, item in named:
-            if self.fits(name):
+            if self.matches(name):
                 matches.setdefault(id(item), (name, item))
         return dict(matches.values())
 
@@ -62,7 +60,7 @@ class NamePattern:
         return ", ".join(_text(pattern) or "''" for pattern in self._patterns)
 
 
-def _fits(pattern: Pattern, name: str) -> bool:
+def _matches(pattern: Pattern, name: str) -> bool:
     if not name or not pattern:
         return name == pattern
     return fnmatchcase(name, pattern) if isinstance(pattern, str) else pattern.search(name) is not None

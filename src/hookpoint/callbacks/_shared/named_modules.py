@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookpoint.callbacks._shared.name_pattern import NamePattern
 from hookpoint.core.checkpoint.plain_names import COMPILED, plain_name
-from hookpoint.core.run.run import Run
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
@@ -24,17 +22,6 @@ def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each model in a list or mapping; a tied one under each of its names."""
     return _named(model, "named_parameters")
-
-
-def has_other_layers(run: Run) -> bool:
-    """Return whether other ranks have layers that this rank does not have, as in a pipeline."""
-    return run.team.has_stages
-
-
-def chosen_parameters(run: Run, pattern: NamePattern, owner: str) -> dict[str, Any]:
-    """Return the parameters that match a pattern. In a pipeline, there may be none on this rank."""
-    named = named_parameters(run.model)
-    return pattern.found(named) if has_other_layers(run) else pattern.chosen(owner, "parameter", named)
 
 
 def is_compiled(model: Any) -> bool:

@@ -41,12 +41,10 @@ class Saver(Callback):
         for entry in run.hooks.entries:
             rules = entry.subject.rules if isinstance(entry.subject, Saver) and entry.subject is not self else {}
             for tag in self.rules.keys() & rules.keys():
-                raise CompileError(
-                    f"{self.name or type(self).__name__} and {entry.name} both use the tag '{tag}' and would delete each"
-                    " other's checkpoints.",
-                    keep="one of them",
-                    give="or the other one another tag=, prefix= or filename=, whichever it takes",
-                )
+                savers = f"{self.name or type(self).__name__} and {entry.name}"
+                give = "or the other one another tag=, prefix= or filename=, whichever it takes"
+                problem = f"{savers} both use the tag '{tag}' and would delete each other's checkpoints."
+                raise CompileError(problem, keep="one of them", give=give)
 
     def claims(self, tag: str) -> bool:
         """Return whether this saver owns the checkpoints with a tag."""
@@ -114,10 +112,8 @@ def is_in_training(run: Run) -> bool:
 def refuse_place(owner: str, argument: str, path: object) -> None:
     """Reject a checkpoint folder: a run resumes from the `checkpoints/` folder of its workdir."""
     if path is not None:
-        raise BadArgument(
-            f"{owner}: {argument} is not supported; checkpoints are in the checkpoints/ folder of the workdir.",
-            leave=f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop",
-        )
+        leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"
+        raise BadArgument(f"{owner}: {argument} is not supported; checkpoints are in the workdir.", leave=leave)
 
 
 def _folder(path: object) -> str:

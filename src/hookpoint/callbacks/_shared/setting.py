@@ -91,11 +91,8 @@ class Setting:
         return self._change(run, names, [self._get(run, name) for name in names], values)
 
     def _change(self, run: Run, names: list[str], old: list[Any], new: list[Any], *, quietly: bool = False) -> bool:
-        changes = [
-            (name, value)
-            for name, before, value in zip(names, old, new, strict=True)
-            if value is not None and not self._holds(run, name, before, value)
-        ]
+        triples = zip(names, old, new, strict=True)
+        changes = [(name, now) for name, was, now in triples if now is not None and not self._holds(run, name, was, now)]
         for name, value in changes:
             if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
                 raise BadValue(f"{self.name} must not be negative.", got=repr(value), by=self.owner)

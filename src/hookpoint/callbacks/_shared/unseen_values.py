@@ -57,12 +57,7 @@ class NewValues:
             return new
         if not self._has_warned:
             self._has_warned = True
-            logger.warning(
-                "'%s' was measured at %s, but the run is at %s: the measured weights are gone and cannot be saved."
-                " Trigger the saver when the metric is measured, with .when(...)",
-                self.metric,
-                *moment_names(new[0], run.moment),
-            )
+            warn_outdated(self.metric, new[0], run, "the measured weights are gone and cannot be saved")
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +80,10 @@ def is_current(moment: Moment, run: Run) -> bool:
     return is_at_iteration_end and moment.epoch == now.epoch and moment.iteration == run.iteration - 1
 
 
-def moment_names(earlier: Moment, later: Moment) -> tuple[str, str]:
-    """Return the names of two moments by the first clock that differs: "step 1", "step 3"."""
-    clock = next((name for name in ("step", "epoch") if getattr(earlier, name) != getattr(later, name)), "iteration")
-    return f"{clock} {getattr(earlier, clock)}", f"{clock} {getattr(later, clock)}"
+def warn_outdated(metric: str, measured: Moment, run: Run, consequence: str) -> None:
+    """Warn that a metric was not measured with the current weights. The first clock that differs names the moments."""
+    now = run.moment
+    clock = next((name for name in ("step", "epoch") if getattr(measured, name) != getattr(now, name)), "iteration")
+    then, later = getattr(measured, clock), getattr(now, clock)
+    line = "'%s' was measured at %s %s, but the run is at %s %s: %s. Trigger the callback when it is measured, with .when(...)"
+    logger.warning(line, metric, clock, then, clock, later, consequence)

@@ -10,6 +10,7 @@ import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
@@ -20,8 +21,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 IS_LINK = "is a symbolic link, which is not followed"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line that sets a value."""
 
     number: int
@@ -29,8 +29,7 @@ class Line:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """A problem with a line, or with the file if `line` is 0. `content` stays the same when the line moves."""
 
     line: int

@@ -20,7 +20,7 @@ MAX_REPORTED = 5
 
 
 class HumanHyperParamSetter(HyperParamSetter):
-    """Set a setting to the value in a line `name:value` of a file in the workdir, without interrupting the training.
+    """Set a hyper-parameter to the value in a line `name:value` of a file in the workdir, without interrupting the training.
 
         # hyper.txt
         learning_rate: 0.001

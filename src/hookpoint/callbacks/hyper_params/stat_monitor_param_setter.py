@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function, number, whole
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
-from hookpoint.callbacks.hyper_params._stagnation import Stagnation
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
@@ -16,7 +16,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class StatMonitorParamSetter(MetricParamSetter):
-    """Set a setting to `value_func(old)` when a metric has not decreased by `threshold` within its last `last_k` values.
+    """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
     With `reverse`, it must increase. The lowest of the last values is compared with the first of them. After a change, the
     values are discarded, so that the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch
@@ -55,3 +55,41 @@ class StatMonitorParamSetter(MetricParamSetter):
     def take(self, run: Run, moment: Moment, value: float) -> None:
         if self._stagnation.take(value):
             self.setting.adjust(run, self.value_func)
+
+
+class Stagnation:
+    """Detect that none of the last `last_k` values beats the first of them by more than `threshold`; then start over.
+
+    Lower is better or, with `reverse`, higher. NaN is worse than any number.
+
+    >>> stands_still = Stagnation(0.5, 3)
+    >>> [stands_still.take(value) for value in [9.0, 8.0, 7.0, 7.0, 6.75, 5.0]]
+    [False, False, False, False, True, False]
+    """
+
+    def __init__(self, threshold: float, last_k: int, *, reverse: bool = False) -> None:
+        self.threshold = threshold
+        self.last_k = last_k
+        self.reverse = reverse
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard all values."""
+        self._values: list[float] = []
+
+    def take(self, value: float) -> bool:
+        """Add a value; return whether the metric stagnates."""
+        self._values = [*self._values, value][-self.last_k :]
+        if len(self._values) < self.last_k:
+            return False
+        first, *later = (math.inf if math.isnan(value) else -value if self.reverse else value for value in self._values)
+        is_stagnant = all(value >= first - self.threshold for value in later)
+        if is_stagnant:
+            self.reset()
+        return is_stagnant
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": list(self._values)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values = list(state["values"])

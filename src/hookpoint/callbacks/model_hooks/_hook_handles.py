@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MethodType
 from typing import Any
 
 from hookpoint.callbacks._shared.named_modules import is_compiled
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
 
 logger = logging.getLogger("hookpoint")
 
 MAX_LISTED = 5
 
-Registered = tuple[MethodType, HookCall, dict[str, Any]]  # the method that registers a hook, the hook, and torch's options
+Registered = tuple[MethodType, "HookCall", dict[str, Any]]  # the method that registers a hook, the hook, and torch's options
 
 
 class HookHandles:
@@ -65,13 +66,9 @@ class HookHandles:
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
             more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-            logger.warning(
-                "%s was never called for %s%s: the module is not called in forward (such as the out_proj of an attention, whose"
-                " weights are used directly), has no gradients, or is part of a function that was compiled before",
-                owner,
-                ", ".join(names[:MAX_LISTED]),
-                more,
-            )
+            listed = ", ".join(names[:MAX_LISTED]) + more
+            reasons = "not called in forward (such as the out_proj of an attention), without gradients, or compiled before"
+            logger.warning("%s was never called for %s: %s", owner, listed, reasons)
 
     def __bool__(self) -> bool:
         return bool(self._handles)
@@ -85,3 +82,49 @@ def _not_compiled(call: HookCall) -> Callable[..., Any]:
 
     plain: Callable[..., Any] = torch.compiler.disable(call, reason=f"{call.where}; fullgraph=True allows none")  # type: ignore[no-untyped-call]
     return plain
+
+
+class HookCall:
+    """Call a function with the arguments of a torch hook, plus `name=` if it has such a parameter.
+
+    Exceptions get a note with the place. In a copy of the model, as another callback may make, or in a model that is pickled,
+    the hook does nothing.
+    """
+
+    __slots__ = ("_function", "_options", "name", "was_called", "where")
+
+    def __init__(self, owner: str, kind: str, name: str, function: Callable[..., Any], arguments: int) -> None:
+        self.name = name
+        self.was_called = False
+        self._function = function
+        self._options = {"name": name} if takes_name(function, arguments) else {}
+        self.where = f"in {owner}, {kind} hook of '{name}'"
+
+    def __call__(self, *args: Any) -> Any:
+        self.was_called = True
+        try:
+            return self._function(*args, **self._options)
+        except BaseException as error:
+            error.add_note(self.where)
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_do_nothing,)
+
+
+def _do_nothing(*args: Any) -> None: ...
+
+
+def takes_name(function: Callable[..., Any], arguments: int) -> bool:
+    """Return whether a function has a parameter `name` after those for the arguments of torch.
+
+    >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)
+    (True, False)
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # a builtin without a signature
+        return False
+    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    takes = any(one.name == "name" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in parameters)
+    return takes and "name" not in positional[:arguments]

@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import choices
-from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
-from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
+from hookpoint.callbacks._shared.name_pattern import Pattern
+from hookpoint.callbacks._shared.named_modules import is_compiled
+from hookpoint.callbacks.model_hooks._pattern_callback import MeasuredSteps, PatternCallback
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
-from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 
 
-class ActivationStats(Callback):
+class ActivationStats(PatternCallback):
     """Log the mean, standard deviation, share of zeros and largest magnitude of module outputs in training.
 
         pattern: Names of modules, as for `ModuleHooks`.
@@ -39,7 +37,6 @@ class ActivationStats(Callback):
 
     ranks = "chief"
     writes_anything = True  # the module names are known in the run only
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "two comparisons; a measured step pays for hooks and a few passes over each output on its device"
 
     def __init__(
@@ -50,23 +47,20 @@ class ActivationStats(Callback):
         stats: Iterable[str] = STATS,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(**options)
-        self.pattern = NamePattern("ActivationStats", pattern)
+        super().__init__(pattern, **options)
         self.stats = choices("ActivationStats", "stats", stats, STATS)
         self.steps = MeasuredSteps("ActivationStats", every)
-        name_by_default(self, f"ActivationStats({self.pattern})")
-        self._handles = HookHandles()
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None
         self._stays = False
 
     def on_setup(self, run: Run) -> None:
         self.steps.check("ActivationStats", run)
-        self._choose(run)
+        self.find_modules(run)
 
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
-        self._choose(run)
+        self._modules = self.find_modules(run)
         self._stays = is_compiled(run.model)  # otherwise each registration would compile it again
         if self._stays:
             self._hook(run)
@@ -92,9 +86,6 @@ class ActivationStats(Callback):
         self._rest()
 
     on_exception = on_run_end
-
-    def _choose(self, run: Run) -> None:
-        self._modules = self.pattern.chosen(str(self.name), "module", named_modules(run.model))
 
     def _hook(self, run: Run) -> None:
         self._handles.register_forward(run.model, str(self.name), self._modules, self._take)

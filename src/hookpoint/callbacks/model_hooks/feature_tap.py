@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import choices, file_name, function
-from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks._shared.named_modules import named_modules
-from hookpoint.callbacks.model_hooks._feature_rows import FeatureRows
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
+from hookpoint.callbacks._shared.async_array import AsyncArray
+from hookpoint.callbacks._shared.name_pattern import Pattern
+from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
-from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop, CompileError
 from hookpoint.core.run.run import Run
 
+MAX_COPYING = 2  # batches whose copies may still be running
 
-class FeatureTap(Callback):
+
+class FeatureTap(PatternCallback):
     """Collect module outputs during a prediction on the host: `tap.features["layer"]` has one row per sample.
 
         pattern: Names of modules, as for `ModuleHooks`.
@@ -46,7 +47,6 @@ class FeatureTap(Callback):
     torch.Size([7, 3])
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing; a batch of a prediction pays for asynchronous copies"
 
     def __init__(
@@ -58,16 +58,13 @@ class FeatureTap(Callback):
         file: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(**options)
-        self.pattern = NamePattern("FeatureTap", pattern)
+        super().__init__(pattern, **options)
         if pool is not None:
             function("FeatureTap", "pool", pool, write="lambda output: output.mean((2, 3))")
         self.pool = pool
         self.modes = choices("FeatureTap", "modes", modes, ("pred", "val"))
         self.file = None if file is None else file_name("FeatureTap", "file", file)
-        name_by_default(self, f"FeatureTap({self.pattern})")
         self.features: dict[str, Any] = {}
-        self._handles = HookHandles()
         self._rows = FeatureRows(self.name)
         for mode in self.modes:  # passes of the other mode cost nothing
             setattr(self, f"on_{mode}_epoch_begin", self._begin_pass)
@@ -128,7 +125,7 @@ class FeatureTap(Callback):
         for entry in run.hooks.entries if self.file is not None else ():
             if isinstance(entry.subject, FeatureTap) and entry.subject is not self and entry.subject.file == self.file:
                 raise CompileError(f"{self.name} and {entry.name} both write {self.file}.", give="one of them another file=")
-        return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
+        return self.find_modules(run)
 
 
 def _write(path: Path, features: dict[str, Any]) -> None:
@@ -145,3 +142,65 @@ def _write(path: Path, features: dict[str, Any]) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+class FeatureRows:
+    """Collect tensors by name, batch by batch, and concatenate those with the same name.
+
+    The second tensor with the same name in a batch becomes `name#2`, and so on. Copies from a GPU are asynchronous: they are
+    read two batches later.
+
+    >>> import torch
+    >>> rows = FeatureRows("FeatureTap")
+    >>> for batch in ([1.0, 2.0], [3.0]):
+    ...     rows.add("head", torch.tensor(batch))
+    ...     rows.keep_batch()
+    >>> rows.joined()
+    {'head': tensor([1., 2., 3.])}
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._batch: dict[str, AsyncArray] = {}
+        self._copying: deque[dict[str, AsyncArray]] = deque()
+        self._rows: dict[str, list[Any]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Add the output of a layer for the current batch."""
+        number, key = 1, name
+        while key in self._batch:
+            number += 1
+            key = f"{name}#{number}"
+        tensor = tensor.reshape(1) if tensor.ndim == 0 else tensor
+        shape = self._shapes.setdefault(key, tuple(tensor.shape[1:]))
+        if tuple(tensor.shape[1:]) != shape:
+            shapes = f"has shape {list(tensor.shape[1:])} per sample, but had {list(shape)} before"
+            give = "pool=..., a function that makes the shapes equal, such as lambda output: output.mean(1)"
+            raise BadLoop(f"{self._owner}: '{key}' {shapes}.", give=give)
+        self._batch[key] = AsyncArray(tensor)
+
+    def keep_batch(self) -> None:
+        """Keep the rows of the current batch."""
+        if self._batch:
+            self._copying.append(self._batch)
+            self._batch = {}
+        if len(self._copying) > MAX_COPYING:
+            self._read_oldest()
+
+    def drop_batch(self) -> None:
+        """Discard the rows of the current batch."""
+        self._batch = {}
+
+    def joined(self) -> dict[str, Any]:
+        """Return all rows by name, and discard them. Each name needs twice its memory meanwhile."""
+        import torch
+
+        while self._copying:
+            self._read_oldest()
+        rows, self._rows, self._shapes = self._rows, {}, {}
+        return {name: torch.cat(rows.pop(name)) for name in list(rows)}
+
+    def _read_oldest(self) -> None:
+        for name, copy in self._copying.popleft().items():
+            self._rows.setdefault(name, []).append(copy.tensor())

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_other_layers
-from hookpoint.callbacks._shared.step_gradients import step_gradients
+from hookpoint.callbacks._shared.name_pattern import Pattern
+from hookpoint.callbacks._shared.step_gradients import require_step_hooks, step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
-from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
-from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.errors import BadLoop
+from hookpoint.callbacks.model_hooks._pattern_callback import MeasuredSteps, PatternCallback
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 
 
-class GradientStats(Callback):
+class GradientStats(PatternCallback):
     """Log the norm, the largest magnitude and the share of nonfinite values of the gradients that a step uses.
 
         pattern: Names of parameters, as for `ModuleHooks`.
@@ -30,7 +27,7 @@ class GradientStats(Callback):
     scaler skips is not seen. A fused optimizer skips by itself, and such a step shows as not finite.
 
     All ranks log the same values, including those of sharded parameters. If ranks have different layers, they wait for each
-    other at measured steps.
+    other at measured steps. Otherwise only sparse gradients make a step wait for the GPU.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -43,11 +40,7 @@ class GradientStats(Callback):
     (5.0, 4.0, 0.0)
     """
 
-    keeps: ClassVar[str] = ""
-    step_cost: ClassVar[str] = (
-        "one comparison; a measured step pays for three passes over the gradients on their device and, with `updates`, for a"
-        " copy of the weights; only sparse gradients make it wait for the GPU"
-    )
+    step_cost: ClassVar[str] = "one comparison; three passes over the gradients if measured, and a copy with `updates`"
 
     def __init__(
         self,
@@ -58,15 +51,13 @@ class GradientStats(Callback):
         every: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(**options)
-        self.pattern = NamePattern("GradientStats", pattern)
+        super().__init__(pattern, **options)
         self.per_parameter = per_parameter
         self.updates = updates
         names = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
         self.may_write = tuple(f"gradient/{name}" for name in names)
         self.writes_anything = per_parameter
         self.steps = MeasuredSteps("GradientStats", every)
-        name_by_default(self, f"GradientStats({self.pattern})")
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
         if updates:  # otherwise the point costs nothing
@@ -74,13 +65,11 @@ class GradientStats(Callback):
 
     def on_setup(self, run: Run) -> None:
         self.steps.check("GradientStats", run)
-        self._choose(run)
-        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
-        if not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(f"{self.name} needs an optimizer to measure before its step.", give="optimizer=...")
+        self.find_parameters(run)
+        require_step_hooks(run, str(self.name), "measure")
 
     def on_train_epoch_begin(self, run: Run) -> None:
-        self._choose(run)
+        self._parameters = self.find_parameters(run)
 
     def on_step_begin(self, run: Run) -> None:
         self._before = None
@@ -88,7 +77,7 @@ class GradientStats(Callback):
             return
         gradients = {name: dense(gradient) for name, gradient in step_gradients(run.optimizer, self._parameters.items())}
         total = sizes(gradients.values())
-        if has_other_layers(run):
+        if run.team.has_stages:
             count = sum(gradient.numel() for gradient in gradients.values())
             total = joined_sizes(run.gather([*map(float, total.values()), count]))
         run.log({f"gradient/{name}": value for name, value in total.items()})
@@ -105,10 +94,7 @@ class GradientStats(Callback):
         if before is None:
             return
         pairs = [(old, dense(self._parameters[name])) for name, old in before.items()]
-        if has_other_layers(run):
+        if run.team.has_stages:
             run.log("gradient/update_ratio", joined_ratio(run.gather([float(norm) for norm in update_norms(pairs)])))
         elif pairs:
             run.log("gradient/update_ratio", update_ratio(pairs))
-
-    def _choose(self, run: Run) -> None:
-        self._parameters = chosen_parameters(run, self.pattern, str(self.name))

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function as check_function
-from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks._shared.named_modules import has_other_layers, named_modules
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
-from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.callbacks._shared.name_pattern import Pattern
+from hookpoint.callbacks.model_hooks._hook_handles import HookCall, Registered
+from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
@@ -25,7 +23,7 @@ KINDS = {
 }
 
 
-class ModuleHooks(Callback):
+class ModuleHooks(PatternCallback):
     """Register functions as torch hooks on the modules that match a pattern, and remove them at the end of the run.
 
         pattern: Glob over dotted names (`*` matches dots too), compiled regular expression (searched), or list of these. ""
@@ -57,7 +55,6 @@ class ModuleHooks(Callback):
     1 (4, 3)
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "the functions, and one call around each"
 
     def __init__(
@@ -71,19 +68,16 @@ class ModuleHooks(Callback):
         with_kwargs: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(**options)
+        super().__init__(pattern, **options)
         functions = {"forward_pre": forward_pre, "forward": forward, "backward_pre": backward_pre, "backward": backward}
         self.functions = hook_functions("ModuleHooks", functions)
-        self.pattern = NamePattern("ModuleHooks", pattern)
         self.with_kwargs = with_kwargs
         if with_kwargs and not (forward or forward_pre):
             raise BadArgument("ModuleHooks: with_kwargs=True needs a forward hook.", give="forward or forward_pre")
-        name_by_default(self, f"ModuleHooks({self.pattern})")
-        self._handles = HookHandles()
         self._is_in_run = self._has_checked = False
 
     def on_setup(self, run: Run) -> None:
-        self._modules(run)
+        self.find_modules(run)
 
     def on_run_begin(self, run: Run) -> None:
         self._is_in_run = True
@@ -92,7 +86,7 @@ class ModuleHooks(Callback):
     def on_epoch_end(self) -> None:
         if not self._has_checked:
             self._has_checked = True
-            if self._run is None or not has_other_layers(self._run):
+            if self._run is None or not self._run.team.has_stages:
                 self._handles.warn_uncalled(str(self.name))
 
     def on_val_epoch_begin(self, run: Run) -> None:
@@ -115,10 +109,7 @@ class ModuleHooks(Callback):
     def _hook(self, run: Run) -> None:
         self._handles.remove()
         self._has_checked = False
-        self._handles.register(run.model, self._hooks(self._modules(run)))
-
-    def _modules(self, run: Run) -> dict[str, Any]:
-        return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
+        self._handles.register(run.model, self._hooks(self.find_modules(run)))
 
     def _hooks(self, modules: dict[str, Any]) -> Iterator[Registered]:
         for name, module in modules.items():

@@ -6,14 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
-from hookpoint.callbacks._shared.named_modules import chosen_parameters
+from hookpoint.callbacks._shared.name_pattern import Pattern
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
+from hookpoint.callbacks.model_hooks._hook_handles import HookCall, Registered
+from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
 from hookpoint.callbacks.model_hooks.module_hooks import hook_functions
-from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.run import Run
 
@@ -22,7 +20,7 @@ logger = logging.getLogger("hookpoint")
 METHODS = {"grad": "register_hook", "post_accumulate_grad": "register_post_accumulate_grad_hook"}
 
 
-class ParameterHooks(Callback):
+class ParameterHooks(PatternCallback):
     """Register functions as torch hooks on the parameters that match a pattern, and remove them at the end of the run.
 
         pattern: Names of parameters, as for `ModuleHooks`.
@@ -47,7 +45,6 @@ class ParameterHooks(Callback):
     (0.0, 4.0)
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "the functions, and one call around each"
 
     def __init__(
@@ -58,20 +55,15 @@ class ParameterHooks(Callback):
         post_accumulate_grad: Callable[..., Any] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(**options)
+        super().__init__(pattern, **options)
         self.functions = hook_functions("ParameterHooks", {"grad": grad, "post_accumulate_grad": post_accumulate_grad})
-        self.pattern = NamePattern("ParameterHooks", pattern)
-        name_by_default(self, f"ParameterHooks({self.pattern})")
-        self._handles = HookHandles()
 
     def on_setup(self, run: Run) -> None:
-        parameters = self._parameters(run)
+        parameters = self.find_parameters(run)
         for name, parameter in parameters.items():
             if is_sharded(parameter):
-                raise BadLoop(
-                    f"{self.name}: '{name}' is sharded, and torch does not call hooks on its gradient.",
-                    read="parameter.grad at on_step_begin, or use GradientStats",
-                )
+                read = "parameter.grad at on_step_begin, or use GradientStats"
+                raise BadLoop(f"{self.name}: '{name}' is sharded, and torch does not call hooks on its gradient.", read=read)
         if not any(parameter.requires_grad for parameter in parameters.values()):
             logger.warning("%s: all matching parameters are frozen and have no hooks until unfrozen", self.name)
 
@@ -81,16 +73,10 @@ class ParameterHooks(Callback):
     on_exception = on_run_end = on_run_begin
 
     def on_train_epoch_begin(self, run: Run) -> None:
-        new = {
-            name: parameter
-            for name, parameter in self._parameters(run).items()
-            if parameter.requires_grad and parameter not in self._handles
-        }
+        named = self.find_parameters(run).items()
+        new = {name: parameter for name, parameter in named if parameter.requires_grad and parameter not in self._handles}
         if new:
             self._handles.register(run.model, self._hooks(new))
-
-    def _parameters(self, run: Run) -> dict[str, Any]:
-        return chosen_parameters(run, self.pattern, str(self.name))
 
     def _hooks(self, parameters: dict[str, Any]) -> Iterator[Registered]:
         for name, parameter in parameters.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.progress._lap_timer import LapTimer
@@ -23,7 +23,6 @@ class ThroughputTracker(LapTimer):
     """
 
     may_write = ("Throughput (steps/sec)", "Throughput (samples/sec)")
-    step_cost: ClassVar[str] = "nothing; it waits for the GPU when a training pass ends or pauses and at checkpoints"
 
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)

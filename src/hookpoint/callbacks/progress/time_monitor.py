@@ -15,7 +15,7 @@ from hookpoint.core.text.terminal import say
 class TimeMonitor(LapTimer):
     """Print the time of each epoch and of its steps in milliseconds, as in MindSpore, and log both in seconds.
 
-        data_size: Also print a line every so many steps.
+        data_size: Also print a line every `data_size` steps.
         data_time: Also measure the time per step spent waiting for data.
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`
@@ -28,10 +28,7 @@ class TimeMonitor(LapTimer):
     >>> monitor = TimeMonitor(data_size=100, data_time=True)
     """
 
-    step_cost: ClassVar[str] = (
-        "nothing; half a microsecond with `data_size`, one with `data_time`;"
-        " it waits for the GPU when a training pass ends or pauses and at checkpoints"
-    )
+    step_cost: ClassVar[str] = f"{LapTimer.step_cost}; half a microsecond with `data_size`, one with `data_time`"
 
     def __init__(self, data_size: int | None = None, data_time: bool = False, **options: Unpack[Options]) -> None:
         super().__init__("epoch", "log step", "line", **options)

@@ -2,17 +2,140 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.saver import Saver, is_in_training, named
-from hookpoint.callbacks.saving._best_tracker import BestTracker
-from hookpoint.callbacks.saving._top_k import TopK
-from hookpoint.core.callback.callback import Options
+from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured, named
+from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.kept import name_by_default
-from hookpoint.core.checkpoint.store import Keep
-from hookpoint.core.log.best import Best
+from hookpoint.core.checkpoint.store import Keep, Kept
+from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.workdir.retention import KeepNewest
+
+logger = logging.getLogger("hookpoint")
+
+
+class TopK:
+    """Rank the `k` best values with their moments, the best first. Of equal values, the earlier ranks higher; NaN never ranks.
+
+    A moment, or a step, is `in` the ranking while its value is. As a retention rule, it keeps the checkpoints of these values.
+
+    >>> top = TopK(2, "max")
+    >>> [top.take(value, step) for step, value in enumerate([0.1, 0.3, 0.3, 0.1, 0.5])]
+    [True, True, True, False, True]
+    >>> top.ranking, 1 in top, 2 in top
+    ([(0.5, 4), (0.3, 1)], True, False)
+    """
+
+    def __init__(self, k: int, mode: Mode = "min") -> None:
+        self.k = whole("TopKSaver", "k", k, least=1)
+        self.mode = mode
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard all values."""
+        self._ranked: list[tuple[float, Moment | int]] = []
+
+    @property
+    def ranking(self) -> list[tuple[float, int]]:
+        """The values with their steps, the best first."""
+        return [(value, at.step if isinstance(at, Moment) else at) for value, at in self._ranked]
+
+    @property
+    def best(self) -> Best:
+        """The best value, with its moment."""
+        best = Best(self.mode)
+        for value, at in self._ranked[:1]:
+            best.take(value, at)
+        return best
+
+    def __contains__(self, at: object) -> bool:
+        if isinstance(at, Moment):  # older checkpoints have the steps only
+            return any(at.is_same(known) if isinstance(known, Moment) else at.step == known for _, known in self._ranked)
+        return any(at == step for _, step in self.ranking)
+
+    def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
+        """Return the checkpoints to keep: those of the ranked values."""
+        return [one for one in kept if (one.step if one.moment is None else one.moment) in self]
+
+    def take(self, value: float, at: Moment | int) -> bool:
+        """Add a value; return whether it ranks. A second value of the same moment replaces the first."""
+        if math.isnan(value):
+            return False
+        sign = 1 if self.mode == "min" else -1
+        values = [*(pair for pair in self._ranked if pair[1] != at), (value, at)]
+        self._ranked = sorted(values, key=lambda pair: sign * pair[0])[: self.k]  # stable: equal values keep their order
+        return at in self
+
+    def place(self, at: Moment | int) -> int:
+        """Return the rank of a moment, from 1."""
+        return [known for _, known in self._ranked].index(at) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        moments = [list(at) if isinstance(at, Moment) else None for _, at in self._ranked]
+        return {"ranking": [list(pair) for pair in self.ranking], "moments": moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        ranking = state["ranking"]
+        moments = state.get("moments") or [None] * len(ranking)
+        self._ranked = [
+            (value, step if moment is None else Moment(*moment)) for (value, step), moment in zip(ranking, moments, strict=True)
+        ]
+
+
+class BestTracker:
+    """Watch a metric for a saver and rank its values, with Best or TopK. `tag` is the tag of the checkpoints."""
+
+    def __init__(self, metric: str, ranking: Best | TopK, tag: str) -> None:
+        self.metric, self.ranking, self.tag = metric, ranking, tag
+        self._previous = ranking.state_dict()
+        self._values = NewValues(metric)
+
+    def reset(self) -> None:
+        """Start from scratch, for a fresh run."""
+        self.ranking.reset()
+        self._previous = self.ranking.state_dict()
+        self._values.reset()
+
+    def begin(self, run: Run, owner: Callback) -> None:
+        """Attach to the metric when the run begins."""
+        self._values.begin(run, owner)
+
+    def take(self, saver: Saver, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
+        """Return the newest value and its moment if the ranking accepts it.
+
+        If the checkpoint of the last accepted value was not written, the ranking is restored first.
+        """
+        if saver.was_lost(run, self.tag):
+            self.ranking.load_state_dict(self._previous)
+        new, before = self._values.take_current(run, final_only=final_only), self.ranking.state_dict()
+        if new is None or not self.ranking.take(new[1], new[0]):
+            return None
+        self._previous = before
+        return new
+
+    def save_best(self, saver: Saver, run: Run, *, final_only: bool = False, in_background: bool = False) -> None:
+        """Save if the newest value is the best so far; send the event "best" and log a line."""
+        if (new := self.take(saver, run, final_only=final_only)) is not None:
+            previous, value = self._previous["value"], new[1]
+            was = "" if previous is None else f", after {previous:g}"
+            logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
+            run.put_event("best", metric=self.metric, value=value, previous=previous)
+            saved_for = measured(self.metric, self.ranking.mode, value, new[0])
+            saver.ask(run, self.tag, in_background=in_background, measured=saved_for)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.ranking.state_dict(), **self._values.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ranking.load_state_dict(state)
+        self._values.load_state_dict(state)
 
 
 class MetricSaver(Saver):
@@ -23,10 +146,7 @@ class MetricSaver(Saver):
 
     reads_windows = True
     keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last save"
-    step_cost: ClassVar[str] = (
-        "nothing; one comparison per trigger and a checkpoint per new best;"
-        " with a step schedule, one addition per step that logs the metric"
-    )
+    step_cost: ClassVar[str] = "nothing; with a step schedule, one addition per step that logs the metric"
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]

@@ -38,10 +38,8 @@ class BackupAndRestore(Saver):
     ) -> None:
         refuse_place("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
-            raise BadArgument(
-                "BackupAndRestore: delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint.",
-                leave="it out, and delete the workdir when you no longer need it",
-            )
+            problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
+            raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
         self.tag = "backup"
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
         self.limits = (self.tag,)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
-from hookpoint.callbacks.saving._best_tracker import BestTracker
+from hookpoint.callbacks.saving._metric_saver import BestTracker
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
@@ -153,15 +153,11 @@ class ModelCheckpoint(Saver):
 
 def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
     if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
-        raise BadArgument(
-            f"ModelCheckpoint: prefix must be a plain name, not a path or a template, got {prefix!r}.",
-            write='prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop',
-        )
+        write = 'prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop'
+        raise BadArgument(f"ModelCheckpoint: prefix must be a name, not a path or a template, got {prefix!r}.", write=write)
     if save_weights_only:
-        raise BadArgument(
-            "ModelCheckpoint: save_weights_only=True is not supported; a run resumes from a complete checkpoint.",
-            leave="it out; the weights are model.safetensors in each checkpoint",
-        )
+        problem = "save_weights_only=True is not supported; a run resumes from a complete checkpoint"
+        raise BadArgument(f"ModelCheckpoint: {problem}.", leave="it out; each checkpoint has model.safetensors")
     if by_epoch is not None or interval is not None:
         unit = "epochs" if by_epoch in (None, True) else "iterations"
         schedule = f".when(Every({unit}={max(interval or 1, 1)}))"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.saver import is_claimed, measured
-from hookpoint.callbacks.saving._metric_saver import MetricSaver
-from hookpoint.callbacks.saving._top_k import TopK
+from hookpoint.callbacks.saving._metric_saver import MetricSaver, TopK
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.run import Run

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.arguments import function
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.callbacks._shared.numerics import largest, nonfinite_names
-from hookpoint.callbacks.stopping._loss_reader import loss_of
+from hookpoint.callbacks._shared.step_gradients import require_step_hooks
+from hookpoint.callbacks.stopping._loss_callback import loss_of
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument, BadLoop, NotFinite
@@ -68,9 +69,8 @@ class CheckNumerics(Callback):
         owner = self.name or "CheckNumerics"
         if (self.parameters or self.gradients) and next(named_parameters(run.model), None) is None:
             raise BadLoop(f"{owner} finds no parameters.", give="model=..., or parameters=False and tensors=...")
-        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
-        if self.gradients and not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(f"{owner} needs an optimizer to check gradients before its step.", give="optimizer=...")
+        if self.gradients:
+            require_step_hooks(run, owner, "check gradients")
 
     def on_run_begin(self, run: Run) -> None:
         self._magnitudes.clear()
@@ -109,11 +109,9 @@ class CheckNumerics(Callback):
                 named = named_parameters(run.model) if what == PARAMETERS else _gradients(run) if what == GRADIENTS else ()
                 names = nonfinite_names(named)
                 seen = f", seen at step {run.step}" if run.step > step else ""
-                raise NotFinite(
-                    f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.",
-                    **({"now": f"in {names}"} if names else {}),
-                    resume="from the last good checkpoint, with a lower learning rate or gradient clipping",
-                )
+                cures = {"now": f"in {names}"} if names else {}
+                cures["resume"] = "from the last good checkpoint, with a lower learning rate or gradient clipping"
+                raise NotFinite(f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.", **cures)
 
 
 def _gradients(run: Run) -> Iterator[tuple[str, Any]]:

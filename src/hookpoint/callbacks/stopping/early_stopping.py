@@ -9,12 +9,11 @@ from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import full_state
-from hookpoint.callbacks._shared.unseen_values import is_current, moment_names
-from hookpoint.callbacks.stopping._patience import Patience
+from hookpoint.callbacks._shared.unseen_values import is_current, warn_outdated
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
-from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.log.best import Best, Mode, mode_of
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
@@ -152,13 +151,7 @@ class EarlyStopping(MetricWatcher):
         self._weights = self._snapshots.take({"model": full_state(state_of(run.model))}, outlives_the_call=True)["model"]
         if not is_current(measured_at, run) and not self._has_warned:
             self._has_warned = True
-            logger.warning(
-                "'%s' was measured at %s, but the run is at %s: %s stores the current weights."
-                " Trigger it when the metric is measured, with .when(...)",
-                self.monitor,
-                *moment_names(measured_at, run.moment),
-                self.name,
-            )
+            warn_outdated(self.monitor, measured_at, run, f"{self.name} stores the current weights")
 
     def _save_last(self, run: Run) -> None:
         """Save the last weights before the best ones replace them, if the run has a saver."""
@@ -181,3 +174,50 @@ class EarlyStopping(MetricWatcher):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._weights = state["weights"] if self.restore_best_weights else None
+
+
+class Patience:
+    """Count the values since the last progress. Patience is over after `patience` of them, and after one at least.
+
+    Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
+    is one. NaN never is progress. `best` is the best of all values, whatever the baseline.
+
+    >>> patience = Patience("min", 2)
+    >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]
+    [(True, False), (True, False), (False, False), (False, True)]
+    """
+
+    def __init__(
+        self, mode: Mode, patience: int = 0, *, min_delta: float = 0.0, relative: bool = False, baseline: float | None = None
+    ) -> None:
+        self.best = Best(mode, min_delta=min_delta, relative=relative)
+        self.patience = patience
+        self._progress = Best(mode, min_delta=min_delta, threshold=baseline, relative=relative)
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard all values."""
+        self.best.reset()
+        self._progress.reset()
+        self.waited = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.waited > 0 and self.waited >= self.patience
+
+    def take(self, value: float, at: Moment | int) -> bool:
+        """Add a value; return whether it is the best so far."""
+        self.waited = 0 if self._progress.take(value, at) else self.waited + 1
+        return self.best.take(value, at)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best.state_dict(), "progress": self._progress.state_dict(), "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best.load_state_dict(state["best"])
+        self._progress.reset()
+        if "progress" in state:
+            self._progress.load_state_dict(state["progress"])
+        elif self.best.value is not None and self._progress.is_beaten_by(self.best.value):
+            self._progress.load_state_dict(state["best"])  # in older checkpoints, the best counted once it beat the baseline
+        self.waited = state["waited"]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.stopping._loss_reader import Loss, LossReader
-from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.callbacks.stopping._loss_callback import Loss, LossCallback
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
 
-class LossMonitor(Callback):
+class LossMonitor(LossCallback):
     """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
     As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch, and 0 prints nothing. Only the
@@ -35,30 +34,23 @@ class LossMonitor(Callback):
     hookpoint.core.errors.NonFiniteLoss: the loss is inf at step 2, in epoch 1...
     """
 
-    handles_nonfinite_loss = True
-    keeps: ClassVar[str] = ""
-    step_cost: ClassVar[str] = "one to three microseconds, plus the printing"
+    step_cost: ClassVar[str] = f"{LossCallback.step_cost}, plus the printing"
 
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.per_print_times = whole("LossMonitor", "per_print_times", per_print_times)
-        self._losses = LossReader()
-        self._to_print: set[int] = set()
 
     def on_run_begin(self) -> None:
-        self._losses.reset()
-        self._to_print = set()
+        super().on_run_begin()
+        self._to_print: set[int] = set()
 
     def on_train_iter_end(self, run: Run) -> None:
         prints = self.per_print_times > 0 and run.iteration % self.per_print_times == 0 and run.is_chief
         if prints:
             self._to_print.add(run.batch_idx + 1)
-        self._check(run, self._losses.take(run, shown=prints))
+        self._read(run, shown=prints)
 
-    def on_train_epoch_end(self, run: Run) -> None:
-        self._check(run, self._losses.finish(run, self.name or "LossMonitor"))
-
-    def _check(self, run: Run, losses: Iterable[Loss]) -> None:
+    def check(self, run: Run, losses: list[Loss]) -> None:
         for loss in losses:
             if not math.isfinite(loss.value):
                 raise NonFiniteLoss(loss.value, epoch=loss.epoch, step=loss.step, now=run.step)

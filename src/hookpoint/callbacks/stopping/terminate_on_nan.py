@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import ClassVar, Unpack
+from typing import Unpack
 
-from hookpoint.callbacks.stopping._loss_reader import Loss, LossReader
-from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.callbacks.stopping._loss_callback import Loss, LossCallback
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.run.run import Run
 
 
-class TerminateOnNaN(Callback):
+class TerminateOnNaN(LossCallback):
     """Stop the run when the loss of a training step is NaN or infinite; with `raise_error`, raise NonFiniteLoss instead.
 
     The end points run as after any stop. If the weights are not finite by then, the last state is not saved, and the last good
@@ -29,25 +28,11 @@ class TerminateOnNaN(Callback):
     2
     """
 
-    handles_nonfinite_loss = True
-    keeps: ClassVar[str] = ""
-    step_cost: ClassVar[str] = "one to three microseconds"
-
     def __init__(self, raise_error: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.raise_error = raise_error
-        self._losses = LossReader()
 
-    def on_run_begin(self) -> None:
-        self._losses.reset()
-
-    def on_train_iter_end(self, run: Run) -> None:
-        self._check(run, self._losses.take(run))
-
-    def on_train_epoch_end(self, run: Run) -> None:
-        self._check(run, self._losses.finish(run, self.name or "TerminateOnNaN"))
-
-    def _check(self, run: Run, losses: Iterable[Loss]) -> None:
+    def check(self, run: Run, losses: list[Loss]) -> None:
         bad = next((loss for loss in losses if not math.isfinite(loss.value)), None)
         if bad is not None:
             if self.raise_error:

@@ -41,9 +41,7 @@ class AveragedWeights(Callback):
         models = (self.average.model, self._model, self.component)
         model = next((model for model in models if model is not None), None)
         if not self.average.averages or model is None:
-            raise OutsideRun(
-                f"{self.name} has no averages yet.", call="it after a step, or read a checkpoint with load_weights"
-            )
+            raise OutsideRun(f"{self.name} has no averages yet.", call="it after a step, or load_weights on a checkpoint")
         if self._swap.is_in:
             return dict(_cloned(state_of(model)))
         self._put_in(model)
@@ -68,10 +66,8 @@ class AveragedWeights(Callback):
             other = entry.subject
             restores = getattr(other, "restore_best_weights", False) or getattr(other, "keeps_at_end", False)
             if self.keeps_at_end and restores and other is not self:
-                raise BadLoop(
-                    f"{self.name} and {entry.name} both replace the weights at the end of the run.",
-                    drop="keep_at_end=True or restore_best_weights=True",
-                )
+                drop = "keep_at_end=True or restore_best_weights=True"
+                raise BadLoop(f"{self.name} and {entry.name} both replace the weights at the end of the run.", drop=drop)
 
     def on_run_begin(self, run: Run) -> None:
         self._is_running, self._has_failed = True, False
@@ -135,7 +131,8 @@ class AveragedWeights(Callback):
 
     def _is_unchanged(self, model: Any) -> bool:
         """Return whether the model still has the weights from the end of its run."""
-        if self.average.is_of(model) and self._versions == list(map(version_of, self.average.sources)):
+        versions = list(map(version_of, self.average.sources))
+        if self.average.averages and self.average.model is model and self._versions == versions:
             return True
         logger.info("%s: the weights have changed since the run, and the averages are not used", self.name)
         return False

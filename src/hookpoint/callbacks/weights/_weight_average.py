@@ -31,10 +31,6 @@ class WeightAverage:
         self._groups: list[tuple[list[Any], list[Any]]] = []
         self._is_complete = True
 
-    def is_of(self, model: Any) -> bool:
-        """Return whether these are averages of this model."""
-        return bool(self.averages) and self.model is model
-
     def follow(self, model: Any) -> None:
         """Update the set of averages: a new weight starts with its current value, a removed one is dropped."""
         import torch

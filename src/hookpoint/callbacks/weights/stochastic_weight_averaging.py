@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import function, number
-from hookpoint.callbacks._shared.named_modules import has_other_layers
+from hookpoint.callbacks._shared.arguments import choice, function, number, whole
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
-from hookpoint.callbacks.weights._swa_schedule import SWASchedule
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
 from hookpoint.core.run.run import Run
@@ -33,11 +32,11 @@ class StochasticWeightAveraging(AveragedWeights):
         forward: Function of a batch that calls the model, if it is not called as in validation.
         model: What to average, if it is not the whole model of the run.
 
-    If the model has batch norm, torch's update_bn measures its statistics for the averages. The validation of the last epoch
-    uses the averages. They are loaded into the model after the last checkpoint, which has the training weights, so that a
-    longer run can resume. `load_weights(path, averaged=True)` returns the averages of a checkpoint, and `weights()` those of
-    this object. A run that is stopped early ends with the averages so far. After an exception or a signal, the model has its
-    training weights. Epochs that are cut short do not count. Sends the event "setting".
+    If the model has batch norm, torch's update_bn measures its statistics for the averages, with one pass over the data. The
+    validation of the last epoch uses the averages. They are loaded into the model after the last checkpoint, which has the
+    training weights, so that a longer run can resume. `load_weights(path, averaged=True)` returns the averages of a checkpoint,
+    and `weights()` those of this object. A run that is stopped early ends with the averages so far. After an exception or a
+    signal, the model has its training weights. Epochs that are cut short do not count. Sends the event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -61,15 +60,7 @@ class StochasticWeightAveraging(AveragedWeights):
 
     keeps_at_end = True
     keeps: ClassVar[str] = "the averages, their batch norm statistics, and the learning rates from before"
-    step_cost: ClassVar[str] = (
-        "nothing, or setting the learning rate if the run has a scheduler; one pass over the weights per epoch,"
-        " and one over the data at the end if there is batch norm"
-    )
-
-    _first: int | None
-    _rates: list[float]
-    _statistics: dict[str, Any]
-    _taken: int
+    step_cost: ClassVar[str] = "nothing, or setting the rate if the run has a scheduler; one pass over the weights per epoch"
 
     def __init__(
         self,
@@ -91,6 +82,14 @@ class StochasticWeightAveraging(AveragedWeights):
         self.data, self._forward = data, forward
         self.setting = None if lr is None else Setting("learning_rate", same_on_all_ranks=True)
         self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        self._first: int | None = None
+        self._taken = 0
+        self._rates: list[float] = []
+        self._statistics: dict[str, Any] = {}
+        self._is_measured = self._is_trained = False
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
@@ -175,7 +174,7 @@ class StochasticWeightAveraging(AveragedWeights):
         if self._is_measured:
             return
         norms = batch_norm_buffers(model)
-        if not (run.agree(bool(norms)) if has_other_layers(run) else norms):  # all ranks take part in the pass, or none
+        if not (run.agree(bool(norms)) if run.team.has_stages else norms):  # all ranks take part in the pass, or none
             return
         self._is_measured = True
         if data is not None:
@@ -185,16 +184,8 @@ class StochasticWeightAveraging(AveragedWeights):
             finally:
                 self._swap.put_back()
         if norms and not self._statistics:
-            logger.warning(
-                "%s: no data to measure batch norm with; the averages have the statistics of other weights. Pass data=...",
-                self.name,
-            )
-
-    def reset(self) -> None:
-        super().reset()
-        self._first, self._taken = None, 0
-        self._rates, self._statistics = [], {}
-        self._is_measured = self._is_trained = False
+            problem = "no data to measure batch norm with; the averages have the statistics of other weights. Pass data=..."
+            logger.warning("%s: %s", self.name, problem)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -214,3 +205,39 @@ class StochasticWeightAveraging(AveragedWeights):
         self._statistics = {plain_name(name): tensor.clone() for name, tensor in state["statistics"].items()}
         if self.setting is not None and state["setting"] is not None:
             self.setting.load_state_dict(state["setting"])
+
+
+class SWASchedule:
+    """Return the first averaged epoch, and the learning rate of each epoch.
+
+    `start` is that epoch, from 1, or the share of all epochs before it. The rate reaches its target in `anneal_epochs` epochs.
+    In the first epoch it is as after the first step of SWALR. With 0 or 1 it is the target at once.
+
+    >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
+    7
+    >>> SWASchedule(3, 4, "linear").rate(0.4, 0.2, epoch=4, first=3)
+    0.30000000000000004
+    """
+
+    def __init__(self, start: float, anneal_epochs: int, anneal: Literal["cos", "linear"]) -> None:
+        is_number = isinstance(start, int | float) and not isinstance(start, bool)
+        if not is_number or not (0 < start < 1 if isinstance(start, float) else start >= 1):
+            expected = "an epoch >= 1 or a share of the epochs between 0 and 1"
+            raise BadArgument(f"StochasticWeightAveraging: start must be {expected}, got {start!r}.")
+        self.start = start
+        self.anneal = choice("StochasticWeightAveraging", "anneal", anneal, ("cos", "linear"))
+        self.anneal_epochs = whole("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
+
+    def first_epoch(self, epochs: int | None) -> int:
+        """Return the first averaged epoch of a run with this number of epochs."""
+        if isinstance(self.start, int):
+            return self.start
+        if epochs is None:
+            raise BadLoop(f"start={self.start} needs a run with a known number of epochs.", give="the epoch as an integer")
+        return int(self.start * epochs) + 1
+
+    def rate(self, old: Any, target: float, *, epoch: int, first: int) -> Any:
+        """Return the rate of an epoch, between the old rate and the target."""
+        progress = min(1.0, (epoch - first + 1) / max(1, self.anneal_epochs))
+        share = (1 - math.cos(math.pi * progress)) / 2 if self.anneal == "cos" else progress
+        return target if share == 1 else target * share + old * (1 - share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choices, number, whole
+from hookpoint.callbacks._shared.arguments import choice, number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
@@ -21,7 +21,7 @@ class SwapEMAWeights(AveragedWeights):
     """Keep an exponential moving average of the weights, and use it for validation and prediction.
 
         decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
-        every: Update the averages every so many steps.
+        every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, with the weights at that time.
         warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, if that is less.
         buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
@@ -72,7 +72,7 @@ class SwapEMAWeights(AveragedWeights):
         model: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        choices("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
+        choice("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
         super().__init__(model, buffers=buffers == "average", **options)
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
@@ -88,12 +88,8 @@ class SwapEMAWeights(AveragedWeights):
         for entry in run.hooks.entries:
             is_after |= entry.subject is self
             if getattr(entry.subject, "restore_best_weights", False) and not (is_after and self.swap_on_epoch):
-                logger.warning(
-                    "%s: validation measures the averages, but %s would restore the training weights;"
-                    " move it after this callback, and pass swap_on_epoch=True here",
-                    self.name,
-                    entry.name,
-                )
+                line = "%s: validation uses the averages, but %s would restore the training weights; %s"
+                logger.warning(line, self.name, entry.name, "move it after this callback and set swap_on_epoch=True here")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)

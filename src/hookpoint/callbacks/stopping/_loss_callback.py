@@ -1,12 +1,14 @@
-"""LossReader: the losses of the training steps as floats, without waiting for a device."""
+"""LossCallback: the base class of callbacks that check the loss of each step, without waiting for a device."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadValue, MissingMetric
 from hookpoint.core.run.run import Run
 
@@ -21,23 +23,39 @@ class Loss(NamedTuple):
     value: float
 
 
-class LossReader:
-    """Read `run.loss` after each step, or the value logged as "loss" if that is not set; return losses once on the host.
+class LossCallback(Callback):
+    """Read `run.loss` after each step, or the value logged as "loss" if that is not set; check losses once on the host.
 
     A loss is a tensor, a number, or a tuple, list or dict of them. A tensor with multiple elements counts with its mean.
     """
 
-    def __init__(self) -> None:
-        self._scalars = AsyncScalars()
-        self.reset()
+    handles_nonfinite_loss = True
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "one to three microseconds"
 
-    def reset(self) -> None:
-        """Discard the state of the previous run."""
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self._scalars = AsyncScalars()
+
+    @abstractmethod
+    def check(self, run: Run, losses: list[Loss]) -> None:
+        """Check losses that are on the host."""
+
+    def on_run_begin(self) -> None:
         self._scalars.clear()
         self._iterations = self._losses = 0
 
-    def take(self, run: Run, *, shown: bool = False) -> list[Loss]:
-        """Read this iteration's loss; return the losses that are on the host by now.
+    def on_train_iter_end(self, run: Run) -> None:
+        self._read(run)
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        if self._iterations and not self._losses:
+            reader = self.name or type(self).__name__
+            raise MissingMetric("loss", run.metrics, reader=reader, why="and run.loss was not set either")
+        self._check_ready(run, wait=True)
+
+    def _read(self, run: Run, *, shown: bool = False) -> None:
+        """Read this iteration's loss.
 
         The copy of a loss that is `shown` starts at once. A finite host loss that is not shown is left out.
         """
@@ -45,23 +63,19 @@ class LossReader:
         loss = loss_of(run)
         if not shown and getattr(loss, "is_cpu", False) and loss.numel() == 1 and math.isfinite(loss.item()):
             self._losses += 1  # the usual case, in a third of the time
-            return self._ready() if self._scalars else []
-        position = (run.epoch, run.batch_idx + 1, run.step)
-        for part, value in enumerate(_flat(loss)):
-            self._losses += 1
-            self._scalars.add((*position, part), _scalar(value))
-        if shown:
-            self._scalars.start()
-        return self._ready()
+            if not self._scalars:
+                return
+        else:
+            position = (run.epoch, run.batch_idx + 1, run.step)
+            for part, value in enumerate(_flat(loss)):
+                self._losses += 1
+                self._scalars.add((*position, part), _scalar(value))
+            if shown:
+                self._scalars.start()
+        self._check_ready(run)
 
-    def finish(self, run: Run, reader: str) -> list[Loss]:
-        """Wait for all losses and return them, at the end of an epoch; raise if there never was one."""
-        if self._iterations and not self._losses:
-            raise MissingMetric("loss", run.metrics, reader=reader, why="and run.loss was not set either")
-        return self._ready(wait=True)
-
-    def _ready(self, *, wait: bool = False) -> list[Loss]:
-        return [Loss._make((*tag, value)) for tag, value in self._scalars.take(wait=wait)]
+    def _check_ready(self, run: Run, *, wait: bool = False) -> None:
+        self.check(run, [Loss._make((*tag, value)) for tag, value in self._scalars.take(wait=wait)])
 
 
 def loss_of(run: Run) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.saving._top_k import TopK
+from hookpoint.callbacks.saving._metric_saver import TopK
 
 
 @given(st.integers(1, 5), st.sampled_from(["min", "max"]), st.lists(st.floats()))

@@ -1,0 +1,54 @@
+"""PatternCallback: the base class of callbacks that select modules or parameters by name; MeasuredSteps: when to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
+from hookpoint.callbacks._shared.named_modules import named_modules, named_parameters
+from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.errors import BadLoop
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
+
+
+class PatternCallback(Callback):
+    """Select modules or parameters of the run's model by a pattern. `_handles` are the hooks on them."""
+
+    keeps: ClassVar[str] = ""
+
+    def __init__(self, pattern: Pattern | Iterable[Pattern], **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.pattern = NamePattern(type(self).__name__, pattern)
+        name_by_default(self, f"{type(self).__name__}({self.pattern})")
+        self._handles = HookHandles()
+
+    def find_modules(self, run: Run) -> dict[str, Any]:
+        """Return the matching modules by name, or raise."""
+        return self.pattern.require(str(self.name), "module", named_modules(run.model))
+
+    def find_parameters(self, run: Run) -> dict[str, Any]:
+        """Return the matching parameters by name, or raise. In a pipeline, this rank may have none."""
+        named = named_parameters(run.model)
+        return self.pattern.select(named) if run.team.has_stages else self.pattern.require(str(self.name), "parameter", named)
+
+
+class MeasuredSteps:
+    """Select every n-th step or, without `every`, the log steps."""
+
+    def __init__(self, owner: str, every: int | None) -> None:
+        self.every = None if every is None else whole(owner, "every", every, least=1)
+
+    def check(self, owner: str, run: Run) -> None:
+        """Raise if there are no log steps to measure at."""
+        if self.every is None and not machine_of(run).options.log_every:
+            raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
+
+    def has_next(self, run: Run) -> bool:
+        """Return whether the next step is measured. With gradient accumulation, this holds for each of its batches."""
+        step = run.step + 1
+        return step >= machine_of(run).logbook.next_log_step if self.every is None else step % self.every == 0

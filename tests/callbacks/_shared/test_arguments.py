@@ -1,0 +1,47 @@
+"""Arguments are returned or refused, with the allowed values in the message."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from hookpoint.callbacks._shared import arguments
+from hookpoint.core.errors import BadArgument
+
+
+@pytest.mark.parametrize(
+    ("check", "values", "expected"),
+    [
+        (arguments.whole, [-1, 1.5, True, "3", None], "an integer >= 0"),
+        (arguments.number, [math.nan, math.inf, True, "3", None], "a finite number"),
+        (arguments.function, [3, None, "print"], "a function"),
+        (arguments.file_name, ["", ".", "..", "a/b", "a\\b", "a\0", 3], "the name of a file in the workdir, not a path"),
+    ],
+)
+def test_other_values_are_refused(check, values, expected):
+    for value in values:
+        with pytest.raises(BadArgument, match=re.escape(f"Mine: given must be {expected}, got {value!r}.")):
+            check("Mine", "given", value)
+
+
+@pytest.mark.parametrize("value", ["c", "", None, 3, ["a", "c"], [["a"]], []])
+def test_only_the_allowed_values_are_choices(value):
+    with pytest.raises(BadArgument, match=r"^Mine: given must be 'a' or 'b', got "):
+        arguments.choices("Mine", "given", value, ("a", "b"))
+
+
+def test_a_single_choice_is_not_a_list():
+    assert arguments.choice("Mine", "given", "a", ("a", "b")) == "a"
+    with pytest.raises(BadArgument, match="got \\['a'\\]"):
+        arguments.choice("Mine", "given", ["a"], ("a", "b"))
+
+
+def test_good_values_are_returned():
+    assert arguments.whole("Mine", "given", 2, least=2) == 2
+    assert arguments.number("Mine", "given", -0.5) == -0.5
+    assert arguments.function("Mine", "given", print) is print
+    assert arguments.file_name("Mine", "given", "a.txt") == "a.txt"
+    assert arguments.choices("Mine", "given", "b", ("a", "b")) == ("b",)
+    assert arguments.choices("Mine", "given", iter("ab"), ("a", "b")) == ("a", "b")
