@@ -53,7 +53,7 @@ def fit(workdir, model, data, *more, epochs=1, optimizer=None, loss=nn.functiona
 
 def test_batch_norm_with_nan_in_its_statistics_does_not_become_a_checkpoint(tmp_path, caplog, noise):
     model = normed()
-    with pytest.raises(NotFinite, match=r"^0\.running_mean, 0\.running_var of the model hold NaN or infinity\."):
+    with pytest.raises(NotFinite, match=r"^0\.running_mean, 0\.running_var of the model contain NaN or infinity\."):
         fit(tmp_path, model, noise(bad=[3], value=math.inf), SkipBadSteps())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert newest_good(tmp_path).manifest.step == 3
@@ -86,7 +86,7 @@ def test_a_mask_that_a_forward_makes_is_saved(tmp_path, noise):
 def test_an_optimizer_with_infinity_in_its_state_does_not_become_a_checkpoint(tmp_path, noise):
     model = nn.Linear(4, 1)
     huge = LambdaCallback(on_step_begin=lambda run: run.step == 3 and model.bias.grad.fill_(1e30))
-    with pytest.raises(NotFinite, match=r"^state\.1\.exp_avg_sq of the optimizer holds NaN or infinity\."):
+    with pytest.raises(NotFinite, match=r"^state\.1\.exp_avg_sq of the optimizer contains NaN or infinity\."):
         fit(tmp_path, model, noise(), huge, optimizer=torch.optim.Adam(model.parameters()))
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert newest_good(tmp_path).manifest.step == 3

@@ -1,4 +1,4 @@
-"""Whole lines: where the last line of a file ends that was not torn."""
+"""Find the end of the last complete line of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PIECE_BYTES = 2**16
 
 
 def end_of_whole_lines(file: BinaryIO) -> int:
-    """Return how long a file is without a last line that was torn. Only that line is read."""
+    """Return the length of a file without an incomplete last line. Only that line is read."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
         return end
