@@ -1,25 +1,27 @@
-"""Keeping: what a loop with torch in it needs for checkpoints."""
+"""Checkpoint options: what a loop with torch needs to save and resume."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
+from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.rng import TorchRandomness
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
-from hookpoint.engine.data.torch_randomness import TorchRandomness
-from hookpoint.engine.module_modes import unwrapped
-from hookpoint.parallel.strategy.strategy import Apart
+from hookpoint.engine.modules import unwrapped
+from hookpoint.parallel.strategy.strategy import LocalUpdates, PerRankModel, Pipelined
 from hookpoint.parallel.team.world import world_size
 
 
-def kept_in(
+def checkpoint_options(
     workdir: Any,
     model: Any,
     optimizer: Any,
@@ -29,35 +31,35 @@ def kept_in(
     strategy: Any = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return the options that let a loop keep its checkpoints in this workdir, and find back into torch's data and numbers."""
+    """Return the options of a loop that saves to this workdir and restores torch's data position and random generators."""
     options: dict[str, Any] = {
         "randomness": TorchRandomness(),
         "positions": TorchPositions,
-        "after_load": tell_schedulers,
+        "after_load": mark_optimizers_stepped,
         "may_wait": waits_allowed,
         "unwrapped": unwrapped,
         "loader_workers": TorchLoaderWorkers(),
     }
     if workdir is not None:
-        # A run without a workdir does without all of this.
-        from hookpoint.engine._run_identity import identity_of
+        # Imported only here: a run without a workdir does not need them.
         from hookpoint.parallel.checkpoint.team_store import TeamStore
         from hookpoint.storage.checkpoint_store import CheckpointStore
 
         store = CheckpointStore(workdir, allow_world_change=allow_world_change)
-        options["store"] = TeamStore(store, strategy if isinstance(strategy, Apart) else None) if world_size() > 1 else store
+        per_rank = strategy if isinstance(strategy, PerRankModel) else None
+        options["store"] = TeamStore(store, per_rank) if world_size() > 1 else store
         model_size = getattr(strategy, "model_size", 1)
         if allow_world_change and model_size > 1:
-            cure = "allow_world_change=True; with weights alone, init_weights=hookpoint.load_weights(...), any number can go on"
-            raise BadStrategy(f"{type(strategy).__name__} goes on with as many processes as it had.", drop=cure)
-        known = {"strategy": strategy, "model_size": model_size, **facts}
-        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **known)
+            cure = "allow_world_change=True; or load only the weights: init_weights=hookpoint.load_weights(...)"
+            raise BadStrategy(f"{type(strategy).__name__} resumes only with the same number of ranks.", drop=cure)
+        facts = {"strategy": strategy, "model_size": model_size, **facts}
+        options["identity"] = partial(identity_of, model, optimizer, seed=seed, **facts)
     return options
 
 
 @contextmanager
 def waits_allowed() -> Iterator[None]:
-    """Let the device be waited for inside of the block, also where that is an error otherwise."""
+    """Allow device synchronization inside the block, even with strict_sync."""
     mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
     if mode:
         torch.cuda.set_sync_debug_mode("default")
@@ -68,8 +70,51 @@ def waits_allowed() -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(mode)
 
 
-def tell_schedulers(run: Run) -> None:
-    """Let schedulers know that their optimizer has stepped: in a process of before, or they would warn that it has not."""
+def mark_optimizers_stepped(run: Run) -> None:
+    """Mark optimizers as stepped after a resume. Otherwise schedulers warn that they have not."""
     for optimizer in run.optimizers:
         if isinstance(optimizer, torch.optim.Optimizer) and run.step:
             optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
+    """Return the facts that must, or should, be unchanged when a run resumes."""
+    from hookpoint.storage.checkpoint.fingerprint import Fingerprint
+    from hookpoint.storage.workdir.identity import collect
+
+    is_split = world_size() > 1 and isinstance(strategy, Pipelined)
+    full = strategy.full_model(model) if is_split else unwrapped(model)
+    if world_size() > 1:  # a single process resumes from the shared state
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
+    if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
+        facts["optimizer_parameters"] = parameters
+    cuda = torch.cuda.is_available()
+    return collect(
+        world_size=world_size(),
+        seed=seed,
+        torch=torch.__version__,
+        cuda=torch.version.cuda if cuda else None,
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        model=Fingerprint.of(state_of(full)) if has_state(full) else None,
+        layout=strategy.layout(model) if is_split else "whole",
+        optimizer=_kind(optimizer),
+        **facts,
+    )
+
+
+def _parameters(model: Any, optimizer: Any) -> str | None:
+    """Return the number of parameters of the optimizers, and a digest of their names and shapes in order."""
+    names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    lines = [" ".join(f"{names.get(id(one), '')}{tuple(one.shape)}" for one in group) for group in groups]
+    if not lines:
+        return None
+    count = sum(map(len, groups))
+    return f"{count} in {len(groups)} group{'s' * (len(groups) > 1)} ({hashlib.sha256(repr(lines).encode()).hexdigest()[:8]})"
+
+
+def _kind(optimizer: Any) -> str | None:
+    if isinstance(optimizer, Mapping):
+        return ", ".join(f"{key}: {type(one).__name__}" for key, one in optimizer.items())
+    return None if optimizer is None else type(optimizer).__name__

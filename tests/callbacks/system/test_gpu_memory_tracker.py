@@ -124,7 +124,7 @@ def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypa
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
 def test_mistakes_are_refused(devices):
-    with pytest.raises(ValueError, match="names no devices"):
+    with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUMemoryTracker(devices)
 
 

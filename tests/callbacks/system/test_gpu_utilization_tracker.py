@@ -148,7 +148,7 @@ def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
 def test_mistakes_are_refused(devices):
-    with pytest.raises(ValueError, match="names no devices"):
+    with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUUtilizationTracker(devices)
 
 

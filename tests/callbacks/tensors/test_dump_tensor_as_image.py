@@ -144,7 +144,7 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
     ("given", "kind", "message"),
     [
         ({"map_func": 3}, TypeError, "map_func must be a function, got 3"),
-        ({"scale": "1"}, ValueError, "give      a number"),
+        ({"scale": "1"}, ValueError, "scale must be a finite number"),
         ({"prefix": "a/b"}, ValueError, "is not a file name"),
         ({"tensor_name": 3}, TypeError, "is not the name of a tensor"),
         ({"tensor_name": ""}, TypeError, "is not the name of a tensor"),

@@ -13,8 +13,8 @@ from hookpoint.parallel.data.padded_loader import PaddedLoader  # noqa: E402
 def test_it_goes_on_after_any_batch(done):
     data = PaddedLoader(["a", "b", "c"], 5)
     assert len(data) == 5
-    source = iter(data.data[data.begin_at(done) :])
-    assert list(data.after(source, done)) == ["a", "b", "c", "c", "c"][done:]
+    source = iter(data.data[data.resume_at(done) :])
+    assert list(data.resume(source, done)) == ["a", "b", "c", "c", "c"][done:]
 
 
 def trained(folder):
@@ -101,7 +101,7 @@ def test_all_train_until_the_last_batch_of_any(launch, tmp_path):
         assert first[f"{kind} at once"]["weights"] == first[f"{kind} in two"]["weights"]
         assert first[f"{kind} at once"]["step"] == first[f"{kind} in two"]["step"] == 8
     for result in (first, second):
-        assert "different numbers of training batches: 2, 4. An on_iter_backward of one's own needs as many" in result["own"]
+        assert "different numbers of training batches: 2, 4. A custom on_iter_backward needs the same number" in result["own"]
 
 
 def by_hand(batches, accumulate):

@@ -110,15 +110,13 @@ class Monitors:
                 logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Fire on_run_end of the monitors, those of this machine for a bounded time each; return their errors.
+        """Fire on_run_end of the monitors, each for a bounded time; return their errors.
 
-        Those are called on a thread, as `on_records` is: one that never returns keeps no process from ending. Monitors of the
-        outside have limits of their own, and may take longer to send the rest.
+        They are called on a thread, as `on_records` is: one that never returns does not keep the process from ending.
         """
         most = {
-            entry.name: LEAVE_SECONDS if is_leaving or delivery.is_in_hand else END_SECONDS
-            for delivery, entry in self._entries.items()
-            if not delivery.drops
+            entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
+            for queue, entry in self._entries.items()
         }
         return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_bounded, most))
 

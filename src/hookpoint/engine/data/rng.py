@@ -1,24 +1,48 @@
-"""Random numbers: seeded together, kept, and put back."""
+"""Random generators: seed, save and restore all of them."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from hookpoint.engine.data.torch_randomness import TorchRandomness
+from hookpoint.core.checkpoint.randomness import HostRandomness
 
 Item = TypeVar("Item")
+
+
+class TorchRandomness(HostRandomness):
+    """Save and restore the generators of Python, NumPy and torch, on the host and on every CUDA device.
+
+    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading takes
+    50 to 100 microseconds, and the same again for each device.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if "torch" in state:  # missing if torch was not in use when it was saved
+            torch.set_rng_state(state["torch"].cpu())
+        if "cuda" in state and torch.cuda.is_available():
+            for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+                torch.cuda.set_rng_state(kept.cpu(), device)
+
 
 RANDOMNESS = TorchRandomness()
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators, those of all devices included."""
+    """Seed the generators of Python, NumPy and torch, including those of all devices."""
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -27,7 +51,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def rng_kept() -> Iterator[None]:
-    """Put every generator back to where it was found."""
+    """Restore every generator after the block."""
     found = RANDOMNESS.state_dict()
     try:
         yield
@@ -35,8 +59,8 @@ def rng_kept() -> Iterator[None]:
         RANDOMNESS.load_state_dict(found)
 
 
-def apart(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
-    """Yield what the source yields; the random numbers it draws are missing from nobody else's."""
+def separate_rng(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
+    """Yield from a source that draws from its own copy of the random generators."""
     own = RANDOMNESS.state_dict()
     with closing(source):
         while True:
@@ -54,7 +78,7 @@ def apart(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
 
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Use torch's deterministic algorithms inside the block, where that is wanted."""
+    """Use torch's deterministic algorithms inside the block, if `wanted`."""
     if not wanted:
         yield
         return

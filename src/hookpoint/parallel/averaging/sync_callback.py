@@ -1,35 +1,33 @@
-"""Merging: what is done in a run whose processes have copies of the model, at the places where it has to be one model."""
+"""SyncCallback: make diverging replicas one model again, with means over all ranks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.loop.services import machine_of
-from hookpoint.parallel.averaging.all_reduce_mean import means_of, put
+from hookpoint.parallel.shared.local_shards import by_kind, in_one_message
+from hookpoint.parallel.team.peer_errors import waiting_in
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
 
 
-class Settles(Protocol):
-    """A strategy that can make its copies the same."""
+class SyncCallback(Callback):
+    """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    def settle(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-
-class Merging(Callback):
-    """Let copies be the same at the end of a training pass, before anybody looks at the model.
-
-    Averages over time that callbacks keep, as SwapEMAWeights, are those of one process's copies: before they are used in a
-    validation they are averaged over all processes, which is the average over time of the copies' average.
+    Weight averages that callbacks keep, such as SwapEMAWeights, are averages of one rank's replica. Before a validation uses
+    them, they are averaged over all ranks, which yields the average of the synchronized model.
     """
 
     is_internal = True
 
-    def __init__(self, strategy: Settles) -> None:
+    def __init__(self, strategy: Any) -> None:
         super().__init__()
         self._strategy = strategy
 
@@ -39,18 +37,43 @@ class Merging(Callback):
                 entry.subject.per_rank_state = True
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._strategy.settle()
-        self._merge_copies(run)
+        self._strategy.synchronize()
+        self._average_copies(run)
 
     def on_val_epoch_begin(self, run: Run) -> None:
         if machine_of(run).scopes.passes[-1].is_shared and run.team.size > 1:
-            self._merge_copies(run)
+            self._average_copies(run)
 
     def on_run_end(self, run: Run) -> None:
-        self._strategy.leave()
+        self._strategy.end_run()
 
     @staticmethod
-    def _merge_copies(run: Run) -> None:
-        copies: list[Any] = [one for entry in run.hooks.entries for one in getattr(entry.subject, "copies", ())]
+    def _average_copies(run: Run) -> None:
+        copies: list[Any] = [copy for entry in run.hooks.entries for copy in getattr(entry.subject, "copies", ())]
         if copies:
-            put(copies, means_of(copies))
+            copy_into(copies, all_reduce_mean(copies))
+
+
+def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the mean of each tensor over all ranks, bit-identical on all of them; for integers, the chief's values.
+
+    Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes.
+    """
+    means = [tensor.detach() if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
+    with waiting_in("an average over all ranks"):
+        for group in by_kind(means):
+            if _has_mean(group[0]):  # torch assigns new data to these
+                average_parameters(iter(group), dist.group.WORLD)  # type: ignore[arg-type, no-untyped-call, unused-ignore]
+            else:
+                in_one_message(group, lambda flat: dist.broadcast(flat, 0))
+    return means
+
+
+def _has_mean(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy values into tensors without recording it in autograd."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.detach().data.copy_(value)
