@@ -46,6 +46,7 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
+    keeps = ""
     step_cost = "four microseconds per span while recorded, otherwise three in total"
 
     def __init__(
