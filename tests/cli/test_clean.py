@@ -275,7 +275,7 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
     shutil.rmtree(mine / "tensorboard", ignore_errors=True)
     (mine / "tensorboard").symlink_to(outside)
     (mine / "checkpoints" / "step-00000099").symlink_to(outside)
-    assert "step-00000099  a symbolic link, and a checkpoint is a folder" in command("clean", "mine", "--dry-run").stdout
+    assert "step-00000099  a symbolic link, not a checkpoint folder" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--all", "--yes")
     assert (outside / "events.out.tfevents.1").exists()
     assert (mine / "checkpoints" / "step-00000099").is_symlink()

@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(workdir, tmp_path):
     link.symlink_to(tmp_path / "elsewhere")
     for found in (verify(workdir).rows[2], *verify(link).rows):
         assert found[:3] == ("step-00000300", 300, False)
-        assert found.problem.startswith("a symbolic link, and a checkpoint is a folder")
+        assert found.problem.startswith("a symbolic link, not a checkpoint folder")
 
 
 def test_a_folder_that_lost_its_manifest_is_damaged(workdir):

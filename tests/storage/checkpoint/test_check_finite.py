@@ -46,7 +46,7 @@ def test_tensors_that_nobody_named_may_hold_anything():
 
 def test_those_of_several_models_are_named_with_their_model():
     models = {"critic": {"w": torch.tensor(math.nan)}, "other": {"w": torch.ones(1)}}
-    with pytest.raises(NotFinite, match=r"^critic\.w of the model holds"):
+    with pytest.raises(NotFinite, match=r"^critic\.w of the model contains"):
         refuse_if_not_finite({"model": models}, {"model": ["other.w", "critic.w"]})
 
 

@@ -232,12 +232,12 @@ def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
         return proceed()
 
     folder = store.stage(1)
-    with intercepted(flip), pytest.raises(CannotSave, match="is not what was written"):
+    with intercepted(flip), pytest.raises(CannotSave, match="does not contain what was written"):
         store.put_shards(folder, tensors, None)
     store.unstage(folder)
     assert not folder.exists()
 
 
 def test_a_folder_that_is_not_there_is_said(store, tensors, tmp_path):
-    with pytest.raises(CannotSave, match="all must share the workdir"):
+    with pytest.raises(CannotSave, match="all ranks must share the workdir"):
         store.put_shards(tmp_path / "elsewhere", tensors, None)

@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,21 +84,10 @@ class Manifest:
 
     def encoded(self) -> bytes:
         """Return the content of the file."""
-        content = {
-            "format": FORMAT,
-            "step": self.step,
-            "epoch": self.moment.epoch,
-            "iteration": self.moment.iteration,
-            "elapsed": self.elapsed,
-            "tags": list(self.tags),
-            "kind": self.kind,
-            "measured": for_json(copied(dict(self.measured))),
-            "clocks": for_json(copied(dict(self.clocks))),
-            "identity": for_json(copied(dict(self.identity))),
-            "versions": dict(self.versions),
-            "created": self.created,
-            "files": {name: {"size": file.size, "sha256": file.sha256} for name, file in self.files.items()},
-        }
+        content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "kind", "versions", "created")}
+        content |= {"format": FORMAT, "epoch": self.moment.epoch, "iteration": self.moment.iteration}
+        content["files"] = {name: asdict(file) for name, file in self.files.items()}
+        content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
         return _canonical({**content, "digest": _digest(content)})
 
 

@@ -165,18 +165,20 @@ def exists(path: Path) -> bool:
 
 
 def is_folder(path: Path, *, follow: bool = False) -> bool:
-    found = status(path, follow=follow)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    return stat.S_ISDIR(_mode(path, follow=follow))
 
 
 def is_file(path: Path) -> bool:
-    found = status(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    return stat.S_ISREG(_mode(path))
 
 
 def is_link(path: Path) -> bool:
-    found = status(path)
-    return found is not None and stat.S_ISLNK(found.st_mode)
+    return stat.S_ISLNK(_mode(path))
+
+
+def _mode(path: Path, *, follow: bool = False) -> int:
+    found = status(path, follow=follow)
+    return 0 if found is None else found.st_mode
 
 
 def is_same(path: Path, other: Path) -> bool:

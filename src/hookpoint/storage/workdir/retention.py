@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import BadRetention
 from hookpoint.core.schedule.moment import Moment
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hookpoint.storage.checkpoint.manifest import Manifest
-    from hookpoint.storage.workdir.catalog import Entry
+from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.workdir.catalog import Entry
 
 OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints to resume from, not to keep
 ALWAYS_KEPT = 2  # or one, if a saver has a limit
