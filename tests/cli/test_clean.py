@@ -255,7 +255,7 @@ def test_a_run_that_starts_while_we_are_asked(command, train_run, monkeypatch):
     before = checkpoints(folder)
     monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
     with Loop(workdir=folder, extra_callbacks=[], monitors=[]):
-        assert "is being written to" in command("clean", "mine", "--yes", code=69).stderr
+        assert "is in use by" in command("clean", "mine", "--yes", code=69).stderr
     assert checkpoints(folder) == before
 
 
