@@ -255,7 +255,7 @@ def test_a_run_that_starts_before_the_answer(command, train_run, monkeypatch):
     before = checkpoints(folder)
     monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
     with Loop(workdir=folder, extra_callbacks=[], monitors=[]):
-        assert "is being written to" in command("clean", "mine", "--yes", code=69).stderr
+        assert "is in use by" in command("clean", "mine", "--yes", code=69).stderr
     assert checkpoints(folder) == before
 
 
@@ -275,7 +275,7 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
     shutil.rmtree(mine / "tensorboard", ignore_errors=True)
     (mine / "tensorboard").symlink_to(outside)
     (mine / "checkpoints" / "step-00000099").symlink_to(outside)
-    assert "step-00000099  a symbolic link, and a checkpoint is a folder" in command("clean", "mine", "--dry-run").stdout
+    assert "step-00000099  a symbolic link, not a checkpoint folder" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--all", "--yes")
     assert (outside / "events.out.tfevents.1").exists()
     assert (mine / "checkpoints" / "step-00000099").is_symlink()

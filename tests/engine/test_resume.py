@@ -237,14 +237,14 @@ def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
     assert str(caught.value).splitlines()[1:] == [
         "what   saved      now        verdict",
         "model  see below  see below  refused: its weights have other names, shapes or types",
-        "  0.weight: (1, 4) torch.float32 when it was saved, (3, 4) torch.float32 now",
-        "  0.bias: (1,) torch.float32 when it was saved, (3,) torch.float32 now",
-        "  1.weight: (1,) torch.float32 when it was saved, (1, 3) torch.float32 now",
-        "  1.running_mean: (1,) torch.float32 when it was saved, not there now",
-        "  1.running_var: (1,) torch.float32 when it was saved, not there now",
-        "  1.num_batches_tracked: () torch.int64 when it was saved, not there now",
-        "  run       the script as it was when that was saved",
-        '  start     anew with resume="never"',
+        "  0.weight: (1, 4) torch.float32 when saved, (3, 4) torch.float32 now",
+        "  0.bias: (1,) torch.float32 when saved, (3,) torch.float32 now",
+        "  1.weight: (1,) torch.float32 when saved, (1, 3) torch.float32 now",
+        "  1.running_mean: (1,) torch.float32 when saved, missing now",
+        "  1.running_var: (1,) torch.float32 when saved, missing now",
+        "  1.num_batches_tracked: () torch.int64 when saved, missing now",
+        "  run       the script as it was when the checkpoint was saved",
+        '  start     over with resume="never"',
     ]
     with pytest.raises(CannotResume, match="  and 7 more\n  run "):
         fit(*(nn.Linear(4, 4, bias=False) for _ in range(8)), nn.Linear(4, 1))

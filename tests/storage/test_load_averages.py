@@ -35,7 +35,7 @@ def test_of_several_one_is_named(tmp_path):
     fit(tmp_path, slow, fast)
     assert same_weights(load_weights(tmp_path, averaged="slow"), slow.weights())
     assert same_weights(load_weights(tmp_path, averaged="fast"), fast.weights())
-    with pytest.raises(CannotResume, match=r"has several averages.\n  name +one of slow, fast"):
+    with pytest.raises(CannotResume, match=r"has multiple averages.\n  name +one of slow, fast"):
         load_weights(tmp_path, averaged=True)
     with pytest.raises(CannotResume, match=r"has no averages of SwapEMAWeights.\n  name +one of slow, fast"):
         load_weights(tmp_path, averaged="SwapEMAWeights")
@@ -46,9 +46,9 @@ def test_where_there_are_none_it_says_so(tmp_path):
     with pytest.raises(CannotResume, match=r"has no averages.\n  leave"):
         load_weights(tmp_path / "plain", averaged=True)
     fit(tmp_path / "early", SwapEMAWeights(start=99))
-    with pytest.raises(CannotResume, match="was made before SwapEMAWeights had begun to average"):
+    with pytest.raises(CannotResume, match="was saved before SwapEMAWeights began to average"):
         load_weights(tmp_path / "early", averaged=True)
-    with pytest.raises(CannotResume, match="is a file of weights, and has no averages"):
+    with pytest.raises(CannotResume, match="is a weights file without averages"):
         load_weights(tmp_path / "plain" / "checkpoints" / "last" / "model.safetensors", averaged=True)
 
 

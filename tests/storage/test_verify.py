@@ -42,9 +42,9 @@ def test_what_is_damaged_is_said_and_nothing_is_changed(workdir, flip):
     assert not found.ok
     assert str(found).splitlines() == [
         "step-00000001  step 1    good",
-        "step-00000020  step 20   damaged: model.safetensors has other bytes than were written",
-        f"step-00000300  step 300  the manifest.json of {folder}/step-00000300 is not as it was written",
-        "best-x         step 20   damaged: model.safetensors has other bytes than were written",
+        "step-00000020  step 20   damaged: model.safetensors changed after it was written",
+        f"step-00000300  step 300  the manifest.json of {folder}/step-00000300 was changed",
+        "best-x         step 20   damaged: model.safetensors changed after it was written",
     ]
     assert [row.ok for row in found.rows] == [True, False, False, False]
     assert (folder / "step-00000020").exists()
@@ -61,7 +61,7 @@ def test_a_stray_file_is_no_damage_and_is_named(workdir):
     (workdir / "checkpoints" / "step-00000020" / "notes.txt").write_text("mine")
     found = verify(workdir)
     assert found.ok
-    said = "not listed in its manifest.json, and not read: 'notes.txt'"
+    said = "not listed in its manifest.json, ignored: 'notes.txt'"
     assert found.rows[1] == ("step-00000020", 20, True, said)
     assert str(found).splitlines()[1] == f"step-00000020  step 20   good; {said}"
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(workdir, tmp_path):
     link.symlink_to(tmp_path / "elsewhere")
     for found in (verify(workdir).rows[2], *verify(link).rows):
         assert found[:3] == ("step-00000300", 300, False)
-        assert found.problem.startswith("a symbolic link, and a checkpoint is a folder")
+        assert found.problem.startswith("a symbolic link, not a checkpoint folder")
 
 
 def test_a_folder_that_lost_its_manifest_is_damaged(workdir):

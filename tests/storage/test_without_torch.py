@@ -89,7 +89,7 @@ try:
 except CannotResume as error:
     print(error)"""
     assert without(["torch"], program) == [
-        f"{path} holds tensors, and torch is not there to read them.",
+        f"{path} contains tensors, but torch is not installed.",
         "  install   pip install 'hookpoint[torch]'",
     ]
     assert names() == ["last", "step-00000001"]

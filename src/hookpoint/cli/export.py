@@ -22,7 +22,7 @@ from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.run_folder.pivot import WideTable
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
-from hookpoint.storage.checkpoint.layout import OF_A_RUN
+from hookpoint.storage.checkpoint.layout import RUN_FILES
 from hookpoint.storage.disk import disk
 
 STDOUT = "-"
@@ -117,7 +117,7 @@ WRITERS: dict[str, Callable[[WideTable, TextIO], int]] = {"csv": _write_csv, "js
 
 
 def _refuse_own_files(run: RunFolder, output: Path) -> None:
-    for name in OF_A_RUN:
+    for name in RUN_FILES:
         own = run.path / name
         if os.path.exists(own) and os.path.exists(output) and os.path.samefile(own, output):
             raise CommandError(f"{shown(output)} is a file of the run; choose another", NOT_WRITTEN)

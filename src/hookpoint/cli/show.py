@@ -17,12 +17,12 @@ from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place
+from hookpoint.storage.checkpoint.layout import PREVIOUS, RUN_FILES, Place
 
 NAMED = (Column(), Column(wraps=True))
 VALUES = (Column(min_width=12), Column(), Column(), Column(drop=1))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
-PARTS = (*OF_A_RUN, PREVIOUS)
+PARTS = (*RUN_FILES, PREVIOUS)
 
 
 @click.command()

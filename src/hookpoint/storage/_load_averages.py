@@ -1,4 +1,4 @@
-"""Averaged weights: those that a callback has averaged, out of a checkpoint, in the form of a model's weights."""
+"""Load the weights that a callback has averaged from a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of
 
-AVERAGES = ("averages", "statistics")  # in the state of a callback that averages weights; the second for batch norm
+AVERAGES = ("averages", "statistics")  # in the state of a callback that averages weights; statistics are those of batch norm
 
 
 def averaged_weights(folder: Path, which: bool | str) -> dict[str, Any]:
-    """Return the model's weights with the averages of a callback in them, of the only one or of the one that is named."""
+    """Return the model's weights with the averages of the only averaging callback, or of the named one."""
     state = read_checkpoint(folder).state
     found = {name: kept["state"] for name, kept in state.get("callbacks", {}).items() if "averages" in kept["state"]}
     named = list(found) if which is True else [name for name in found if name == which]
     if len(named) != 1:
         asked = "averages" if which is True else f"averages of {which}"
-        cures = (
-            {"name": f"one of {', '.join(found)}"} if found else {"leave": "averaged= out, or add SwapEMAWeights() to the run"}
-        )
-        raise CannotResume(f"{folder} has {'several' if len(named) > 1 else 'no'} {asked}.", **cures)
+        cure = {"name": f"one of {', '.join(found)}"} if found else {"leave": "averaged= out, or add SwapEMAWeights() to it"}
+        raise CannotResume(f"{folder} has {'multiple' if len(named) > 1 else 'no'} {asked}.", **cure)
     kept = found[named[0]]
     if not kept["averages"]:
-        raise CannotResume(f"{folder} was made before {named[0]} had begun to average.", give="a later checkpoint")
-    # Where layers were on several processes, each has averaged its own; where copies were, the mean of all counts.
-    shares = [share.get("callbacks", {}).get(named[0], {}).get("state", {}) for share in state.get("ranks", ())]
-    several = [{name: value for part in AVERAGES for name, value in one.get(part, {}).items()} for one in (kept, *shares[1:])]
-    model, several = filled([state["parts"]["model"], several], folder)
-    return _put_in(model, {name: _mean([one[name] for one in several if name in one]) for each in several for name in each})
+        raise CannotResume(f"{folder} was saved before {named[0]} began to average.", give="a later checkpoint")
+    # With pipeline stages, each rank has averaged its own layers. With replicas, the mean of all ranks counts.
+    rank_states = [share.get("callbacks", {}).get(named[0], {}).get("state", {}) for share in state.get("ranks", ())]
+    averages = [
+        {name: value for part in AVERAGES for name, value in one.get(part, {}).items()} for one in (kept, *rank_states[1:])
+    ]
+    model, averages = filled([state["parts"]["model"], averages], folder)
+    names = {name for rank in averages for name in rank}
+    return _replaced(model, {name: _mean([rank[name] for rank in averages if name in rank]) for name in names})
 
 
 def _mean(values: list[Any]) -> Any:
-    """Return the mean; of whole numbers the first."""
+    """Return the mean of floating-point tensors, and the first of integer ones."""
     return sum(values) / len(values) if len(values) > 1 and values[0].is_floating_point() else values[0]
 
 
-def _put_in(model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return weights with the values in them, in the weights' own types; those that are one and the same stay so."""
+def _replaced(model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights with these values, in the types of the weights. Tied weights stay tied."""
     names = dict(_flat("", model))
     of_memory = {memory_of(names[name]): value.to(names[name].dtype) for name, value in values.items() if name in names}
 

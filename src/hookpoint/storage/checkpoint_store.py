@@ -19,14 +19,7 @@ from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, S
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
-from hookpoint.storage.checkpoint.checkpoint_folder import (
-    Staged,
-    cannot_save,
-    discard,
-    new_staging,
-    verified,
-    write_checkpoint,
-)
+from hookpoint.storage.checkpoint.checkpoint_folder import Staged, cannot_save, discard, new_staging, verified, write_checkpoint
 from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -43,18 +36,18 @@ logger = logging.getLogger("hookpoint")
 
 
 class CheckpointStore:
-    """Keep the checkpoints of a run in `workdir/checkpoints`, whatever kills it.
+    """Store the checkpoints of a run in `workdir/checkpoints`, safe against a kill at any moment.
 
-    A checkpoint is a folder that is there whole or not at all. Before one is deleted, the newer one has been read back. The
-    workdir belongs to one store at a time, from `open` to `close`. A save in the background costs the caller a copy to host
-    memory, which is kept for the next.
+    A checkpoint is a folder that is created atomically. Before an old one is deleted, the new one is read back. One store owns
+    the workdir at a time, from `open` to `close`. A save in the background costs the caller a copy to host memory, whose
+    buffers are reused.
 
-    `state["finite"]` names the tensors that must be finite for anything to be saved, for each part in `state["parts"]`;
-    None stands for all of them. It is not saved itself. A checkpoint with the tag "exception" is one that "auto" and "must" do
-    not go on from. One that another number of processes has made is refused, unless `allow_world_change` is set.
+    `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
+    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint of another world size is
+    refused, unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
-    >>> store.open("auto", {})  # nothing to go on from
+    >>> store.open("auto", {})  # nothing to resume from
     >>> store.save({"epoch": 1}, step=1200, tags=["mine"]).name
     'step-00001200'
     >>> store.close()
@@ -76,10 +69,10 @@ class CheckpointStore:
         self._run_file = RunFile(self.workdir)
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Take the workdir, put in order what a kill left there, and return what to go on from, or None for a fresh run.
+        """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" take the newest good checkpoint, a path that one and no other; what is in the way of the run is moved
-        to previous/. Raises CannotSave where nothing can be written, WorkdirInUse, or CannotResume, and then holds nothing.
+        "auto" and "must" use the newest good checkpoint, a path only that one. Files in the way of the run are moved to
+        previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then released.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -99,11 +92,11 @@ class CheckpointStore:
         return found
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise NotSaveable, naming what it is, if the state could not be read back. It is written to memory for that."""
+        """Raise NotSaveable if the state could not be read back. It is written to memory for that."""
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with the tensors in it that processes had in parts, lying as those of this run's parts do."""
+        """Return a checkpoint with its sharded tensors, laid out like those of this run's parts."""
         return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
 
     def write(
@@ -115,9 +108,9 @@ class CheckpointStore:
         request: Request,
         staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
     ) -> Saved | None:
-        """Keep the state; return None if the background writes it. It may change at once; `collect` tells what came of it.
+        """Save the state; return None if it is saved in the background. It may change afterwards. `collect` returns the result.
 
-        `staged` is a folder of `stage`, and what `put_shards` has returned on all processes, which goes into it.
+        `staged` is a folder of `stage`, and the results of `put_shards` of all ranks.
         """
         self._refuse_if_closed()
         started = time.monotonic()
@@ -135,13 +128,13 @@ class CheckpointStore:
         return None
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return what the background has finished since the last call; raise what it failed with, once."""
+        """Return what was saved in the background since the last call, or raise its error, once."""
         if wait:
             self._background.wait()
         return self._background.collect()
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Path:
-        """Keep the state, and return its folder."""
+        """Save the state and return its folder."""
         clocks = state.get("clocks")
         elapsed = clocks.get("elapsed", 0.0) if isinstance(clocks, Mapping) else 0.0
         saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
@@ -149,14 +142,14 @@ class CheckpointStore:
         return Path(saved.path)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add to run.json what is known of the run now."""
+        """Add facts about the run to run.json."""
         self._refuse_if_closed()
         self._run_file.update(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return what is known of crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
+        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
 
-        Only "auto", the default, continues what was: whoever gives another `resume`, or has edited the program, counts from 0.
+        Only "auto", the default, continues the count. It starts at 0 with another `resume`, or after the program was edited.
         """
         found = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         found = None if is_edited_since(found) else found
@@ -166,34 +159,34 @@ class CheckpointStore:
             raise cannot_save(self.workdir, error) from error
 
     def close(self) -> None:
-        """Wait for the background and let go of the workdir. Nothing happens the second time."""
+        """Wait for the background and release the workdir. May be called more than once."""
         self._background.wait()
         for error in self._background.left():
-            logger.error("a checkpoint was not saved, and nobody asked: %s", error)
+            logger.error("a checkpoint was not saved: %s", error)
         self._snapshots = Snapshots()
         self._is_open = False
         self._lock.release()
 
     def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]:
-        """Return the names of the tensors that hold NaN or infinity; waits for the device once."""
+        """Return the names of the tensors that contain NaN or infinity. Synchronizes the device once."""
         if "torch" not in sys.modules:
             return []
         from hookpoint.storage.checkpoint.check_finite import not_finite
 
         return not_finite(named)
 
-    # For a team, whose other processes have no store of their own
+    # For a team, whose other ranks have no store
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
-        """Return a checkpoint, all that is read of it verified before; the workdir need not be held for that.
+        """Verify and return a checkpoint. The workdir need not be open.
 
-        The parts that processes have of its tensors are not read here, but by `fill`: each reads, and verifies, its own.
+        Sharded tensors are read by `fill`: each rank reads and verifies its own shards.
         """
         folder = Path(path)
         return Checkpoint(folder, state_files.read_state(folder, verified(folder, shards=False).files))
 
     def packed(self, share: Mapping[str, Any]) -> bytes:
-        """Return a part of a state as bytes; raise NotSaveable where it could not be read back."""
+        """Return a part of a state as bytes. Raise NotSaveable if it could not be read back."""
         from hookpoint.storage.checkpoint.torch_file import write_tree
 
         memory = io.BytesIO()
@@ -201,21 +194,21 @@ class CheckpointStore:
         return memory.getvalue()
 
     def unpacked(self, data: bytes) -> dict[str, Any]:
-        """Return what was packed."""
+        """Return the state from `packed` bytes."""
         from hookpoint.storage.checkpoint.torch_file import read_tree
 
         share: dict[str, Any] = read_tree(io.BytesIO(data))
         return share
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if one of the tensors that are named for each part holds NaN or infinity; None stands for all."""
+        """Raise NotFinite if one of the named tensors of a part contains NaN or infinity; None means all."""
         if "torch" in sys.modules:
             from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 
             refuse_if_not_finite(parts, finite)
 
     def stage(self, step: int) -> Path:
-        """Make the hidden folder of a new checkpoint, for other processes to write to, too."""
+        """Create the hidden folder of a new checkpoint, to which all ranks may write."""
         self._refuse_if_closed()
         folder = new_staging(self._target(step))
         try:
@@ -225,7 +218,7 @@ class CheckpointStore:
         return folder
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
-        """Write this process's parts of tensors for good, with all others of the group; return size and digest of its files."""
+        """Write this rank's shards, together with the group, and return size and digest of its files."""
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
         try:
@@ -235,10 +228,10 @@ class CheckpointStore:
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
-        """Remove a folder that no checkpoint came of."""
+        """Remove a staged folder that is not used."""
         discard(Path(folder))
 
-    # Saving, on the training thread or beside it
+    # Saving, on the training thread or in the background
 
     def _target(self, step: int) -> Path:
         folder = checkpoints(self.workdir)
@@ -275,23 +268,23 @@ class CheckpointStore:
         for tag in filter(best_links.is_named, made.tags):
             try:
                 best_links.put(target, tag)
-            except (OSError, DamagedCheckpoint) as error:  # the second where a manifest that was just written cannot be read
-                logger.warning("%s could not be linked to %s, which the next start will do: %s", tag, target, error)
+            except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: a new manifest cannot be read
+                logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
         if not made.is_of_exception:
             best_links.point_last(target)
 
     def _delete_old(self) -> None:
-        """Delete what nobody wants any more: first all get hidden names, for good, so that none is ever seen half deleted."""
+        """Delete old checkpoints. They are hidden first, so that none is ever visible half deleted."""
         folder = checkpoints(self.workdir)
         try:
-            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # what failed the last time
+            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # left by a failure
             for entry in to_delete(entries(self.workdir), self._rules, self._limits):
                 new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
                 disk.rename(entry.path, new)
                 hidden.append(new)
             if hidden:
                 disk.sync_folder(folder)
-        except Exception as error:  # a rule's own, too: what is not deleted today is deleted tomorrow
+        except Exception as error:  # also of a rule: the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:
@@ -303,9 +296,9 @@ class CheckpointStore:
 
 
 def _read_back(target: Path) -> None:
-    """Make sure that a new checkpoint is what was written, or move it aside and raise CannotSave.
+    """Read a new checkpoint back. If it is damaged, rename it and raise CannotSave.
 
-    Parts of tensors were read back by the processes that have written them.
+    Shards were read back by the ranks that wrote them.
     """
     try:
         verified(target, shards=False)
@@ -313,7 +306,7 @@ def _read_back(target: Path) -> None:
         try:
             move_damaged(target, error)
         except OSError as failure:
-            logger.warning("%s It could not be moved aside: %s", error, failure)
-        raise CannotSave(f"{target} was written, and is not what was written.", check="the disk", errno=errno.EIO) from error
+            logger.warning("%s It could not be renamed: %s", error, failure)
+        raise CannotSave(f"{target} does not contain what was written.", check="the disk", errno=errno.EIO) from error
     except OSError as error:
         raise cannot_save(target, error) from error

@@ -1,4 +1,4 @@
-"""load_weights: a model's weights out of what a run has saved."""
+"""load_weights: load the weights that a run has saved."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WEIGHTS = "model.safetensors"
 def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
-    They are a mapping of names to tensors on the host, ready for `model.load_state_dict`; of several models, one mapping for
-    each. Of a workdir it is its newest good checkpoint. What has a manifest is verified first, and DamagedCheckpoint raised if
-    it is not what was written. With `averaged`, weights that a callback has averaged are in the place of the trained ones;
-    where several have, it is the callback's name.
+    The result maps names to tensors on the host, ready for `model.load_state_dict`; for more than one model, there is one
+    mapping per model. For a workdir, the newest good checkpoint is used. Files with a manifest are verified first, and
+    DamagedCheckpoint is raised if they have changed. With `averaged=True`, the result contains the averages of a callback
+    instead of the trained weights. If more than one callback averages, pass its name.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -48,19 +48,19 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
         folder = given if is_like_a_checkpoint(given) else _newest_good(given)
         return dict(plain_state(averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)))
     if disk.is_file(given) and averaged:
-        raise CannotResume(f"{path} is a file of weights, and has no averages.", give="the checkpoint's folder")
+        raise CannotResume(f"{path} is a weights file without averages.", give="the checkpoint's folder")
     if disk.is_file(given):
         return dict(plain_state(_of_file(given)))
-    raise CannotResume(f"there is nothing at {path}.", give="a workdir, a checkpoint, or a .safetensors file")
+    raise CannotResume(f"{path} does not exist.", give="a workdir, a checkpoint, or a .safetensors file")
 
 
 def _of_checkpoint(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
-    if WEIGHTS in manifest.files:  # the state of the optimizer need not be read
+    if WEIGHTS in manifest.files:  # without reading the optimizer state
         return _of_file(folder / WEIGHTS)
     model = filled(read_checkpoint(folder).state.get("parts", {}).get("model"), folder)
     if not isinstance(model, dict):
-        raise CannotResume(f"{folder} holds no weights of a model.", give="the workdir of a run with a model")
+        raise CannotResume(f"{folder} contains no model weights.", give="the workdir of a run with a model")
     return dict(model)
 
 
@@ -75,7 +75,7 @@ def _of_file(file: Path) -> dict[str, Any]:
         return read_weights(file)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # the library's own, which is derived from nothing, or that of a header with unknown names
+    except Exception as error:  # SafetensorError, or a header with unknown names
         raise CannotResume(f"{file} cannot be read: {error}", give="a file in the format of safetensors") from error
 
 

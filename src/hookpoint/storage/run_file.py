@@ -1,4 +1,4 @@
-"""RunFile: run.json, which says what the run in a workdir is and how it stands."""
+"""RunFile: run.json, the description and status of the run in a workdir."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ logger = logging.getLogger("hookpoint")
 NAME = "run.json"
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
-MOST_BYTES = 16 * 2**20  # of a file that is read; anything longer is none of ours
+MOST_BYTES = 16 * 2**20  # a longer file is not read
 
 
 class RunFile:
-    """Write run.json, whole or not at all, each time more is known. When a run goes on, its first start stays known, and so
-    does what has made it inexact.
+    """Update run.json atomically. A resumed run keeps its first start, and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -36,7 +35,7 @@ class RunFile:
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Add what is known now to what is written there."""
+        """Add facts to the file."""
         if self._facts is None:
             self._facts = self._with_earlier_starts(facts)
         else:
@@ -44,11 +43,11 @@ class RunFile:
         disk.replace(self._path, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
 
     def earlier(self) -> dict[str, Any]:
-        """Return what is written there; say so where it cannot be read, and return nothing."""
+        """Return the content of the file. If it cannot be read, log that and return an empty dict."""
         try:
             return _read(self._path) or {}
         except OSError as error:
-            logger.warning("%s could not be read, so it forgets earlier starts of the run: %s", self._path, error)
+            logger.warning("%s could not be read; earlier starts of the run are lost: %s", self._path, error)
             return {}
 
     def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _list(found: Any) -> list[Any]:
 
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return what run.json in a workdir says, or None where there is none of ours."""
+    """Return the content of run.json in a workdir, or None if there is no valid one."""
     try:
         return _read(Path(workdir) / NAME)
     except OSError:
@@ -75,7 +74,7 @@ def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     found = disk.status(path, follow=True)
-    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would wait for ever
+    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would block
         return None
     try:
         facts = json.loads(disk.read(path))

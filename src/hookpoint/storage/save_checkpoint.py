@@ -1,4 +1,4 @@
-"""save_checkpoint: MindSpore's function, which writes the weights of a model to one file."""
+"""save_checkpoint: write the weights of a model to one file, as in MindSpore."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hookpoint.storage.disk import disk
 
 
 def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> None:
-    """Write the weights of a model, or a state dict, to one file, in the format of safetensors; `load_weights` reads it.
+    """Write the weights of a model, or a state dict, to one safetensors file. `load_weights` reads it.
 
-    The file is there whole or not at all. It has weights only: what a run resumes from is written by `run.save("tag")`.
+    The file is written atomically. It contains only weights: use `run.save("tag")` to save a checkpoint to resume from.
 
     >>> import torch
     >>> save_checkpoint(torch.nn.Linear(2, 1), "0.75.ckpt")

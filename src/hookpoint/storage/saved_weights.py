@@ -1,7 +1,6 @@
-"""Saved weights: what is read of a checkpoint to evaluate a model, without a lock, and also while a run writes to the workdir.
+"""Saved weights: read the weights of a checkpoint to evaluate a model, without a lock, also while a run writes to the workdir.
 
-That run may delete a checkpoint while it is read, or put another one in the place of a best-… folder. Nothing is damaged then,
-and the caller looks again.
+That run may delete a checkpoint while it is read, or replace a best-… folder. That is not damage: the caller tries again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SavedWeights:
-    """What was read of a checkpoint: the state of some of its parts. Tensors in files of their own may be left out."""
+    """The state of some parts of a checkpoint. Sharded tensors may be missing."""
 
     path: Path
     manifest: Manifest
@@ -43,9 +42,9 @@ class SavedWeights:
 
 
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedWeights | None:
-    """Return the parts of these names of the newest good checkpoint, or of that of a path; None where there is none.
+    """Return these parts of the newest good checkpoint, or of the one at a path; None if there is none.
 
-    Damaged checkpoints are named and passed over. Raises CannotResume as a run would that resumes, and Gone.
+    Damaged checkpoints are logged and skipped. Raises CannotResume like a run that resumes, and Gone.
     """
     if resume == "never":
         return None
@@ -59,9 +58,9 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedW
 
 
 def read(folder: Path, names: Collection[str], manifest: Manifest | None = None) -> SavedWeights:
-    """Return the parts of these names of a checkpoint, verified; raise Gone where it is no longer there, or no longer this one.
+    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted or replaced.
 
-    The model's weights alone are read without the rest. Raises DamagedCheckpoint, or CannotResume where it has no weights.
+    If only the model's weights are requested, nothing else is read. Raises DamagedCheckpoint, or CannotResume without weights.
     """
     made = manifest
 
@@ -77,7 +76,7 @@ def read(folder: Path, names: Collection[str], manifest: Manifest | None = None)
 
 
 def complete(saved: SavedWeights, parts: Mapping[str, Any]) -> SavedWeights:
-    """Return the weights with the tensors that are in files of their own, each as it lies on this process; or raise Gone."""
+    """Return the weights with sharded tensors, each with the layout of this rank; or raise Gone."""
 
     def work() -> SavedWeights:
         state = filled({"parts": dict(saved.parts)}, saved.path, parts)
@@ -109,7 +108,7 @@ def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str
         return {MODEL: read_weights(folder / WEIGHTS)}
     parts = read_state(folder, verified(folder, shards=False).files).get("parts", {})
     if MODEL not in parts:
-        raise CannotResume(f"{folder} holds no weights of a model.", give="the workdir of a run with a model")
+        raise CannotResume(f"{folder} contains no model weights.", give="the workdir of a run with a model")
     return {name: parts[name] for name in names if name in parts}
 
 
@@ -118,7 +117,7 @@ def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
     try:
         return read(folder_at(path), names)
     except (DamagedCheckpoint, CannotResume) as error:
-        hidden = any(path.name in name for name in before if name.startswith("."))  # a best-… folder that is being replaced
+        hidden = any(path.name in name for name in before if name.startswith("."))  # a best-… folder is being replaced
         if _beside(path) != before or (hidden and not disk.is_folder(path, follow=True)):
             raise Gone(path) from error
         if isinstance(error, CannotResume):
@@ -129,7 +128,7 @@ def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
 
 
 def _beside(path: Path) -> list[str]:
-    """Return what lies where a path leads to and beside it, to see whether a run writes there."""
+    """Return the names in and beside a path, to detect a run that writes there."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 
@@ -147,13 +146,13 @@ def _newest_good(workdir: Path, names: Collection[str]) -> SavedWeights | None:
             damaged.append(error)
         else:
             for problem in damaged:
-                logger.warning("%s It is passed over.", problem)
+                logger.warning("%s It is skipped.", problem)
             return found
     if damaged:
         problems = "\n".join(f"  {error}" for error in damaged)
         raise CannotResume(
             f"all checkpoints in {os.fspath(checkpoints(workdir))} are damaged.\n{problems}",
             restore="them from a backup",
-            keep='or the weights that the model has, with resume="never"',
+            keep='or the current weights of the model with resume="never"',
         )
     return None

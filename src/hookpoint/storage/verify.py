@@ -1,4 +1,4 @@
-"""verify: whether the checkpoints of a run are what was written."""
+"""verify: check the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 class Verified(NamedTuple):
-    """One checkpoint: its folder's name, its step where that is known, and what is wrong with it, if anything.
+    """One checkpoint: its folder's name, its step if known, and its problem, if any.
 
-    A good one has a `problem` where files are in its folder that its manifest does not list.
+    A good checkpoint has a `problem` if its folder contains files that its manifest does not list.
     """
 
     name: str
@@ -34,19 +34,19 @@ class Verified(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What to tell of it in a line."""
+        """The result as one line."""
         return (f"good; {self.problem}" if self.problem else "good") if self.ok else self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it, checkpoint by checkpoint, the oldest first."""
+    """The results for all checkpoints, the oldest first."""
 
     rows: tuple[Verified, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged."""
+        """Whether no checkpoint is damaged."""
         return all(row.ok for row in self.rows)
 
     def __str__(self) -> str:
@@ -58,9 +58,9 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Read every checkpoint and best-… folder of a workdir, or the one at a path, and compare it with its manifest.
+    """Compare every checkpoint and best-… folder of a workdir, or the one at a path, with its manifest.
 
-    Nothing is changed or unpickled, and torch is not needed. It takes as long as reading all files.
+    Reads all files. Changes and unpickles nothing, and does not need torch.
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):

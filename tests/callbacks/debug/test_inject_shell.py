@@ -134,7 +134,7 @@ def test_the_file_is_removed_when_the_shell_opens(typist, tmp_path):
     someone.wait_for(">>> ")
     assert not (tmp_path / "work" / "INJECT_SHELL.tmp").exists()
     someone.type("exit\n", "quit()\n")
-    someone.wait_for(r"exit\(\) or Ctrl-D goes on with the run")
+    someone.wait_for(r"exit\(\) or Ctrl-D resumes the run")
     someone.answer(">>> ", "exit()")
     someone.finish()
     assert someone.process.returncode == 0
@@ -191,7 +191,7 @@ def test_without_ipython_it_is_pythons_own_shell(typist, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys\nsys.modules['IPython'] = None\n" + PROGRAM)
     someone = typist("ipython")
-    someone.wait_for(r"IPython is not installed: pip install 'hookpoint\[shell\]'; this is Python's own shell")
+    someone.wait_for(r"IPython is not installed: pip install 'hookpoint\[shell\]'; using Python's shell")
     someone.answer(">>> ", "exit()", "exit()")
     someone.wait_for("ended 3 12")
     someone.finish()
@@ -229,7 +229,7 @@ def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(train_with_fi
     run = train_with_file(InjectShell(), tmp_path, epochs=4, make=lambda path: path.touch())
     assert run.step == 12
     path = tmp_path / "INJECT_SHELL.tmp"
-    assert caplog.messages == [f"{path} asks for a shell, and there is no terminal to type into; the run goes on"]
+    assert caplog.messages == [f"{path} requests a shell, but there is no terminal; the run continues"]
     assert path.exists()
 
 
@@ -241,7 +241,7 @@ def test_in_the_background_there_is_no_terminal_to_type_into(typist, tmp_path):
         "import os, sys\nif os.fork() == 0:\n    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\nos.wait()\n"
     )
     someone = Typist(shell, program, "python", tmp_path / "work")
-    someone.wait_for("there is no terminal to type into; the run goes on")
+    someone.wait_for("there is no terminal; the run continues")
     someone.wait_for("ended 3 12")
     someone.finish()
     assert someone.process.returncode == 0
@@ -263,13 +263,13 @@ def test_it_opens_once_for_each_file(train_with_file, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("make", "says"),
-    [(lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (lambda path: path.mkdir(), "is no regular file")],
+    [(lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (lambda path: path.mkdir(), "is not a regular file")],
 )
 def test_what_is_no_file_of_ones_own_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog, make, says):
     calls = opened(monkeypatch)
     train_with_file(InjectShell(shell="python"), tmp_path, make=make)
     assert calls == []
-    assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says}, and does not count"]
+    assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says} and is ignored"]
 
 
 def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog):
@@ -288,7 +288,7 @@ def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monk
     opened(monkeypatch)
     monkeypatch.setitem(_shells.SHELLS, "python", fails)
     assert train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch()).step == 6
-    assert caplog.messages == [f"the shell ended with {type(error).__name__}: {error}; the run goes on"]
+    assert caplog.messages == [f"the shell failed with {type(error).__name__}: {error}; the run continues"]
 
 
 def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
@@ -305,18 +305,18 @@ def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
 
 
 def test_it_needs_a_workdir(train_with_file):
-    with pytest.raises(BadLoop, match=r"^InjectShell looks for INJECT_SHELL.tmp in the workdir, and there is none"):
+    with pytest.raises(BadLoop, match=r"^InjectShell needs a workdir"):
         train_with_file(InjectShell(), None)
 
 
 @pytest.mark.parametrize("file", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a\0b", None])
 def test_a_path_is_no_name(file):
-    with pytest.raises(ValueError, match="is no plain name"):
+    with pytest.raises(ValueError, match="is not a file name"):
         InjectShell(file)
 
 
 def test_another_shell_is_refused():
-    with pytest.raises(ValueError, match=r"InjectShell\(shell='bash'\) is no shell.\n  choose    'ipython', 'pdb', 'python'"):
+    with pytest.raises(ValueError, match=r"InjectShell: shell='bash' is unknown.\n  choose    'ipython', 'pdb', 'python'"):
         InjectShell(shell="bash")
 
 

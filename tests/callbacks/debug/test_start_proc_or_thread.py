@@ -118,7 +118,7 @@ def test_also_when_the_run_is_in_another_thread(train_public, blocked):
 def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked):
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
     callback = StartProcOrThread([sys.executable, "-c", program, str(tmp_path / "it ran"), "$HOME; ls"])
-    (command,) = callback._given
+    (command,) = callback._children
 
     def look(run, batch):
         until(lambda: (tmp_path / "it ran").exists() and (tmp_path / "it ran").read_text())
@@ -189,8 +189,8 @@ def test_a_plain_thread_goes_on_and_that_is_said(train_public, caplog):
         thread.join()
     said = [line for line in caplog.messages if "cannot be stopped" in line]
     assert said == [
-        "Thread daemon cannot be stopped and goes on",
-        "Thread plain cannot be stopped and goes on; the program ends when it does",
+        "Thread daemon cannot be stopped and keeps running",
+        "Thread plain cannot be stopped and keeps running; the program waits for it",
     ]
 
 
@@ -209,7 +209,7 @@ def test_without_stop_at_last_it_goes_on(train_public):
 def test_what_was_started_cannot_be_started_again(train_public, make):
     callback = StartProcOrThread(make())
     train_public([callback])
-    with pytest.raises(ValueError, match=r"was started before, and cannot be again\.\n  give +a function that makes a new one"):
+    with pytest.raises(ValueError, match=r"was started before and cannot be started again\.\n  give +a function that creates"):
         train_public([callback])
 
 
@@ -236,14 +236,14 @@ def test_a_class_is_a_function_that_makes_one(train_public):
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(start_proc_or_thread, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(start_proc_or_thread, "CHECK_EVERY_SECONDS", 0.0)
 
 
 def test_a_process_that_dies_is_said_once(train_public, looks_often, caplog, tmp_path):
     one = process(fail)
     train_public([StartProcOrThread(one), JSONWriter()], batches=4, workdir=tmp_path, step=lambda run, batch: one.join())
     assert [line for line in caplog.messages if "died" in line] == [
-        f"SpawnProcess {one.name} has died with exit code 3; the run goes on"
+        f"SpawnProcess {one.name} died with exit code 3; the run continues"
     ]
     assert (tmp_path / "events.jsonl").read_text().count("process died") == 1
 
@@ -275,7 +275,7 @@ try:
                 time.sleep(0.5)
                 print(callback._running[0].is_alive())
 except KeyboardInterrupt:
-    print("interrupted after", run.step, callback._given[0].exitcode)
+    print("interrupted after", run.step, callback._children[0].exitcode)
 """
 
 
@@ -294,9 +294,9 @@ def test_what_cannot_be_started_is_refused(bad):
 
 
 def test_other_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="got nothing to start"):
+    with pytest.raises(ValueError, match="startable is empty"):
         StartProcOrThread([])
-    with pytest.raises(ValueError, match=r"if_it_dies='die'\) is no policy"):
+    with pytest.raises(ValueError, match=r"if_it_dies must be 'log' or 'stop', got 'die'"):
         StartProcOrThread(["ls"], if_it_dies="die")
     with pytest.raises(ValueError, match=r"stop_seconds must be a finite number >= 0, got -1"):
         StartProcOrThread(["ls"], stop_seconds=-1)

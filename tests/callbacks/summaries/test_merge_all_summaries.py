@@ -90,7 +90,7 @@ def test_a_function_may_register_another():
 
 @pytest.mark.parametrize("period", [-1, 1.5, "3"])
 def test_a_period_that_means_nothing_is_refused(period):
-    with pytest.raises(ValueError, match="takes an integer, 0 or more; got"):
+    with pytest.raises(ValueError, match=r"MergeAllSummaries.*period"):
         MergeAllSummaries(period=period)
 
 

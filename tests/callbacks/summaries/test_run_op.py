@@ -108,12 +108,12 @@ def test_a_function_that_needs_anything_else_is_refused(op, says):
 
 @pytest.mark.parametrize("op", [None, "train_op", 3])
 def test_what_is_no_function_is_refused(op):
-    with pytest.raises(TypeError, match="RunOp takes a function"):
+    with pytest.raises(TypeError, match="RunOp: op must be a function, got"):
         RunOp(op)
 
 
 def test_one_that_is_never_called_is_refused():
-    with pytest.raises(ValueError, match="RunOp would never call its function"):
+    with pytest.raises(ValueError, match="RunOp: op would never be called"):
         RunOp(note, run_before=False, run_as_trigger=False)
 
 

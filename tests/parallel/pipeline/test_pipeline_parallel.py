@@ -200,7 +200,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
     for averaged in (False, True):
         dense.load_state_dict(load_weights(tmp_path / "run", averaged=averaged))
         assert dense(torch.ones(2, 6)).isfinite().all()
-    with pytest.raises(CannotResume, match=r"layout .*refused: each process has other layers"):
+    with pytest.raises(CannotResume, match=r"layout .*refused: each rank has different layers"):
         train(str(tmp_path / "run"), allow_world_change=True)
 
 

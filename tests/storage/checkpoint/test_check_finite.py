@@ -16,7 +16,7 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.flo
 def test_one_bad_number_is_found(dtype, bad):
     weights = torch.ones(1000)
     weights[777] = bad
-    with pytest.raises(NotFinite, match=r"^a of the model holds NaN or infinity\."):
+    with pytest.raises(NotFinite, match=r"^a of the model contains NaN or infinity\."):
         refuse_if_not_finite({"model": {"a": weights.to(dtype)}}, {"model": ["a"]})
 
 
@@ -34,7 +34,7 @@ def test_infinities_that_would_cancel_each_other_are_found():
 
 def test_only_the_first_few_are_named():
     weights = {name: torch.tensor(math.nan) for name in "abcde"}
-    with pytest.raises(NotFinite, match=r"^a, b, c and 2 more of the model hold NaN or infinity\.") as caught:
+    with pytest.raises(NotFinite, match=r"^a, b, c and 2 more of the model contain NaN or infinity\.") as caught:
         refuse_if_not_finite({"model": weights}, {"model": list("abcde")})
     assert isinstance(caught.value, ValueError)
 
@@ -46,7 +46,7 @@ def test_tensors_that_nobody_named_may_hold_anything():
 
 def test_those_of_several_models_are_named_with_their_model():
     models = {"critic": {"w": torch.tensor(math.nan)}, "other": {"w": torch.ones(1)}}
-    with pytest.raises(NotFinite, match=r"^critic\.w of the model holds"):
+    with pytest.raises(NotFinite, match=r"^critic\.w of the model contains"):
         refuse_if_not_finite({"model": models}, {"model": ["other.w", "critic.w"]})
 
 
@@ -55,7 +55,7 @@ def test_all_tensors_of_an_optimizer_are_looked_at():
         "state": {0: {"step": torch.tensor(1.0), "exp_avg_sq": torch.tensor([1.0, math.inf])}},
         "param_groups": [{"lr": 0.1}],
     }
-    with pytest.raises(NotFinite, match=r"^state\.0\.exp_avg_sq of the optimizer holds NaN or infinity\."):
+    with pytest.raises(NotFinite, match=r"^state\.0\.exp_avg_sq of the optimizer contains NaN or infinity\."):
         refuse_if_not_finite({"optimizer": state}, {"optimizer": None})
 
 

@@ -92,7 +92,7 @@ def test_a_file_more_is_no_damage_and_is_named(folder):
         (folder / name).write_bytes(b"x")
     (folder / "a folder").mkdir()
     assert strays(folder, verified(folder)) == (
-        "not listed in its manifest.json, and not read: 'a folder', 'extra.bin', 'state.pkl', …"
+        "not listed in its manifest.json, ignored: 'a folder', 'extra.bin', 'state.pkl', …"
     )
     assert read_checkpoint(folder).state.keys() == before.keys()
 
@@ -100,7 +100,7 @@ def test_a_file_more_is_no_damage_and_is_named(folder):
 def test_a_file_more_hides_no_damage(folder, flip):
     (folder / "extra.bin").write_bytes(b"")
     flip(folder / "model.safetensors", -1)
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has other bytes than were written"):
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors changed after it was written"):
         verified(folder)
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_looked_into_before_all_is_verified(folder, flip, monkeypatch
 
     monkeypatch.setattr(torch, "load", refuse)
     flip(folder / "model.safetensors", -1)
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has other bytes than were written"):
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors changed after it was written"):
         read_checkpoint(folder)
 
 

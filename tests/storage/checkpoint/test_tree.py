@@ -124,7 +124,7 @@ def test_arrays_of_anything_but_numbers_and_text_are_refused(dtype):
 def test_what_holds_itself_is_refused():
     state = {"a": []}
     state["a"].append(state)
-    with pytest.raises(NotSaveable, match=r"^a\[0\]\['a'\]\[0\].* is nested too deeply, or holds itself\."):
+    with pytest.raises(NotSaveable, match=r"^a\[0\]\['a'\]\[0\].* is nested too deeply, or contains itself\."):
         copied(state)
 
 

@@ -152,7 +152,7 @@ def test_one_without_a_source_is_moved_aside_if_it_is_damaged(opened, write, fli
     flip(folder / "best-x" / "state.json", 4)
     opened("must")
     assert names() == ["damaged-best-x", "last", "step-00000002"]
-    assert "best-x is damaged: state.json has other bytes than were written." in caplog.text
+    assert "best-x is damaged: state.json changed after it was written." in caplog.text
 
 
 def test_last_is_a_relative_link_that_survives_a_move(opened, write, tmp_path):

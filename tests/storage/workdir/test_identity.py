@@ -84,8 +84,8 @@ def test_the_table_is_aligned_with_the_worst_first():
     assert table(rows) == textwrap.dedent(
         """\
         what        saved  now   verdict
-        world size  8      1     refused: each process has a part of the data and of the state
-        seed        -      7     warned: the saved generators go on; the new seed has no effect
+        world size  8      1     refused: each rank has a shard of the data and of the state
+        seed        -      7     warned: the saved generators continue; the new seed has no effect
         torch       2.10   2.13  warned: results may differ in the last bits
         git         bbbb   aaaa  fine"""
     )
@@ -93,7 +93,7 @@ def test_the_table_is_aligned_with_the_worst_first():
 
 def test_an_unknown_difference_is_explained_as_such():
     assert table([Row("tokenizer", "a", "b", "warned")]).splitlines()[1] == (
-        "tokenizer  a      b    warned: nobody says what it means"
+        "tokenizer  a      b    warned: its meaning is unknown"
     )
 
 

@@ -121,7 +121,7 @@ def test_a_second_process_is_refused_and_touches_nothing(tmp_path, start):
     second = start()
     out, _ = second.communicate(timeout=60)
     assert second.returncode == 69
-    assert out.startswith(f"refused {tmp_path} is being written to by process {holder.pid} on {socket.gethostname()}, since 2")
+    assert out.startswith(f"refused {tmp_path} is in use by process {holder.pid} on {socket.gethostname()}, since 2")
     assert out.endswith(
         f".\n  wait      until it ends, or stop it: kill {holder.pid}\n  choose    another workdir for this run\n"
     )
@@ -143,9 +143,7 @@ def test_what_cannot_be_read_is_held_by_another_process(tmp_path, start):
     with pytest.raises(WorkdirInUse) as caught:
         WorkdirLock(tmp_path).acquire()
     assert str(caught.value) == (
-        f"{tmp_path} is being written to by another process.\n"
-        "  wait      until it ends\n"
-        "  choose    another workdir for this run"
+        f"{tmp_path} is in use by another process.\n  wait      until it ends\n  choose    another workdir for this run"
     )
 
 
@@ -159,7 +157,7 @@ def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_pa
     with pytest.raises(WorkdirInUse) as caught:
         second.acquire()
     assert str(caught.value) == (
-        f"{tmp_path}/x/.. is being written to by another loop of this process.\n"
+        f"{tmp_path}/x/.. is in use by another loop of this process.\n"
         "  end       that loop first: leave its with block\n"
         "  choose    another workdir for one of the two"
     )
@@ -259,7 +257,7 @@ def test_what_a_killed_process_held_is_taken_over_with_one_line(tmp_path, start,
     taken(tmp_path)
     (line,) = caplog.messages
     assert line.startswith(f"{tmp_path} was held by process {holder.pid} on {socket.gethostname()}, since 2")
-    assert line.endswith(", which is gone; taken over")
+    assert line.endswith(", which has ended; taking it over")
 
 
 def test_a_record_of_a_process_that_is_gone_is_taken_over(tmp_path, record, caplog):
@@ -357,7 +355,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 def test_a_pipe_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(OSError, match="is no plain file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         WorkdirLock(tmp_path).acquire()
 
 

@@ -76,7 +76,7 @@ def test_a_stray_file_is_one_line_and_the_checkpoint_is_used(run, opened, caplog
     store = opened()
     assert store.resumed.path == folder
     [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert line == f"{folder} has files that are not listed in its manifest.json, and not read: 'notes.txt'"
+    assert line == f"{folder} has files that are not listed in its manifest.json, ignored: 'notes.txt'"
     assert (folder / "notes.txt").exists()
     assert listed(workdir / "checkpoints") == ["last", "step-00000001", "step-00000002"]
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(resume, run, opened, moved_with_
     with pytest.raises(CannotResume) as raised:
         opened({"path": link, "workdir": workdir}.get(resume, resume))
     assert str(raised.value) == (
-        f"{link} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link."
+        f"{link} is a symbolic link, not a checkpoint folder: move the folder here, or delete the link."
     )
     assert tree(workdir) == before
     link.unlink()
@@ -176,7 +176,7 @@ def test_damaged_newer_ones_are_moved_aside_and_named(resume, run, opened, flip,
         "last",
         "step-00000001",
     ]
-    assert "step-00000003 is damaged: state.json has other bytes than were written." in caplog.text
+    assert "step-00000003 is damaged: state.json changed after it was written." in caplog.text
     assert "step-00000002 is damaged: it has no manifest.json." in caplog.text
     assert os.readlink(workdir / "checkpoints" / "last") == "step-00000001"
 
@@ -198,9 +198,9 @@ def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opene
         opened(resume)
     assert str(caught.value).splitlines() == [
         f"all checkpoints in {workdir}/checkpoints are damaged.",
-        f"  {workdir}/checkpoints/step-00000002 is damaged: state.json has other bytes than were written.",
-        f"  {workdir}/checkpoints/step-00000001 is damaged: state.json has other bytes than were written.",
-        '  start     anew with resume="never", which moves them aside',
+        f"  {workdir}/checkpoints/step-00000002 is damaged: state.json changed after it was written.",
+        f"  {workdir}/checkpoints/step-00000001 is damaged: state.json changed after it was written.",
+        '  start     over with resume="never", which moves them to previous/',
         "  restore   them from a backup",
     ]
     assert tree(workdir) == before
@@ -208,7 +208,7 @@ def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opene
 
 
 def test_must_refuses_where_there_is_none(opened, tmp_path):
-    with pytest.raises(CannotResume, match=rf"^there is no checkpoint in {tmp_path}/run to go on from\."):
+    with pytest.raises(CannotResume, match=rf"^there is no checkpoint in {tmp_path}/run to resume from\."):
         opened("must")
 
 
@@ -232,7 +232,7 @@ def test_what_an_exception_left_is_passed_over_but_can_be_asked_for(run, opened,
     with caplog.at_level(logging.INFO, "hookpoint"):
         store = opened()
     assert resumed_step(store) == 1
-    assert f"{path} is passed over: it was saved when an exception ended the run" in caplog.text
+    assert f"{path} is skipped: it was saved when an exception ended the run" in caplog.text
     store.close()
     assert resumed_step(opened(path)) == 2
 
@@ -309,7 +309,7 @@ def test_going_on_from_an_earlier_checkpoint_moves_later_ones_aside(by, run, ope
     assert listed(workdir / "checkpoints") == ["best-x", "last", "step-00000001", "step-00000002"]
     assert os.readlink(workdir / "checkpoints" / "last") == "step-00000002"
     assert listed(workdir / "previous" / "001" / "checkpoints") == ["best-y", "step-00000003", "step-00000004"]
-    assert "the run goes on from step-00000002; what was saved later is now in" in caplog.text
+    assert "the run resumes from step-00000002; later checkpoints were moved to" in caplog.text
     store.close()
     assert resumed_step(opened()) == 2, "a kill right after must not bring the abandoned ones back"
 
@@ -318,7 +318,7 @@ def test_a_path_never_falls_back(run, opened, flip):
     workdir = run(1, 2)
     flip(workdir / "checkpoints" / "step-00000002" / "state.json", 0)
     for path in (workdir / "checkpoints" / "step-00000002", workdir):
-        with pytest.raises(CannotResume, match=r"step-00000002 is damaged: state\.json has other bytes"):
+        with pytest.raises(CannotResume, match=r"step-00000002 is damaged: state\.json changed after"):
             opened(path)
     assert listed(workdir / "checkpoints") == ["last", "step-00000001", "step-00000002"]
 
@@ -331,7 +331,7 @@ def test_a_path_with_nothing_to_go_on_from_says_what_to_give(what, opened, tmp_p
     elif what != "missing":
         path.mkdir()
     expected = {
-        "missing": 'there is no folder .*latest to go on from.\n  give      "auto", "must", "never", a workdir or',
+        "missing": 'there is no folder .*latest to resume from.\n  give      "auto", "must", "never", a workdir or',
         "file": "there is no folder",
         "empty": "there is no checkpoint in",
         "half": "step-00000001 is damaged: it has no manifest.json",
@@ -364,7 +364,7 @@ def test_a_run_that_is_not_quite_the_same_is_warned_about_once(opened, write, ca
     opened(identity={"seed": 2, "python": "3.12"})
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert "was made by a run that is not quite this one:\nwhat  saved  now  verdict\nseed  1      2    warned" in warnings[0]
+    assert "was saved by a run with other settings:\nwhat  saved  now  verdict\nseed  1      2    warned" in warnings[0]
     assert "python" not in warnings[0]
 
 
@@ -419,9 +419,9 @@ def test_a_url_is_refused_and_nothing_is_made(tmp_path, monkeypatch, url, kind, 
     with pytest.raises(BadLoop) as caught:
         make(workdir=kind(url))
     assert str(caught.value) == (
-        f"workdir={str(kind(url))!r} is a URL; a workdir is a folder of this machine.\n"
-        '  give      workdir="runs/mine", and copy it to where it belongs when the run has ended\n'
-        "  mount     the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on"
+        f"workdir={str(kind(url))!r} is a URL; a workdir must be a local folder.\n"
+        '  give      workdir="runs/mine", and copy it when the run has ended\n'
+        "  mount     the bucket with s3fs, gcsfuse or blobfuse, and give the mount point"
     )
     assert os.listdir(tmp_path) == []
 
@@ -466,7 +466,10 @@ def test_foreign_files_among_the_checkpoints_are_moved_with_one_line(epochs, tmp
     left = {path.name for path in (tmp_path / "checkpoints").iterdir()} - {".hidden"}
     assert left == {"last", *(f"step-{2 * epoch:08d}" for epoch in range(1, epochs + 2))}
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        f"{tmp_path / 'checkpoints'} has files that are not of hookpoint; they are now in {moved.parent}: epoch=3.ckpt, mine"
+        (
+            f"{tmp_path / 'checkpoints'} contains files that are not hookpoint's;"
+            f" they were moved to {moved.parent}: epoch=3.ckpt, mine"
+        )
     ]
 
 

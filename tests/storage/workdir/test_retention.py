@@ -60,24 +60,24 @@ def test_what_any_rule_keeps_is_kept_once_and_in_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepNewest(0), "KeepNewest(0) keeps no number of checkpoints.\n  give      1 or more"),
-        (lambda: KeepNewest(True), "KeepNewest(True) keeps no number of checkpoints.\n  give      1 or more"),
-        (lambda: KeepNewest(2.0), "KeepNewest(2.0) keeps no number of checkpoints.\n  give      1 or more"),
-        (lambda: KeepEvery(0), "KeepEvery(0) is no length of time.\n  give      minutes, more than 0"),
-        (lambda: KeepEvery(float("nan")), "KeepEvery(nan) is no length of time.\n  give      minutes, more than 0"),
-        (lambda: KeepEvery("5"), "KeepEvery('5') is no length of time.\n  give      minutes, more than 0"),
+        (lambda: KeepNewest(0), "KeepNewest: number must be an integer ≥ 1, got 0."),
+        (lambda: KeepNewest(True), "KeepNewest: number must be an integer ≥ 1, got True."),
+        (lambda: KeepNewest(2.0), "KeepNewest: number must be an integer ≥ 1, got 2.0."),
+        (lambda: KeepEvery(0), "KeepEvery: minutes must be a number > 0, got 0."),
+        (lambda: KeepEvery(float("nan")), "KeepEvery: minutes must be a number > 0, got nan."),
+        (lambda: KeepEvery("5"), "KeepEvery: minutes must be a number > 0, got '5'."),
         (
             lambda: KeepNamed("step-1"),
-            "KeepNamed('step-1') is no collection of names or steps.\n  give      a set, a list or a dict of them",
+            "KeepNamed: names must be a set, a list or a dict of names or steps, got 'step-1'.",
         ),
-        (lambda: KeepNamed(3), "KeepNamed(3) is no collection of names or steps.\n  give      a set, a list or a dict of them"),
+        (lambda: KeepNamed(3), "KeepNamed: names must be a set, a list or a dict of names or steps, got 3."),
         (
             lambda: KeepAny(),
-            "KeepAny() is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+            "KeepAny: () are not rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
         ),
         (
             lambda: KeepAny(3),
-            "KeepAny(3) is no list of rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+            "KeepAny: (3,) are not rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
         ),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_rule_that_cannot_be_meant_is_refused(make, message):
 
 
 def test_a_class_is_no_rule():
-    with pytest.raises(BadRetention, match="is no list of rules"):
+    with pytest.raises(BadRetention, match="are not rules"):
         KeepAny(KeepNewest)
 
 

@@ -1,4 +1,4 @@
-"""Children: processes, threads and commands that are started, watched and stopped, whatever they are made with."""
+"""Start, watch and stop processes, threads and commands of any kind."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from time import monotonic
 from typing import Any
 
 logger = logging.getLogger("hookpoint")
 
-KEPT_FROM_CHILDREN = ("SIGTERM", "SIGHUP", "SIGUSR1")  # what a run's loop handles, and a forked process would inherit
+LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # handled by the loop; a forked process would inherit the handlers
 
 _forking = threading.local()
 
 
 class Command:
-    """A program with its arguments, started without a shell and without input. It can be started again."""
+    """A program with its arguments, started without a shell and without input. It can be started more than once."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.name = arguments[0]
         self._arguments = list(arguments)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_process": None}
@@ -38,50 +39,46 @@ class Command:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def exitcode(self) -> int | None:
+    def exitcode(self) -> Any:
         return None if self._process is None else self._process.poll()
 
     def terminate(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
+        self._process.terminate()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        self._process.kill()
 
     def join(self, timeout: float | None = None) -> None:
-        try:
-            if self._process is not None:
-                self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            pass
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
 
 
 def described(child: Any) -> str:
+    """Return the type and name of a process, thread or command."""
     name = getattr(child, "name", None)
     return f"{type(child).__name__} {name}" if isinstance(name, str) else type(child).__name__
 
 
 def was_started(child: Any) -> bool:
-    """Say whether it was, and is of a kind that is started once in its life."""
-    from multiprocessing.process import BaseProcess  # which gives the main module a second name, so not when we are imported
+    """Return whether a process or thread, which can be started only once, was started."""
+    from multiprocessing.process import BaseProcess  # not at the top: it gives the main module a second name
 
     return isinstance(child, threading.Thread | BaseProcess) and child.ident is not None
 
 
 def start(child: Any) -> None:
-    """Start it such that Ctrl-C does not reach it, and a SIGTERM means to it what it means to any process."""
-    with _apart():
+    """Start it so that Ctrl-C does not reach it, and a SIGTERM ends it."""
+    with _own_signals():
         child.start()
 
 
 def has_died(child: Any) -> bool:
-    """Say whether a process has ended with something other than 0."""
+    """Return whether a process has ended with an exit code other than 0."""
     return not _is_alive(child) and getattr(child, "exitcode", None) not in (None, 0)
 
 
 def stop(child: Any, seconds: float) -> bool:
-    """Ask it to end, wait for so long at most, and kill what can be killed then; say whether it has ended."""
+    """Ask it to end, wait at most `seconds`, then kill it if possible. Return whether it has ended."""
     ask: Callable[[], object] | None = getattr(child, "stop", None) or getattr(child, "terminate", None)
     if ask is not None and _is_alive(child) is not False:
         ask()
@@ -94,7 +91,7 @@ def stop(child: Any, seconds: float) -> bool:
 
 
 def _is_alive(child: Any) -> bool | None:
-    """Say whether it is running; None where it does not tell."""
+    """Return whether it is running, or None if that is unknown."""
     ask = getattr(child, "is_alive", None)
     return bool(ask()) if callable(ask) else None
 
@@ -105,17 +102,17 @@ def _join(child: Any, seconds: float) -> None:
         deadline = monotonic() + seconds
         try:
             join(timeout=seconds)
-        except TypeError:  # one of its own that takes no time limit is waited for in a thread that may be left behind
+        except TypeError:  # without a time limit: wait in a thread that may be abandoned
             waiter = threading.Thread(target=join, daemon=True)
             waiter.start()
             waiter.join(max(0.0, deadline - monotonic()))
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
-    """Start processes whose SIGINT is blocked, and ignored: multiprocessing unblocks it where it spawns for the first time.
+def _own_signals() -> Iterator[None]:
+    """Block and ignore SIGINT in processes that are started here. multiprocessing unblocks it on its first spawn.
 
-    One that comes to this process meanwhile waits, as it is blocked, and is handled right after.
+    A SIGINT to this process is delivered afterwards.
     """
     if sys.platform == "win32":
         yield
@@ -136,21 +133,16 @@ def _apart() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-_registered = False
-
-
+@cache
 def _reset_signals_after_fork() -> None:
-    """See to it, once in a process, that what is forked here has none of this process's handlers."""
-    global _registered
-    if not _registered:
-        _registered = True
-        os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
+    """Make sure, once per process, that forked processes have none of this process's handlers."""
+    os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
 
 
 def _hold_signals() -> None:
-    """Let signals wait until the new process has its own handlers: one that comes before would be lost."""
+    """Block signals until the new process has its own handlers: an earlier one would be lost."""
     if getattr(_forking, "is_ours", False):
-        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in KEPT_FROM_CHILDREN])
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in LOOP_SIGNALS])
 
 
 def _release_signals() -> None:
@@ -160,7 +152,7 @@ def _release_signals() -> None:
 
 def _reset_signals() -> None:
     if getattr(_forking, "is_ours", False):
-        for name in KEPT_FROM_CHILDREN:
+        for name in LOOP_SIGNALS:
             if callable(signal.getsignal(getattr(signal, name))):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
         _release_signals()

@@ -1,4 +1,4 @@
-"""Shells: what a person types into while a run waits."""
+"""Shells: interactive prompts inside a run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
-HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D goes on with it."
+HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D resumes it."
 
 
 def is_at_terminal() -> bool:
-    """Say whether someone can type: input and output are a terminal, and this process may read from it."""
-    if not all(_is_terminal(stream) for stream in (sys.stdin, sys.stdout)):
+    """Return whether input and output are a terminal from which this process may read."""
+    try:
+        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            return False
+    except ValueError:  # closed
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # a terminal that is not the one of this session: nobody would be halted for reading from it
+    except OSError:  # not the terminal of this session: reading from it does not suspend the process
         return True
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C interrupt what was typed, and not the run."""
+    """Make Ctrl-C interrupt the typed command, not the run."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield
         return
@@ -43,20 +44,16 @@ def interruptible() -> Iterator[None]:
 
 
 def python(run: Run) -> None:
-    """Open Python's own prompt."""
-    try:
-        import readline  # noqa: F401 - arrow keys work once it is loaded
-    except ImportError:
-        pass
+    """Open Python's prompt."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 - makes arrow keys work
     leave = Leave()
-    try:
+    with suppress(SystemExit):
         code.interact(HOW_TO_LEAVE, local={"run": run, "trainer": run, "exit": leave, "quit": leave}, exitmsg="")
-    except SystemExit:
-        pass
 
 
 def ipython(run: Run) -> None:
-    """Open IPython's prompt; its names are those of this function."""
+    """Open IPython's prompt. Its variables are the locals of this function."""
     from IPython import embed
 
     trainer = run  # noqa: F841 - tensorpack's name
@@ -66,7 +63,7 @@ def ipython(run: Run) -> None:
 def debugger(run: Run) -> None:
     """Open the debugger in this function."""
     trainer = run  # noqa: F841 - tensorpack's name
-    print("`run` is the run, `up` leads to your code. `c`, `q` or Ctrl-D goes on with the run.")
+    print("`run` is the run, `up` leads to your code. `c`, `q` or Ctrl-D resumes the run.")
     Debugger(nosigint=True).set_trace()
     return  # where the debugger stops
 
@@ -79,17 +76,17 @@ def is_installed(shell: str) -> bool:
 
 
 class Leave:
-    """What `exit` and `quit` are here: those of the site module would close the input for good."""
+    """Replace `exit` and `quit`: those of the site module close stdin."""
 
     def __call__(self, code: object = None) -> None:
         raise SystemExit(code)
 
     def __repr__(self) -> str:
-        return "exit() or Ctrl-D goes on with the run"
+        return "exit() or Ctrl-D resumes the run"
 
 
 class Debugger(pdb.Pdb):
-    """The debugger, which goes on with the program when it is left."""
+    """A debugger that continues the program on quit."""
 
     def do_quit(self, arg: str) -> bool | None:
         self.clear_all_breaks()
@@ -101,10 +98,3 @@ class Debugger(pdb.Pdb):
     def do_EOF(self, arg: str) -> bool | None:  # noqa: N802 - pdb's name
         self.message("")
         return self.do_quit(arg)
-
-
-def _is_terminal(stream: Any) -> bool:
-    try:
-        return stream is not None and bool(stream.isatty())
-    except ValueError:  # it was closed
-        return False

@@ -1,4 +1,4 @@
-"""TriggerFile: a file that someone makes to ask for something."""
+"""TriggerFile: a file whose creation is a request."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ logger = logging.getLogger("hookpoint")
 
 
 class TriggerFile:
-    """Look for a file, which counts only if it is a regular one, with one name, of the user who runs this, and no link.
+    """Check for a file. It counts only if it is a regular file of this user, with one name, and not a symbolic link.
 
-    Nothing here raises. What is in its place and does not count is named once, and again after it was gone.
+    Nothing raises. Anything else in its place is logged once, and again after it was gone.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._said = ""
+        self._logged = ""
 
     def is_there(self) -> bool:
-        """Say whether the file is there."""
+        """Return whether the file exists and counts."""
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
-            self._said = ""
+            self._logged = ""
             return False
         except OSError as error:
-            self.say(f"cannot be looked at: {error.strerror}")
+            self.warn(f"cannot be checked: {error.strerror}")
             return False
-        wrong = _what_is_wrong(found)
-        if wrong:
-            self.say(f"{wrong}, and does not count")
-        return not wrong
+        problem = _problem(found)
+        if problem:
+            self.warn(f"{problem} and is ignored")
+        return not problem
 
     def remove(self) -> None:
-        """Remove the file, or say that it is still there."""
+        """Remove the file, or log that it still exists."""
         try:
             os.unlink(self.path)
         except OSError as error:
             logger.warning("%s could not be removed: %s", self.path, error.strerror)
 
-    def say(self, words: str) -> None:
-        """Say something about the file, once while it is there."""
-        if words != self._said:
-            self._said = words
-            logger.warning("%s %s", self.path, words)
+    def warn(self, text: str) -> None:
+        """Log a warning about the file, once while it exists."""
+        if text != self._logged:
+            self._logged = text
+            logger.warning("%s %s", self.path, text)
 
 
-def _what_is_wrong(found: os.stat_result) -> str:
+def _problem(found: os.stat_result) -> str:
     if stat.S_ISLNK(found.st_mode):
         return "is a symbolic link"
     if not stat.S_ISREG(found.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     if found.st_uid != os.geteuid():
-        return f"belongs to user {found.st_uid}, not to {os.geteuid()}, who trains"
-    if found.st_nlink != 1:  # someone may have given a file of this user a second name
+        return f"belongs to user {found.st_uid}, not to {os.geteuid()}"
+    if found.st_nlink != 1:  # another user may have linked a file of this user
         return "has other names"
     return ""

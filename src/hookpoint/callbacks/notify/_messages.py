@@ -7,14 +7,12 @@ import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hookpoint.callbacks._shared.progress_view import clock
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.secrets import masked
 from hookpoint.core.text.terminal import printable
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
 
 Tone = Literal["info", "success", "warning", "failure"]
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.saver import positive
 from hookpoint.callbacks.notify._send_queue import SendQueue, Transport
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 
 WAIT_SECONDS = 5.0  # at the end of a run, for messages that are not sent yet
 

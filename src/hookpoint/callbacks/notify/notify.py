@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.saver import named
@@ -12,16 +12,12 @@ from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._messages import Tone, clean_text, command_line, error_lines, run_message
 from hookpoint.callbacks.notify._sender import Sender
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 EVENTS = ("start", "end", "failure", "stop", "best")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.saver import named
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
@@ -13,14 +13,10 @@ from hookpoint.callbacks.notify._command_transport import CommandTransport
 from hookpoint.callbacks.notify._messages import Message, short_line
 from hookpoint.callbacks.notify._send_queue import Transport
 from hookpoint.callbacks.notify._sender import Sender
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 NUMBERS = ("epoch", "step")
 TEXTS = ("checkpoint", "run", "workdir")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.run_view import Dispatch
+from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace
+from hookpoint.core.run.run import Run
+from hookpoint.core.run_view import Dispatch
 
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"

@@ -5,21 +5,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
 from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans
-from hookpoint.core.callback.watcher import Watcher
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.watcher import Function, Watcher
 from hookpoint.core.errors import BadArgument, BadLoop
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.callback.watcher import Function
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.run_view import Dispatch
+from hookpoint.core.run.run import Run
+from hookpoint.core.run_view import Dispatch
 
 logger = logging.getLogger("hookpoint")
 
@@ -51,6 +46,7 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
+    keeps = ""
     step_cost = "four microseconds per span while recorded, otherwise three in total"
 
     def __init__(

@@ -6,20 +6,17 @@ import logging
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from hookpoint.callbacks.profiling._torch_profile import TorchProfile
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
@@ -45,6 +42,7 @@ class ProfilerTrace(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps = ""
     step_cost = "one comparison, unless the step is recorded"
 
     def __init__(

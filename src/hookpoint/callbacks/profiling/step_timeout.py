@@ -9,20 +9,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Unpack
 
 from hookpoint.callbacks._shared.saver import positive
 from hookpoint.callbacks.profiling._step_watch import StepWatch
 from hookpoint.callbacks.profiling._thread_dump import thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -1,4 +1,4 @@
-"""ModelGraph: what a model is made of, in words and as a graph."""
+"""ModelGraph: a model as text and as a graph."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
 
 
 class ModelGraph(str):
-    """A model in words, which every monitor can show; `graph_def` has its graph as TensorBoard's writer takes it."""
+    """A model as text, which every monitor can show. `graph_def` is its graph in TensorBoard's format."""
 
     graph_def: bytes
 
     @classmethod
     def of(cls, model: Any, inputs: tuple[Any, ...]) -> ModelGraph:
-        """Trace a model with inputs it was called with; raise whatever keeps it from being traced.
+        """Trace a model with inputs it was called with. Raise if it cannot be traced.
 
-        The model is called once, in eval mode and without gradients; its hooks are called with it. Modes, buffers and
-        generators of random numbers are put back, and what it logs is dropped.
+        The model is called once, in eval mode and without gradients; its hooks run too. Modes, buffers and random number
+        generators are restored, and values that it logs are dropped.
         """
         import torch
         from tensorboard.compat.proto.graph_pb2 import GraphDef
         from tensorboard.compat.proto.versions_pb2 import VersionDef
-        from torch.utils.tensorboard._pytorch_graph import parse  # what add_graph uses; that one needs a file to write to
+        from torch.utils.tensorboard._pytorch_graph import parse  # add_graph uses it, but writes to a file
 
-        if any(map(is_sharded, model.parameters())):  # a call would ask other processes for their parts
+        if any(map(is_sharded, model.parameters())):  # a call would gather shards from other ranks
             raise TypeError("its parameters are sharded")
-        with undisturbed(model), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tracing is full of them, and on its way out of torch
+        with restored(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tracing warns a lot, and is deprecated
             model.eval()
-            # Not checked by a second call: a model that draws random numbers would fail there.
+            # check_trace calls the model a second time, which fails if it draws random numbers.
             trace: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             nodes = parse(trace.inlined_graph, trace, inputs)  # type: ignore[no-untyped-call]
-        found = cls(f"```\n{model}\n```")
-        found.graph_def = GraphDef(node=nodes, versions=VersionDef(producer=GRAPH_VERSION)).SerializeToString()
-        return found
+        graph = cls(f"```\n{model}\n```")
+        graph.graph_def = GraphDef(node=nodes, versions=VersionDef(producer=GRAPH_VERSION)).SerializeToString()
+        return graph
 
 
 def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a model was called with as positional arguments, as tracing wants them; refuse what cannot be."""
+    """Return a model's arguments as positional ones, which tracing needs. Raise if that is impossible."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     if bound.kwargs:
         raise TypeError(f"it is called with {', '.join(bound.kwargs)} by keyword")
@@ -54,14 +54,14 @@ def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 @contextmanager
-def undisturbed(model: Any) -> Iterator[None]:
-    """Let a model be called without a trace: modes, buffers, generators and gradients are as before."""
+def restored(model: Any) -> Iterator[None]:
+    """Restore modes, buffers and random number generators after a model was called, and compute no gradients."""
     import numpy
     import torch
 
     modes = {module: module.training for module in model.modules()}
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
-    devices = {one.device.index for one in (*model.parameters(), *buffers) if one.is_cuda}
+    devices = {tensor.device.index for tensor in (*model.parameters(), *buffers) if tensor.is_cuda}
     python, arrays = random.getstate(), numpy.random.get_state()
     run = CURRENT.set(None)
     try:

@@ -1,39 +1,36 @@
-"""MovingAverageSummary: smooth curves beside the ragged ones."""
+"""MovingAverageSummary: log moving averages of training metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.errors import BadArgument
+from hookpoint.core.run.run import Run
 
 
 class MovingAverageSummary(Callback):
-    """Send the exponential moving average of each training scalar, as `name/ema`, with every log step.
+    """Log the exponential moving average of each training metric as `name/ema`, with every log step.
 
-    Averages the means that log steps send: `decay` is the weight of the past from one log step to the next. Corrected for
-    its start, so that the first average is the first mean; a mean that is not finite is left out. `names` limits it to these.
-    Registers at on_run_begin. Keeps sums and weights in the checkpoint. Runs on the chief. A step pays nothing, a log step a
-    few microseconds per name: values on a device are waited for where monitors read them, off the training thread.
+    Averages the means of log steps: `decay` is the weight of the past from one log step to the next. The start is corrected for
+    bias, so the first average equals the first mean. A mean that is not finite is skipped. `names` selects metrics; default:
+    all. Values on a device are read by the monitors' thread. Registers at on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>
     """
 
     ranks = "chief"
+    keeps = "sums and weights"
+    step_cost = "nothing; a log step takes a few microseconds per name"
 
     def __init__(self, names: Iterable[str] | None = None, decay: float = 0.95, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         if not 0 <= decay < 1:
-            raise ValueError(f"MovingAverageSummary(decay=...) takes a number from 0 up to, not including, 1; got {decay!r}")
+            raise BadArgument(f"MovingAverageSummary: decay must be at least 0 and below 1, got {decay!r}.")
         self.names = None if names is None else frozenset([names] if isinstance(names, str) else names)
         self.decay = decay
         self._averages: dict[str, Average] = {}
@@ -57,7 +54,7 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """A moving average that follows from another one and a new value; both are read when this one is, once."""
+    """A moving average of a previous one and a new value, which are read lazily, once."""
 
     __slots__ = ("_decay", "_mean", "_previous", "_sums")
 
@@ -76,19 +73,15 @@ class Average:
         """Whether reading it now may have to wait for a device."""
         return self._sums is None and (getattr(self._mean, "is_pending", False) or self.waits_for() is not None)
 
-    @property
-    def is_settled(self) -> bool:
-        return self._sums is not None
-
     def waits_for(self) -> Average | None:
-        """Return the average it follows from, if nobody has read that yet."""
-        return None if self._previous is None or self._previous.is_settled else self._previous
+        """Return the previous average if it is not computed yet."""
+        return None if self._previous is None or self._previous._sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum of the values and the sum of their weights."""
         if self._sums is None:
             with self._settling:
-                chain = [self]  # one after the other: a long chain that nobody has read yet must not recurse
+                chain = [self]  # not recursive: the chain may be long
                 while (before := chain[-1].waits_for()) is not None:
                     chain.append(before)
                 for average in reversed(chain):
@@ -97,7 +90,7 @@ class Average:
         return self._sums
 
     def settle(self) -> None:
-        """Compute the sums from those before, which are there."""
+        """Compute the sums from the previous ones, which must be computed."""
         if self._sums is None:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
             value = float(self._mean)

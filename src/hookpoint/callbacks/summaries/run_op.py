@@ -1,34 +1,28 @@
-"""RunOp: call a function."""
+"""RunOp: call a function during a run."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.points import RUN_NAMES
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import printable, say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class RunOp(Callback):
-    """Call a function before training, when triggered, or after each step, in tensorpack's words.
+    """Call a function before training, when triggered, or after each step, as in tensorpack.
 
-    `op` takes nothing, or the run as `run`; what it returns is not looked at. `run_before` calls it when the run starts, also
-    where it goes on from a checkpoint: there the state is put back after it. `run_step` calls it after each optimizer step,
-    which in a loop without an optimizer is each batch. `verbose` prints a line for each call.
+    `op` takes no arguments, or the run as `run`. Its return value is ignored. `run_before` calls it when the run starts, also
+    when it resumes; the state is loaded after that. `run_step` calls it after each optimizer step, or after each batch in a
+    loop without an optimizer. `verbose` prints a line for each call.
 
-    Listens to on_run_begin and, with `run_step`, to on_train_iter_end; triggered at the end of each complete epoch, unless
-    `run_as_trigger` is off or `.when(...)` says otherwise. Keeps nothing in the checkpoint. Runs on all ranks. A step pays for
-    the function, and without `run_step` nothing.
+    Listens to on_run_begin and, with `run_step`, to on_train_iter_end. Triggered at the end of each complete epoch, unless
+    `run_as_trigger` is off or `.when(...)` says otherwise.
 
     >>> with Loop([RunOp(lambda run: print("after epoch", run.epoch), run_before=False)]) as run:
     ...     for epoch in run.epochs(2): pass
@@ -37,6 +31,8 @@ class RunOp(Callback):
     """
 
     writes_anything = True
+    keeps = ""
+    step_cost = "the function with `run_step`, otherwise nothing"
 
     def __init__(
         self,
@@ -49,22 +45,18 @@ class RunOp(Callback):
     ) -> None:
         super().__init__(**options)
         if not callable(op):
-            raise BadArgument(f"RunOp takes a function, not {op!r}.", write="lambda run: ...")
+            raise BadArgument(f"RunOp: op must be a function, got {op!r}.", write="lambda run: ...")
         if not (run_before or run_as_trigger or run_step):
-            raise BadArgument("RunOp would never call its function.", give="run_before, run_as_trigger or run_step")
+            raise BadArgument("RunOp: op would never be called.", give="run_before, run_as_trigger or run_step")
         self.op = op
         self.run_before = run_before
         self.verbose = verbose
         name_by_default(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
-        # Only what is asked for is a handler: `.when(...)` without run_as_trigger is refused, and a step pays for nothing else.
-        for point, is_wanted, handler in (
-            ("on_trigger", run_as_trigger, self._call),
-            ("on_train_iter_end", run_step, self._call_after_step),
-        ):
-            if is_wanted:
-                setattr(self, point, handler)
+        # Handlers exist only if needed: `.when(...)` without run_as_trigger is refused, and steps cost nothing.
+        wanted = {"on_trigger": run_as_trigger and self._call, "on_train_iter_end": run_step and self._call_after_step}
+        vars(self).update((point, handler) for point, handler in wanted.items() if handler)
 
     def on_run_begin(self, run: Run) -> None:
         self._step = run.step
@@ -72,7 +64,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # it stands while a window of gradients is gathered
+        if run.step != self._step:  # else gradients are being accumulated
             self._step = run.step
             self._call(run)
 
@@ -90,16 +82,16 @@ def _name_of(op: Callable[..., object]) -> str:
 
 
 def _run_name(op: Callable[..., object]) -> str | None:
-    """Return what a function calls the run, or None where it takes nothing; refuse one that needs anything else."""
+    """Return the name of the parameter for the run, or None if there is none. Refuse other required parameters."""
     try:
         parameters = inspect.signature(op).parameters.values()
-    except ValueError:  # some that are written in C do not say what they take
+    except ValueError:  # some functions written in C have no signature
         return None
-    found = [one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY]
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
-    others = [name for name in needed if name not in found[:1]]
+    run_names = [one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY]
+    name = next(iter(run_names), None)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
+    others = ", ".join(other for other in required if other != name)
     if others:
-        names = ", ".join(others)
-        raise BadArgument(f"RunOp's function needs '{names}'; there is the run, and nothing else.", write="lambda run: ...")
-    return found[0] if found else None
+        raise BadArgument(f"RunOp: op needs '{others}', but can only take the run.", write="lambda run: ...")
+    return name

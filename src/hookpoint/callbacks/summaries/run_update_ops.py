@@ -1,24 +1,18 @@
-"""RunUpdateOps: call what was registered with `run.update_op`."""
+"""RunUpdateOps: call the functions registered with `run.update_op`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 
 
 class RunUpdateOps(Callback):
-    """Call each function registered with `run.update_op(function)` after each optimizer step, in the order they came.
+    """Call each function registered with `run.update_op(function)` after each optimizer step, in the order of registration.
 
-    Listens to on_step_end. In a loop whose optimizer has no hooks a step is a batch and on_step_end never fires: there it is
-    on_train_iter_end. Keeps nothing in the checkpoint. Runs on all ranks. Without functions a step pays for two empty calls,
-    about 0.2 microseconds.
+    Listens to on_step_end. If the optimizer has no hooks, on_step_end never fires and a step is a batch: on_train_iter_end is
+    used instead.
 
     >>> with Loop([RunUpdateOps()]) as run:
     ...     run.update_op(lambda: print("updated after step", run.step))
@@ -28,6 +22,9 @@ class RunUpdateOps(Callback):
     updated after step 1
     updated after step 2
     """
+
+    keeps = ""
+    step_cost = "the functions; without any, about 0.2 microseconds"
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -46,7 +43,7 @@ class RunUpdateOps(Callback):
     def on_train_iter_end(self, run: Run) -> None:
         if self._steps_are_fired or not run.update_ops:
             return
-        if run.step != self._step:  # it stands while a first window of gradients is gathered
+        if run.step != self._step:  # else gradients are being accumulated
             self._step = run.step
             for function in run.update_ops:
                 function()

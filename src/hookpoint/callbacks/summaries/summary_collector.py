@@ -1,56 +1,50 @@
-"""SummaryCollector: loss, learning rate, weights, gradients, inputs and the graph of a model, for monitors to show."""
+"""SummaryCollector: send loss, learning rate, weights, gradients, inputs and the graph of a model to monitors."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import step_gradients
-from hookpoint.callbacks.summaries._collected_data import CollectedData, Selection
+from hookpoint.callbacks.summaries._collected_data import CollectedData, selected
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument, BadLoop
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
 
 class SummaryCollector(Callback):
-    """Send loss, learning rate, and the spread of weights and gradients to the monitors every `collect_freq` steps.
+    """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
-    The first step is collected too, and of the first batch the input images, at most 16, and the graph of the model.
-    TensorBoard shows all of it, any other monitor what it can: the graph comes as a text, too. The scalars are those of the
-    step, under the names `loss/auto` and `learning_rate/auto`, beside the means that are logged anyway; histograms are
-    `weights/<name>` and `gradients/<name>`, images `input`. Files are where the monitors put them, in the workdir:
-    `summary_dir` is refused.
+    The first step is always collected, with the first batch's input images, at most 16, and the graph of the model. TensorBoard
+    shows all of it, other monitors what they support; the graph is also sent as text. Scalars are those of the step, named
+    `loss/auto` and `learning_rate/auto`. Histograms are `weights/<name>` and `gradients/<name>`, images `input`. Monitors write
+    files to the workdir; `summary_dir` is refused.
 
-    `collect_specified_data` says what is collected: "collect_metric", "collect_graph" and "collect_input_data" are True or
-    False; "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the parameters' names,
-    None for the first five. What it does not name is collected too, unless `keep_default_action` is False. Gradients are those
-    that a step is about to use, after clipping; in a loop of one's own they need `optimizer=`. The graph is traced with the
-    inputs of the first training batch, in eval mode; a model that cannot be traced is left out, with one line.
+    `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
+    "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the names of parameters; None
+    selects the first five. Data that is not named is collected too, unless `keep_default_action` is False. Gradients are those
+    that a step is about to use, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with
+    the inputs of the first training batch. A model that cannot be traced is skipped, with a warning. Of sharded parameters, the
+    chief's shard is collected.
 
-    Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin. Keeps in
-    the checkpoint at which step it collected last, so that nothing is sent twice. Runs on the chief; of sharded parameters it
-    has the chief's part. A step pays for one or two comparisons; one that is collected for copies to the host, which are
-    queued: no GPU is waited for.
+    Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
 
     >>> SummaryCollector(collect_freq=100, collect_specified_data={"histogram_regular": "^conv1"}).collect_freq
     100
     """
 
     ranks = "chief"
+    keeps = "the step it collected last"
+    step_cost = "one or two comparisons; a collected step queues copies to the host, without waiting for a GPU"
 
     def __init__(
         self,
@@ -63,7 +57,7 @@ class SummaryCollector(Callback):
         super().__init__(**options)
         if summary_dir is not None:
             raise BadArgument(
-                f"SummaryCollector(summary_dir={summary_dir!r}): files are in the run's workdir, where monitors put them.",
+                f"SummaryCollector: summary_dir={summary_dir!r} is not supported, monitors write to the run's workdir.",
                 leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
             )
         self.collect_freq = whole("SummaryCollector", "collect_freq", collect_freq, least=1)
@@ -73,18 +67,20 @@ class SummaryCollector(Callback):
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        handlers: dict[str, Any] = {} if self.data.gradients is None else {"on_step_begin": self._take_gradients}
-        for point, handler in handlers.items():  # an optimizer's step is watched only where it has to be
-            setattr(self, point, handler)
+        if self.data.gradients is not None:  # an optimizer's step is watched only if necessary
+            vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
         own = self.name or "SummaryCollector"
         names = [name for name, _ in named_parameters(run.model)]
-        wanted = {"weights": self.data.weights, "gradients": self.data.gradients}
-        self._selected = {what: _selected(own, what, selection, names) for what, selection in wanted.items()}
+        for kind, selection in (("weights", self.data.weights), ("gradients", self.data.gradients)):
+            self._selected[kind] = selected(selection, names)
+            if isinstance(selection, str) and not self._selected[kind]:
+                known = ", ".join(names[:8]) or "none; give model=..."
+                raise BadLoop(f"{own}: {selection!r} matches no parameter to collect {kind} of.", known=known)
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         if self._selected["gradients"] and not hasattr(optimizer, "register_step_pre_hook"):
-            logger.warning("%s sees no optimizer step, and collects no gradients; give optimizer=...", own)
+            logger.warning("%s collects no gradients: it needs optimizer=...", own)
 
     def on_run_begin(self, run: Run) -> None:
         self._clean_up()
@@ -94,7 +90,7 @@ class SummaryCollector(Callback):
     def on_train_epoch_begin(self, run: Run) -> None:
         if self._collected is None and self.data.graph and hasattr(run.model, "register_forward_pre_hook"):
             self._unhook()
-            self._hook = run.model.register_forward_pre_hook(self._take_inputs, with_kwargs=True)
+            self._hook = run.model.register_forward_pre_hook(self._keep_inputs, with_kwargs=True)
 
     def on_train_iter_end(self, run: Run) -> None:
         step = run.step
@@ -108,18 +104,18 @@ class SummaryCollector(Callback):
     def on_run_end(self) -> None:
         self._clean_up()
 
-    def _take_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _keep_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._unhook()
         try:
             self._inputs = as_positional(model, args, kwargs)
         except Exception as error:
-            self._say_no_graph(error)
+            self._warn_no_graph(error)
 
-    def _take_gradients(self, run: Run) -> None:
-        step = run.step + 1  # the one that is about to be made
+    def _copy_gradients(self, run: Run) -> None:
+        step = run.step + 1  # the step that is about to run
         if step == 1 or step % self.collect_freq == 0:
-            selected = ((name, one) for name, one in named_parameters(run.model) if name in self._selected["gradients"])
-            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, selected)}
+            wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
+            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, wanted)}
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()
@@ -128,7 +124,7 @@ class SummaryCollector(Callback):
             try:
                 run.put_text("graph", ModelGraph.of(run.model, inputs))
             except Exception as error:
-                self._say_no_graph(error)
+                self._warn_no_graph(error)
         images = images_in(run.batch) if self.data.input_data else None
         if images is not None:
             run.put_image("input", AsyncArray(images) if hasattr(images, "detach") else images)
@@ -136,7 +132,7 @@ class SummaryCollector(Callback):
     def _collect(self, run: Run) -> None:
         if self.data.metric:
             scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": run.hyper.get("learning_rate")}
-            sent = {name: _late(value) for name, value in scalars.items() if value is not None}
+            sent = {name: _async(value) for name, value in scalars.items() if value is not None}
             if sent:
                 run.monitors.put("scalars", sent, at="step", mode="train")
         for name, parameter in named_parameters(run.model):
@@ -146,9 +142,9 @@ class SummaryCollector(Callback):
         for name, gradient in gradients.items():
             run.put_histogram(f"gradients/{name}", gradient)
 
-    def _say_no_graph(self, error: Exception) -> None:
+    def _warn_no_graph(self, error: Exception) -> None:
         why = (str(error) or type(error).__name__).strip().splitlines()[0]
-        logger.warning("%s: the model cannot be traced, and has no graph: %s", self.name or "SummaryCollector", why)
+        logger.warning("%s: no graph, as the model cannot be traced: %s", self.name or "SummaryCollector", why)
 
     def _unhook(self) -> None:
         hook, self._hook = self._hook, None
@@ -166,20 +162,12 @@ class SummaryCollector(Callback):
         self._collected = state["collected"]
 
 
-def _selected(owner: str, what: str, selection: Selection | None, names: list[str]) -> list[str]:
-    found = [] if selection is None else selection.of(names)
-    if selection is not None and selection.expression is not None and not found:
-        some = ", ".join(names[:8]) or "none; give model=..."
-        raise BadLoop(f"{owner}: {selection.expression!r} is in no parameter's name, of which {what} are wanted.", are=some)
-    return found
-
-
 def _first_loss(run: Run) -> Any:
-    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # read as a metric it would be waited for
+    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # a metric would be waited for
     while isinstance(loss, Mapping | tuple | list) and loss:
         loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
     return loss
 
 
-def _late(value: Any) -> Any:
+def _async(value: Any) -> Any:
     return AsyncArray(value.detach().float().mean()) if hasattr(value, "detach") else value

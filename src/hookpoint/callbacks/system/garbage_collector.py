@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
 
 GENERATIONS = (0, 1, 2)
 
@@ -42,7 +37,7 @@ class GarbageCollector(Callback):
     True
     """
 
-    keeps = "when it is due"
+    keeps = ""
     step_cost = "one comparison; a collection takes a millisecond or more"
 
     def __init__(self, every: int = 1000, *, generation: int = 1, freeze: bool = False, **options: Unpack[Options]) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import devices_given
 from hookpoint.callbacks.system._background_sampler import Averages, Sampler
 from hookpoint.callbacks.system._gpus import Gpus, open_gpus
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 
 
 class GPUUtilizationTracker(Callback):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.extras import optional
 from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 GB = 1024**3
 

@@ -8,20 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.extras import optional
-from hookpoint.callbacks.tensors._tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError
+from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Names
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -6,23 +6,18 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.kept import name_by_default
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue
 from hookpoint.core.fields import named_fields
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.spelling import near_miss
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-
-    Source = str | Callable[[Run], Any]
-    Names = str | Iterable[str] | Mapping[str, Source]
+Source = str | Callable[[Run], Any]
+Names = str | Iterable[str] | Mapping[str, Source]
 
 logger = logging.getLogger("hookpoint")
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.async_array import as_of_now
 from hookpoint.callbacks.tensors._images import Images, png
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
+from hookpoint.callbacks.tensors._tensor_reader import Source
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import safe_name
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Source
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class DumpTensorAsImage(TensorDumper):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.async_array import as_of_now
 from hookpoint.callbacks.tensors._tensor_archive import archive, archive_keys
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
+from hookpoint.callbacks.tensors._tensor_reader import Names
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Names
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class DumpTensors(TensorDumper):

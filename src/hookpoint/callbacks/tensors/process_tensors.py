@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from hookpoint.callbacks.tensors._tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Names
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class ProcessTensors(TensorReader):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.tensors._tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one, held
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.run.run import now_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Names
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, now_of
 
 
 class SimpleMovingAverage(TensorReader):

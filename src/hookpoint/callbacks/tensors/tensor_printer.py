@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
-from hookpoint.callbacks.tensors._tensor_reader import TensorReader
+from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.core.text.terminal import printable, say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.callbacks.tensors._tensor_reader import Names
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 MAX_WAITING = 48  # lines whose values are still being copied
 

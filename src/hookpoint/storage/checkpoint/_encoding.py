@@ -1,8 +1,8 @@
-"""Encoding: how a tree is written in a format that has fewer types than Python.
+"""Encoding: convert a tree to a format that has fewer types than Python, without loss.
 
-What a format does not have becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A dict of the user's
-that looks like one becomes `{"$dict": [[key, value], …]}`, as does one with keys that the format does not have. What comes back
-is what went in, to the last bit of a float and the type of a key. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
+A type that the format lacks becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A user's dict that
+looks like that, or has keys that the format lacks, becomes `{"$dict": [[key, value], …]}`. Floats are restored bit for bit, and
+keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MOST_JSON_BITS = 64  # of a plain number; what reads JSON elsewhere makes a float of a longer one
-MOST_TORCH_BITS = 1024  # what torch.load takes with weights_only=True ends before 2040
+MOST_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
+MOST_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
 
 
 def for_json(value: Any) -> Any:
-    """Return the tree in the types of JSON."""
+    """Convert the tree to JSON types."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return {"$float": struct.pack(">d", value).hex()}
@@ -48,11 +48,11 @@ def for_json(value: Any) -> Any:
 
 
 def for_torch(value: Any) -> Any:
-    """Return the tree in the types that torch.load takes with weights_only=True. Tensors stay what they are."""
+    """Convert the tree to types that torch.load accepts with weights_only=True. Tensors are not changed."""
     kind = type(value)
     if kind is int and value.bit_length() > MOST_TORCH_BITS:
         return {"$int": hex(value)}
-    if kind is bytes and not value:  # which is pickled by a name that torch.load does not take
+    if kind is bytes and not value:  # pickled by a name that torch.load refuses
         return {"$bytes": ""}
     if kind is ShardedPlaceholder:
         return {"$elsewhere": value.name}
@@ -72,26 +72,20 @@ def for_torch(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return the tree that was written, of what was read."""
+    """Restore the tree from converted types."""
     kind = type(value)
     if kind in MAPPINGS:
         if kind is dict and _looks_tagged(value):
             ((tag, inner),) = value.items()
             return _RESTORE[tag[1:]](inner)
-        copy = kind()
-        for key, one in value.items():
-            copy[key] = restored(one)
-        versions = versions_of(value)
-        if versions is not None:
-            put_versions(copy, restored(versions))
-        return copy
+        return _with_values(value, restored)
     if kind in (list, tuple):
         return kind(value) if PLAIN.issuperset(map(type, value)) else kind(restored(one) for one in value)
     return value
 
 
 def _are_ints(values: Collection[Any], most_bits: int) -> bool:
-    """Say whether all are integers of at most so many bits; the state of a random generator has 625 of them."""
+    """Return whether all values are integers of at most `most_bits`. A fast path: random generators have 625 of them."""
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= most_bits
 
 
@@ -103,12 +97,17 @@ def _mapping_for_torch(value: Any) -> Any:
     kind = type(value)
     if _looks_tagged(value) or not all(for_torch(key) is key or _is_tuple_as_it_is(key) for key in value):
         return {f"${kind.__name__}": [[for_torch(key), for_torch(one)] for key, one in value.items()]}
-    copy = kind()
-    for key, one in value.items():
-        copy[key] = for_torch(one)
-    versions = versions_of(value)
+    return _with_values(value, for_torch)
+
+
+def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a mapping of the same type with converted values and layer versions."""
+    copy = type(mapping)()
+    for key, value in mapping.items():
+        copy[key] = convert(value)
+    versions = versions_of(mapping)
     if versions is not None:
-        put_versions(copy, for_torch(versions))
+        put_versions(copy, convert(versions))
     return copy
 
 
@@ -123,9 +122,8 @@ def _text(data: bytes) -> str:
 def _tensor(array: Any) -> Any:
     import torch
 
-    return (
-        torch.frombuffer(bytearray(array.tobytes()), dtype=torch.uint8) if array.nbytes else torch.empty(0, dtype=torch.uint8)
-    )
+    data = bytearray(array.tobytes())
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def _array(given: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Background: one thing at a time, done beside the training, and what came of it."""
+"""Background: write checkpoints on a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.store import Saved
 
 
 class Background:
-    """Write checkpoints beside the training, one at a time. The process does not end before one that was begun is over."""
+    """Write checkpoints on a background thread, one at a time. The process does not end before a write is finished."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -18,26 +18,26 @@ class Background:
         self._errors: deque[BaseException] = deque()
 
     def start(self, save: Callable[[], Saved]) -> None:
-        """Begin to save, when the one before is over."""
+        """Start a save after the previous one has ended."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
-        thread.start()  # which fails where there is no memory for another one
+        thread.start()  # fails if there is no memory for a thread
         self._thread = thread
 
     def wait(self) -> None:
-        """Return when nothing is under way."""
+        """Wait until no save is running."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def collect(self) -> list[Saved]:
-        """Return what was saved since the last call, or raise an error, each once; what was saved then waits for the next."""
+        """Return what was saved since the last call, or raise an error, each once. After an error, call again for the rest."""
         if self._errors:
             raise self._errors.popleft()
         return [self._saved.popleft() for _ in range(len(self._saved))]
 
     def left(self) -> list[BaseException]:
-        """Return the errors that nobody asked for."""
+        """Return the errors that were not collected."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def _run(self, save: Callable[[], Saved]) -> None:

@@ -1,4 +1,4 @@
-"""Finite: state with NaN or infinity in it is never saved as good."""
+"""Refuse to save a state that contains NaN or infinity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_NAMED = 3
 
 
 def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-    """Raise NotFinite if a tensor that must be finite holds NaN or infinity.
+    """Raise NotFinite if a tensor that must be finite contains NaN or infinity.
 
-    `finite` has the names of these tensors for each part, or None for all tensors of a part. A tensor inside of lists and
-    mappings has a name with dots: `critic.weight`, `state.0.exp_avg`. Names that a part does not have are ignored.
+    `finite` maps each part to the names of these tensors, or to None for all of its tensors. A tensor inside lists and mappings
+    has a name with dots: `critic.weight`, `state.0.exp_avg`. Unknown names are ignored.
     """
     for part, names in finite.items():
         wanted = None if names is None else set(names)
@@ -25,20 +25,19 @@ def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable
         if bad:
             more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
             raise NotFinite(
-                f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} hold{'' if more or bad[1:] else 's'} NaN or infinity.",
+                f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} contain{'' if more or bad[1:] else 's'} NaN or infinity.",
                 resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
             )
 
 
 def not_finite(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """Return the names of the tensors that hold NaN or infinity. Each device is waited for once.
+    """Return the names of the tensors that contain NaN or infinity. Each device is synchronized once.
 
-    Of a tensor that is sharded over processes, the part that is here counts. One that a lazy module has not filled yet is
-    finite.
+    Of a sharded tensor, the local shard counts. An uninitialized parameter of a lazy module is finite.
     """
     with torch.no_grad():
         found = [(name, _computable(one)) for name, one in named if _counts(one)]
-        # A sum is the quickest test. It may overflow where no number does, and is not finite where one is not.
+        # A sum is the fastest test. It is not finite if a number is not finite, or if it overflows.
         sums = _are_finite([one.sum() for _, one in found])
         return [name for (name, one), is_good in zip(found, sums, strict=True) if not (is_good or one.isfinite().all())]
 
@@ -50,11 +49,11 @@ def _counts(tensor: torch.Tensor) -> bool:
 
 def _computable(tensor: torch.Tensor) -> torch.Tensor:
     here: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return here.float() if here.element_size() == 1 else here  # an 8-bit float can be stored, not computed with
+    return here.float() if here.element_size() == 1 else here  # 8-bit floats support no arithmetic
 
 
 def _are_finite(numbers: list[torch.Tensor]) -> list[bool]:
-    """Return which of these numbers are finite, with one copy from each device."""
+    """Return which of these numbers are finite, with one copy per device."""
     flags: dict[int, bool] = {}
     for device in {one.device for one in numbers}:
         places = [place for place, one in enumerate(numbers) if one.device == device]

@@ -1,4 +1,4 @@
-"""Checkpoint folder: one checkpoint on disk, which is there whole or not at all, and is verified before it is read."""
+"""Checkpoint folder: write a checkpoint atomically, and verify it before it is read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ logger = logging.getLogger("hookpoint")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SHOWN_STRAYS = 3
-FINDER = ".DS_Store"  # which macOS leaves in every folder that a person looks into
+FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What the processes of a team have written of a checkpoint before the rest of it: a hidden folder with files in it."""
+    """A hidden folder with the files that the ranks of a team have already written."""
 
     folder: Path
     files: Mapping[str, File]
@@ -37,10 +37,10 @@ class Staged:
 def write_checkpoint(
     target: Path, state: dict[str, Any], describe: Callable[[Mapping[str, File]], Manifest], staged: Staged | None = None
 ) -> Manifest:
-    """Write the state as a new folder, on disk for good when this returns. `describe` makes the manifest of the files.
+    """Write the state to a new folder, and sync it. `describe` creates the manifest for the files.
 
-    All is written to a hidden folder beside it, each file for good, the manifest last; then that gets the name. Whatever goes
-    wrong, there is either a whole checkpoint of this name or nothing.
+    Everything is written to a hidden folder and synced, the manifest last; then the folder is renamed. After any failure, there
+    is either a complete checkpoint of this name or none.
     """
     staging = new_staging(target) if staged is None else staged.folder
     try:
@@ -66,24 +66,24 @@ def write_checkpoint(
 
 
 def new_staging(target: Path) -> Path:
-    """Return a name for the hidden folder in which a checkpoint is made."""
+    """Return a name for the hidden folder in which a checkpoint is written."""
     return target.with_name(disk.hidden("staging", target.name))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Return the checkpoint in a folder, all of it verified before any of it is looked into, or raise DamagedCheckpoint."""
+    """Read a checkpoint after all of its files are verified. Raise DamagedCheckpoint if one is damaged."""
     folder = Path(path)
     return Checkpoint(folder, read_state(folder, verified(folder).files))
 
 
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
-    """Return the manifest of a checkpoint whose files are what it says, or raise DamagedCheckpoint. Reads everything once.
+    """Verify all files of a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
 
-    Without `shards`, of the parts that processes have written only the sizes are looked at: who reads one verifies it then.
-    Other files in the folder are no damage, because nothing reads them: see `strays`.
+    Without `shards`, only the sizes of shard files are checked: each is verified when it is read. Other files in the folder are
+    not damage, as they are never read: see `strays`.
     """
     found = read_manifest(folder)
-    for name in sorted(set(found.files) - set(disk.names(folder))):  # before any is read
+    for name in sorted(set(found.files) - set(disk.names(folder))):  # before reading any
         raise _damaged(folder, f"{name} is missing")
     for name in found.files:
         verify_file(folder, name, found, content=shards or not name.endswith(SHARD))
@@ -91,25 +91,25 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
 
 
 def strays(folder: Path, found: Manifest) -> str:
-    """Say which files in the folder of a checkpoint its manifest does not list, or return ""."""
+    """Return a text that names the files that the manifest does not list, or ""."""
     names = [name for name in disk.names(folder) if name not in found.files and name not in (MANIFEST, FINDER)]
     shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
-    return f"not listed in its {MANIFEST}, and not read: {shown}" if names else ""
+    return f"not listed in its {MANIFEST}, ignored: {shown}" if names else ""
 
 
 def verify_file(folder: Path, name: str, found: Manifest, *, content: bool = True) -> None:
-    """Raise DamagedCheckpoint if a file is not what the manifest says."""
+    """Raise DamagedCheckpoint if a file does not match the manifest."""
     file, status = found.files[name], disk.status(folder / name)
     if status is None or not disk.is_file(folder / name):
-        raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is no file")
+        raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is not a file")
     if status.st_size != file.size:
-        raise _damaged(folder, f"{name} has {status.st_size} bytes and had {file.size}")
+        raise _damaged(folder, f"{name} has {status.st_size} bytes instead of {file.size}")
     if content and _read(folder, name, disk.digest) != file.sha256:
-        raise _damaged(folder, f"{name} has other bytes than were written")
+        raise _damaged(folder, f"{name} changed after it was written")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what a checkpoint is, its files not verified; raise DamagedCheckpoint where there is none that makes sense.
+    """Return the manifest of a checkpoint without verifying its files. Raise DamagedCheckpoint if it is missing or invalid.
 
     A symbolic link in place of the folder raises CannotResume.
     """
@@ -126,9 +126,7 @@ def read_manifest(folder: Path) -> Manifest:
 def refuse_link(path: Path) -> None:
     """Raise CannotResume for a symbolic link that has the name of a checkpoint. Other links are followed."""
     if is_refused_link(path):
-        raise CannotResume(
-            f"{path} is a symbolic link, and a checkpoint is a folder: move the folder here, or delete the link."
-        )
+        raise CannotResume(f"{path} is a symbolic link, not a checkpoint folder: move the folder here, or delete the link.")
 
 
 def is_refused_link(path: Path) -> bool:
@@ -136,12 +134,12 @@ def is_refused_link(path: Path) -> bool:
 
 
 def is_like_a_checkpoint(folder: Path) -> bool:
-    """Say whether this is a checkpoint, whole or not, and not the workdir of a run."""
+    """Return whether this is a checkpoint, intact or not, and not a workdir."""
     return disk.exists(folder / MANIFEST) or Place.of(folder.name) is not None or folder.name.startswith(BEST)
 
 
 def discard(path: Path) -> None:
-    """Remove what nobody needs, as well as that goes: leftovers are removed at the next start."""
+    """Remove a file or folder if possible. Leftovers are removed at the next start."""
     try:
         if disk.exists(path):
             disk.remove(path)
@@ -150,11 +148,11 @@ def discard(path: Path) -> None:
 
 
 def cannot_save(path: Path, error: OSError) -> CannotSave:
-    """Return the error of a checkpoint that could not be written."""
+    """Return the error for a checkpoint that could not be written."""
     if isinstance(error, CannotSave):
         return error
     where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
-    cures = {"check": "that the folder is there, is yours, and can be written to"}
+    cures = {"check": "that the folder exists and you may write to it"}
     if error.errno in NO_ROOM:
         free = disk.free_bytes(path)
         room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
@@ -165,10 +163,10 @@ def cannot_save(path: Path, error: OSError) -> CannotSave:
 def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
     try:
         return how(folder / name)
-    except FileNotFoundError as error:  # whoever writes here may be deleting it
+    except FileNotFoundError as error:  # a running process may be deleting it
         raise _damaged(folder, f"{name} is missing") from error
     except OSError as error:
-        if error.errno == errno.EIO:  # the disk cannot give back what it was given; other errors say nothing of the content
+        if error.errno == errno.EIO:  # other errors do not mean damage
             raise _damaged(folder, f"{name} cannot be read from the disk") from error
         raise
 

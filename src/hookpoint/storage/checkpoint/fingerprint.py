@@ -14,13 +14,13 @@ MOST_LISTED = 8
 
 
 class Fingerprint(str):
-    """A digest that knows what it is of: `tensors` has shape and type of each tensor by name. A file keeps the digest only."""
+    """A digest with the shape and type of each tensor in `tensors`. Files contain only the digest."""
 
     tensors: Mapping[str, str]
 
     @classmethod
     def of(cls, state: Any) -> Fingerprint:
-        """Return the fingerprint of a model's state dict, or of those of several models."""
+        """Return the fingerprint of one or more state dicts of models."""
         tensors = _tensors("", state)
         lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
         found = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
@@ -29,15 +29,15 @@ class Fingerprint(str):
 
 
 def fingerprint(state: Any) -> str:
-    """Return the digest alone, as a file keeps it."""
+    """Return the digest, as it is stored in files."""
     return str(Fingerprint.of(state))
 
 
 def differences(state: Any, now: Mapping[str, str]) -> list[str]:
-    """Return what differs between the tensors of a saved state and those of now, a line for each of the first ones."""
+    """Return the differences between saved tensors and current ones, as lines; at most the first eight."""
     saved = _tensors("", plain_state(state) if isinstance(state, Mapping) else state)
     lines = [
-        f"{name.removeprefix('/')}: {saved.get(name, 'not there')} when it was saved, {now.get(name, 'not there')} now"
+        f"{name.removeprefix('/')}: {saved.get(name, 'missing')} when saved, {now.get(name, 'missing')} now"
         for name in {**saved, **now}
         if saved.get(name) != now.get(name)
     ]
@@ -46,9 +46,9 @@ def differences(state: Any, now: Mapping[str, str]) -> list[str]:
 
 
 def fits(state: Any, wanted: Any) -> bool:
-    """Say whether a state of an older release, with the names of a compiled model, has this fingerprint once they are plain.
+    """Return whether a state of an older release, with the names of a compiled model, has this fingerprint with plain names.
 
-    Tensors that are in files of their own have no shape here: loading them finds out.
+    Sharded tensors have no shape here: they are checked when they are loaded.
     """
     if not any(COMPILED in name for name in _names(state)):
         return False

@@ -1,20 +1,19 @@
-"""Layout: how the things in a workdir are called.
+"""Layout: the names in a workdir.
 
-    checkpoints/step-00001200/     a checkpoint; step-00001200-2/ is a second one of the same step
-    checkpoints/best-loss/         the files of the newest checkpoint with the tag best-loss, once more
-    checkpoints/last               a symbolic link to the newest checkpoint, for people; nothing here reads it
-    checkpoints/damaged-step-…/    what was found damaged, kept for whoever wants to look into it
-    checkpoints/.staging-…         what is being made, checkpoints/.deleting-… what is being deleted: leftovers are removed
-    tensor-dumps/                  tensors and images that callbacks were asked to write
-    previous/001/                  an earlier run that was moved aside
+    checkpoints/step-00001200/     a checkpoint; step-00001200-2/ is the second one of the same step checkpoints/best-loss/
+    hard links to the newest checkpoint with the tag best-loss checkpoints/last               a symbolic link to the newest
+    checkpoint, for users; never read here checkpoints/damaged-step-…/    a damaged checkpoint, kept for inspection
+    checkpoints/.staging-…         being written; checkpoints/.deleting-… is being deleted; leftovers are removed at the next
+    start tensor-dumps/                  tensors and images that callbacks write previous/001/                  an earlier run
 
-The newest checkpoint is that of the highest step and number. Clocks of machines and file systems have no say in it.
+The newest checkpoint is the one with the highest step and number. Timestamps do not matter.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,28 +23,21 @@ PREVIOUS = "previous"
 BEST = "best-"
 DAMAGED = "damaged-"
 MANIFEST = "manifest.json"
-SHARDS, SHARD = ".metadata", ".distcp"  # where which part of a sharded tensor is, and how the files of parts end
+SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
-OF_A_RUN = (
-    "checkpoints",
-    "run.json",
-    "scalars.jsonl",
-    "events.jsonl",
-    "tensorboard",
-    TENSOR_DUMPS,
-    "curves.png",
-)  # as they are moved aside
+# The files of a run, in the order in which they are moved to previous/.
+RUN_FILES = (CHECKPOINTS, "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS, "curves.png")
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
 HASH_LETTERS = 12
-LIKE_OURS = re.compile(rf"-[0-9a-f]{{{HASH_LETTERS}}}\Z")
+HASHED = re.compile(rf"-[0-9a-f]{{{HASH_LETTERS}}}\Z")
 _STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """Which checkpoint it is: that of a step, and the how-manieth of this step. Later ones are greater."""
+    """The step of a checkpoint, and its number among those of the same step. Later checkpoints are greater."""
 
     step: int
     number: int = 1
@@ -56,7 +48,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Place | None:
-        """Return the place that a name stands for, or None if it is none of ours."""
+        """Parse the name of a checkpoint folder. Return None for other names."""
         found = _STEP.fullmatch(name)
         if found is None:
             return None
@@ -69,18 +61,18 @@ def checkpoints(workdir: Path) -> Path:
 
 
 def next_place(names: list[str], step: int) -> Place:
-    """Return the place of a new checkpoint among those with these names: behind all others of its step."""
+    """Return the place of a new checkpoint, after all others of its step."""
     taken = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
     return Place(step, max(taken, default=0) + 1)
 
 
 def is_of_checkpoints(name: str) -> bool:
-    """Say whether something of this name among the checkpoints is ours."""
+    """Return whether hookpoint creates this name in the checkpoints folder."""
     return Place.of(name) is not None or name == LAST or name.startswith((BEST, DAMAGED))
 
 
 def is_leftover(name: str) -> bool:
-    """Say whether a kill left this behind: something half made or half deleted, of ours."""
+    """Return whether this is a half-written or half-deleted leftover of a killed run."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
@@ -89,21 +81,18 @@ def is_being_deleted(name: str) -> bool:
 
 
 def damaged_name(name: str, names: list[str]) -> str:
-    """Return what to call a damaged checkpoint among these names."""
-    wanted = DAMAGED + name
-    number = 2
-    while wanted in names:
-        wanted, number = f"{DAMAGED}{name}.{number}", number + 1
-    return wanted
+    """Return a free name for a damaged checkpoint."""
+    candidates = chain([DAMAGED + name], (f"{DAMAGED}{name}.{number}" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in names)
 
 
 def next_previous(names: list[str]) -> str:
-    """Return what to call the earlier run that is moved aside next."""
+    """Return the folder name for the next earlier run."""
     return f"{max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1:03d}"
 
 
 def best_name(tag: str) -> str:
-    """Return the folder of a best-… tag: the tag, a slash in it as `--`; a tag that has `--` itself is told by a hash.
+    """Return the folder name of a best-… tag, with `--` for a slash. A tag that contains `--` gets a hash.
 
     >>> best_name("best-val_loss"), best_name("best-val/loss")
     ('best-val_loss', 'best-val--loss')
@@ -114,20 +103,20 @@ def best_name(tag: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return a name for a file or folder: the same one where it can be, else one that no other name becomes.
+    """Return a unique file name for a name: the name itself if it is safe, else with `-` for unsafe characters, and a hash.
 
-    Names of users are never paths: what is not a letter, a digit or one of `._-` becomes `-`, and a hash follows.
+    Safe characters are letters, digits and `._-`.
 
     >>> safe_name("best-val-loss")
     'best-val-loss'
     >>> safe_name("best-val/loss")
     'best-val-loss-7cd2be30730b'
     """
-    return name if SAFE.fullmatch(name) and not LIKE_OURS.search(name) else hashed_name(name)
+    return name if SAFE.fullmatch(name) and not HASHED.search(name) else hashed_name(name)
 
 
 def hashed_name(name: str) -> str:
-    """Return a name with a hash, which no other name becomes."""
+    """Return a safe name with a hash, which makes it unique."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LETTERS]
     cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_LETTERS]
     return f"{cleaned if SAFE.match(cleaned) else f'x{cleaned[1:]}'}-{digest}"

@@ -1,4 +1,4 @@
-"""Filling: the tensors of a state that are elsewhere, put in their places, as each process needs them."""
+"""Load sharded tensors into the placeholders of a state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PARTS, STATE = "parts", "state"
 
 
 def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> Any:
-    """Return the state with the tensors of a checkpoint's folder in it, each verified before it is read.
+    """Return the state with the sharded tensors of a checkpoint, each verified before it is read.
 
-    Where `parts`, the objects of the run, are in parts on several processes, of each tensor it is the one that this process
-    has; else it is whole. Those that were one and the same are so again.
+    If the tensors of `parts`, the objects of the run, are sharded, this rank's shard is loaded, else the full tensor. Tied
+    tensors stay tied.
     """
     if not has_placeholder(state):
         return state
@@ -32,25 +32,25 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
         return value
 
     copied(state, elsewhere=note)
-    lying = TargetLayout(parts or {})
+    layout = TargetLayout(parts or {})
     try:
-        tensors = read_shards(folder, set(places), lambda name, shape: lying.like(places[name], shape))
+        tensors = read_shards(folder, set(places), lambda name, shape: layout.like(places[name], shape))
     except (OSError, MemoryError, HookpointError):
         raise
-    except Exception as error:  # it is no damage, as the digests fit: what wrote it, or what reads it, is another release
+    except Exception as error:  # not damage, as the digests match: another release wrote it
         raise CannotResume(
-            f"{folder} is as it was written, and its tensors cannot be read: {error}",
+            f"{folder} is intact, but its tensors cannot be read: {error}",
             install="the releases that its manifest.json names",
-            start='anew with resume="never"',
+            start='over with resume="never"',
         ) from error
     return copied(state, elsewhere=lambda value, where: tensors[value.name])
 
 
 class TargetLayout:
-    """How the tensors of a run lie on its processes, for tensors of a state that are to lie alike.
+    """Find the sharding of the run's tensors for tensors of a state.
 
-    What the state of a part has in the same place is like it. An optimizer that has not stepped has no state: what it keeps of
-    a parameter is like the parameter, if it has its shape, and so is what anybody keeps under the name of one.
+    A tensor is sharded like the one at the same place in the state of its part. An optimizer that has not stepped has no state:
+    its tensors are sharded like the parameter, if they have its shape. So are tensors under the name of a parameter.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -59,13 +59,10 @@ class TargetLayout:
         self._named = dict(named_parameters(parts["model"])) if "model" in parts else {}
 
     def like(self, where: Where, shape: Any) -> Any:
-        """Return a tensor in parts that one of this place and shape is to lie as; None where it is to be whole."""
+        """Return the sharded tensor that has the layout for this place and shape, or None for a full tensor."""
         where = tuple(plain_name(key) if isinstance(key, str) else key for key in where)
-        alike: tuple[Any, ...] = (self._in_part(where), self._of_optimizer(where), self._named.get(where[-1]))
-        for found in alike:
-            if hasattr(found, "full_tensor") and found.shape == shape:
-                return found
-        return None
+        candidates: list[Any] = [self._in_part(where), self._of_optimizer(where), self._named.get(where[-1])]
+        return next((one for one in candidates if hasattr(one, "full_tensor") and one.shape == shape), None)
 
     def _in_part(self, where: Where) -> Any:
         if where[0] != PARTS or where[1] not in self._parts:

@@ -1,7 +1,6 @@
-"""Manifest: what a checkpoint is, and the size and SHA-256 of each of its files.
+"""Manifest: the description of a checkpoint, with the size and SHA-256 of each of its files.
 
-`manifest.json` is written last. Its text is the only one that its content can have, and it holds its own digest, so that any
-byte of it that changes is noticed.
+`manifest.json` is written last. Its text is canonical and contains its own digest, so any changed byte is detected.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,16 +22,16 @@ from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import MANIFEST
 from hookpoint.storage.checkpoint.tree import copied
 
-FORMAT = 1  # it grows when an older release could not read what is written
+FORMAT = 1  # incremented when older releases cannot read the files
 FULL, EXCEPTION = "full", "exception"
 LIBRARIES = ("numpy", "safetensors", "torch")
-FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # the last, and those with _, are torch's own
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # .metadata and names with _ are torch's
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a file has to be."""
+    """The expected size and digest of a file."""
 
     size: int
     sha256: str
@@ -40,9 +39,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is. `elapsed` is seconds of training, `created` a time for people, `kind` "full" or "exception".
+    """The description of a checkpoint.
 
-    `measured` has, by tag, the value that it was saved for: metric, mode, value, and the moment it was measured at.
+    `elapsed` is in seconds of training. `created` is for display only. `kind` is "full" or "exception". `measured` has, by tag,
+    the value for which it was saved: metric, mode, value, and the moment of its measurement.
     """
 
     step: int
@@ -74,36 +74,25 @@ class Manifest:
 
     @property
     def moment(self) -> Moment:
-        """Where the run stood when it was written."""
+        """The moment of the run at which it was written."""
         return Moment.of({**self.clocks, "step": self.step})
 
     @property
     def is_of_exception(self) -> bool:
-        """Whether it holds what an exception left, which is for people to look into."""
+        """Whether it was saved after an exception, for inspection only."""
         return self.kind == EXCEPTION
 
     def encoded(self) -> bytes:
-        """Return the text of the file."""
-        content = {
-            "format": FORMAT,
-            "step": self.step,
-            "epoch": self.moment.epoch,
-            "iteration": self.moment.iteration,
-            "elapsed": self.elapsed,
-            "tags": list(self.tags),
-            "kind": self.kind,
-            "measured": for_json(copied(dict(self.measured))),
-            "clocks": for_json(copied(dict(self.clocks))),
-            "identity": for_json(copied(dict(self.identity))),
-            "versions": dict(self.versions),
-            "created": self.created,
-            "files": {name: {"size": file.size, "sha256": file.sha256} for name, file in self.files.items()},
-        }
+        """Return the content of the file."""
+        content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "kind", "versions", "created")}
+        content |= {"format": FORMAT, "epoch": self.moment.epoch, "iteration": self.moment.iteration}
+        content["files"] = {name: asdict(file) for name, file in self.files.items()}
+        content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
         return _canonical({**content, "digest": _digest(content)})
 
 
 def parsed(data: bytes, of: str) -> Manifest:
-    """Return the manifest with this text, or raise DamagedCheckpoint; CannotResume if a later release wrote it."""
+    """Parse a manifest. Raise DamagedCheckpoint if it is invalid, and CannotResume if a later release wrote it."""
     try:
         content = json.loads(data)
         digest = content.pop("digest")
@@ -111,7 +100,7 @@ def parsed(data: bytes, of: str) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_whole = False
     if not is_whole:
-        raise DamagedCheckpoint(f"the {MANIFEST} of {of} is not as it was written.")
+        raise DamagedCheckpoint(f"the {MANIFEST} of {of} was changed.")
     if content.get("format") != FORMAT:
         raise CannotResume(
             f"{of} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
@@ -119,12 +108,12 @@ def parsed(data: bytes, of: str) -> Manifest:
         )
     try:
         return _from(content)
-    except Exception as error:  # its digest fits, and someone has made it by hand: any of its values may be anything
-        raise DamagedCheckpoint(f"the {MANIFEST} of {of} makes no sense: {error!r}.") from error
+    except Exception as error:  # written by hand, as its digest matches: any value is possible
+        raise DamagedCheckpoint(f"the {MANIFEST} of {of} is invalid: {error!r}.") from error
 
 
 def versions() -> dict[str, str]:
-    """Return the releases of what a checkpoint is made with."""
+    """Return the releases of hookpoint, Python and the libraries in use."""
     loaded = {name: str(sys.modules[name].__version__) for name in LIBRARIES if name in sys.modules}
     return {"hookpoint": __version__, "python": platform.python_version(), **loaded}
 
@@ -133,7 +122,7 @@ def _from(content: dict[str, Any]) -> Manifest:
     files = {name: File(int(one["size"]), str(one["sha256"])) for name, one in content["files"].items()}
     for name, file in files.items():
         if not FILE.fullmatch(name) or name == MANIFEST or not SHA256.fullmatch(file.sha256):
-            raise ValueError(f"{name} is no file of a checkpoint")
+            raise ValueError(f"{name} is not a file of a checkpoint")
     return Manifest(
         step=int(content["step"]),
         elapsed=float(content["elapsed"]),

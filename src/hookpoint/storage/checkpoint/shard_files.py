@@ -1,8 +1,8 @@
-"""Shard files: tensors of which each process has a part, as torch.distributed.checkpoint keeps them.
+"""Shard files: write and read sharded tensors with torch.distributed.checkpoint.
 
-Each process writes its parts into a file of its own, `__0_0.distcp` and so on, and the chief into `.metadata` where which part
-is. A process reads the parts that it needs, however many of them there were. Every file is verified right before it is read.
-`.metadata` is a pickle: it is read by an unpickler that knows only what describes tensors, and cannot run other code.
+Each rank writes its shards to its own file, `__0_0.distcp` and so on, and the chief writes the index to `.metadata`. A rank
+reads the shards it needs, however many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
+pickle: a restricted unpickler reads it, which knows only descriptions of tensors and cannot run other code.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ OF_METADATA = {
     "torch.serialization": ("_get_layout",),
 }
 
-Like = Callable[[str, torch.Size], torch.Tensor | None]  # of a name and a shape: a tensor that lies as the one to read has to
+Like = Callable[[str, torch.Size], torch.Tensor | None]  # returns a tensor with the wanted sharding, for a name and a shape
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> dict[str, File]:
-    """Write this process's parts, on disk for good when this returns; return the files that this process has made.
+    """Write this rank's shards, sync them, and return the files of this rank.
 
-    All processes of the group call it with the same names. What fails on one fails on all; what was written is read back.
+    All ranks of the group call it with the same names. An error on one rank is raised on all. The files are read back.
     """
     files = _Written()
     writer = _Writer(folder, sync_files=False, overwrite=False)
@@ -65,14 +65,14 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     disk.sync_folder(folder)
     for name, file in files.made.items():
         if disk.digest(folder / name) != file.sha256:
-            raise CannotSave(f"{folder / name} was written, and is not what was written.", check="the disk", errno=errno.EIO)
+            raise CannotSave(f"{folder / name} does not contain what was written.", check="the disk", errno=errno.EIO)
     return files.made
 
 
 def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Tensor]:
-    """Return the tensors of these names: of each the part that lies here as in the tensor that `like` returns, or all of it.
+    """Return the tensors with these names, each sharded like the tensor that `like` returns, or in full.
 
-    Raises DamagedCheckpoint where a file is not what the manifest says. Nothing is sent to other processes.
+    Raises DamagedCheckpoint if a file does not match the manifest. No collective is used.
     """
     files = _Verified(folder)
     with files.create_stream(folder / SHARDS, "rb") as stream:
@@ -92,7 +92,7 @@ def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Te
 
 def _empty(described: Any, name: str, like: Like) -> torch.Tensor:
     if not isinstance(described, TensorStorageMetadata):
-        raise ValueError(f"{name!r} is no tensor")
+        raise ValueError(f"{name!r} is not a tensor")
     dtype = described.properties.dtype
     other = like(name, described.size)
     if other is None:
@@ -101,13 +101,13 @@ def _empty(described: Any, name: str, like: Like) -> torch.Tensor:
 
 
 def _first_of(error: CheckpointException) -> BaseException:
-    """Return what the first process has failed with; torch joins the errors of all into one that is no Exception."""
+    """Return the error of the first rank that failed: torch wraps all errors in one that is not an Exception."""
     failures = [failure for _, (failure, _) in sorted(error.failures.items())]
     return next((one for one in failures if isinstance(one, OSError | HookpointError)), failures[0])
 
 
 class _Written(FileSystem):
-    """The files that one process writes: each of them new, on disk for good, with its size and digest."""
+    """Create the files of one rank, and record their size and digest."""
 
     def __init__(self) -> None:
         self.made: dict[str, File] = {}
@@ -119,10 +119,10 @@ class _Written(FileSystem):
         self.made[Path(path).name] = File(file.size, file.sha256)
 
     def mkdir(self, path: Any) -> None:
-        """Make no folder: the chief has made it, and who does not see it has another disk."""
+        """Check that the folder exists: the chief has created it."""
         if not disk.is_folder(Path(path)):
-            what = "the chief has made it, and this process does not see it; all must share the workdir"
-            raise FileNotFoundError(errno.ENOENT, what, os.fspath(path))
+            problem = "the chief created it, but this rank does not see it; all ranks must share the workdir"
+            raise FileNotFoundError(errno.ENOENT, problem, os.fspath(path))
 
     def rename(self, path: Any, new_path: Any) -> None:
         disk.rename(Path(path), Path(new_path))
@@ -130,14 +130,14 @@ class _Written(FileSystem):
 
 
 class _Writer(FileSystemWriter):
-    """Write into a folder without writing down what it is called: it gets another name."""
+    """Write to a folder without storing its name, which changes."""
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta()
 
 
 class _Verified(FileSystem):
-    """The files of a checkpoint, each verified before it is opened, once; there are no others."""
+    """Open only files of a checkpoint, and verify each of them once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -148,7 +148,7 @@ class _Verified(FileSystem):
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         name = Path(path).name
         if Path(path) != self._folder / name or name not in self._manifest.files:
-            raise ValueError(f"{path} is none of its files")
+            raise ValueError(f"{path} is not a file of the checkpoint")
         if name not in self._seen:
             verify_file(self._folder, name, self._manifest)
             self._seen.add(name)
@@ -157,7 +157,7 @@ class _Verified(FileSystem):
 
 
 class _Reader(FileSystemReader):
-    """Read from a folder whose description was read already."""
+    """Read from a folder whose metadata is already loaded."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(folder)
@@ -168,10 +168,10 @@ class _Reader(FileSystemReader):
 
 
 class _Metadata(pickle._Unpickler):
-    """Read descriptions of tensors, and nothing else.
+    """Unpickle only descriptions of tensors.
 
-    A pickle may name and call only what is listed, and fill only instances of the listed dataclasses: filling a class, a
-    function or a constant would change it for the whole process. The unpickler written in C has no method to override for that.
+    A pickle may use only the listed names, and set attributes only of instances of the listed dataclasses: setting those of a
+    class, a function or a constant would change it for the whole process. The C unpickler has no method to override for that.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)

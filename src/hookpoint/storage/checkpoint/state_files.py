@@ -1,8 +1,8 @@
-"""State files: a state as the files of a checkpoint, and back.
+"""State files: write a state to the files of a checkpoint, and read it.
 
-The model's weights are `model.safetensors`, or one file for each of several models. Everything else is `state.pt`, which
-torch.save writes and torch.load reads with weights_only=True, always; or `state.json` where no tensor is in it, which needs no
-torch. Tensors of which several processes have parts are in files of their own: see `hookpoint.storage.checkpoint.shard_files`.
+The model's weights are in `model.safetensors`, or in one file per model. Everything else is in `state.pt`, which torch.save
+writes and torch.load reads, always with weights_only=True. Without tensors it is `state.json`, which needs no torch. Sharded
+tensors have separate files: see `hookpoint.storage.checkpoint.shard_files`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
 class Encoded:
-    """A state, ready to be written as files: a name and what writes it, for each.
+    """A state that is ready to be written to files.
 
-    It holds on to the tensors of the state, which must not change until all is written.
+    It references the tensors of the state, which must not change until everything is written.
     """
 
     def __init__(self, state: dict[str, Any]) -> None:
@@ -42,12 +42,9 @@ class Encoded:
     def files(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
         """Yield each file's name and a function that writes it to a stream."""
         for name, weights in self._weights.items():
-            yield name, _weights_writer(weights)
-        whole = {"state": self._state, "weights": self._places}
-        if has_tensors(self._state):
-            yield TORCH, _torch_writer(whole)
-        else:
-            yield JSON, _json_writer(whole)
+            yield name, partial(_write_weights, weights)
+        content = {"state": self._state, "weights": self._places}
+        yield (TORCH, partial(_write_torch, content)) if has_tensors(self._state) else (JSON, partial(_write_json, content))
 
     def _without_weights(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = state.get(MODEL[0])
@@ -56,7 +53,7 @@ class Encoded:
         return {**state, MODEL[0]: {**parts, MODEL[1]: self._taken_out(parts[MODEL[1]], ())}}
 
     def _taken_out(self, model: Any, names: tuple[Any, ...]) -> Any:
-        """Return the state of the model, or of several, with the weights taken out that are files of their own."""
+        """Return the state of one or more models without the weights that get separate files."""
         from hookpoint.storage.checkpoint.weights_file import is_writable
 
         if is_writable(model):
@@ -74,7 +71,7 @@ class Encoded:
 
 
 def check(state: dict[str, Any]) -> None:
-    """Write the state to memory and read it back, the weights left out; raise NotSaveable if that cannot be done."""
+    """Write the state without weights to memory and read it back. Raise NotSaveable if that fails."""
     for name, write in Encoded(state).files():
         if name in (TORCH, JSON):
             memory = io.BytesIO()
@@ -89,7 +86,7 @@ def check(state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
-    """Return the state that the files of a folder were made from. They must have been verified before."""
+    """Read the state from the files of a folder, which must be verified before."""
     found = [name for name in (TORCH, JSON) if name in names]
     if len(found) != 1:
         raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
@@ -100,15 +97,15 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
             _put_back(state, place, folder, names)
     except ModuleNotFoundError as error:
         raise CannotResume(
-            f"{folder} holds tensors, and {error.name} is not there to read them.", install="pip install 'hookpoint[torch]'"
+            f"{folder} contains tensors, but {error.name} is not installed.", install="pip install 'hookpoint[torch]'"
         ) from None
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # it is no damage, as the digests fit: what wrote it, or what reads it, is another release
+    except Exception as error:  # not damage, as the digests match: another release wrote it
         raise CannotResume(
-            f"{folder / found[0]} is as it was written, and cannot be read: {error}",
+            f"{folder / found[0]} is intact but cannot be read: {error}",
             install="the releases that its manifest.json names",
-            start='anew with resume="never"',
+            start='over with resume="never"',
         ) from error
     return state
 
@@ -117,7 +114,7 @@ def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names:
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if place["file"] not in names:
-        raise ValueError(f"{place['file']!r} is none of its files")
+        raise ValueError(f"{place['file']!r} is not a file of the checkpoint")
     loaded = read_weights(folder / place["file"])
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
     if place["metadata"] is not None:
@@ -135,26 +132,17 @@ def _load(name: str, source: Any) -> Any:
     return read_tree(source)
 
 
-def _weights_writer(weights: Any) -> Callable[[Any], None]:
-    def write(stream: Any) -> None:
-        from hookpoint.storage.checkpoint.weights_file import write_weights
+def _write_weights(weights: Any, stream: Any) -> None:
+    from hookpoint.storage.checkpoint.weights_file import write_weights
 
-        write_weights(weights, stream)
-
-    return write
+    write_weights(weights, stream)
 
 
-def _torch_writer(whole: Any) -> Callable[[Any], None]:
-    def write(stream: Any) -> None:
-        from hookpoint.storage.checkpoint.torch_file import write_tree
+def _write_torch(content: Any, stream: Any) -> None:
+    from hookpoint.storage.checkpoint.torch_file import write_tree
 
-        write_tree(whole, stream)
-
-    return write
+    write_tree(content, stream)
 
 
-def _json_writer(whole: Any) -> Callable[[Any], None]:
-    def write(stream: Any) -> None:
-        stream.write(json.dumps(for_json(whole), allow_nan=False, separators=(",", ":")).encode())
-
-    return write
+def _write_json(content: Any, stream: Any) -> None:
+    stream.write(json.dumps(for_json(content), allow_nan=False, separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""Torch file: a tree with tensors as torch.save writes it and torch.load reads it with weights_only=True, and never without."""
+"""Torch file: write a tree with torch.save, and read it with torch.load and weights_only=True."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hookpoint.storage.checkpoint.tree import Where, copied
 
 
 def write_tree(tree: Any, stream: Any) -> None:
-    """Write a tree of plain types and host tensors to anything with a `write`."""
+    """Write a tree of plain types and host tensors to a stream."""
     torch.save(for_torch(_compact(tree)), stream)
 
 
 def read_tree(source: Any) -> Any:
-    """Return the tree that was written to a path or an open file, its tensors on the host."""
+    """Read a tree from a path or an open file, with its tensors on the host."""
     return restored(torch.load(source, map_location="cpu", weights_only=True))
 
 
 def _compact(tree: Any) -> Any:
-    """Return the tree with tensors of their own where they are small parts of a large storage, which would be written whole."""
+    """Clone tensors that are small views of a large storage, which would be written completely."""
     used: Counter[int] = Counter()
     kept: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""Tree: the state of a run as a checkpoint keeps it, of plain types, tensors and arrays, and nothing else."""
+"""Tree: the state of a run in a checkpoint, of plain types, tensors and arrays only."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Leaf = Callable[[Any, Where], Any]
 
 
 def copied(state: Any, leaf: Leaf = lambda value, where: value, elsewhere: Leaf = lambda value, where: value) -> Any:
-    """Return a copy of the tree, each tensor and array replaced by `leaf(value, where)`, and what stands for one likewise.
+    """Copy a tree. Each tensor and array is replaced by `leaf(value, where)`, each placeholder by `elsewhere(value, where)`.
 
-    Raises NotSaveable, naming the place, for anything that is no plain type either. Types are taken exactly: a subclass of dict
-    or int is none. NumPy's scalars become Python's.
+    Raises NotSaveable, which names the place, for any other type that is not plain. A subclass of dict or int is not plain.
+    NumPy scalars become Python numbers.
     """
 
     def either(value: Any, where: Where) -> Any:
@@ -36,7 +36,7 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, elsewhere: Leaf 
 
 
 def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # where nobody imported it, there is none
+    torch = sys.modules.get("torch")  # not imported: there are no tensors
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -46,12 +46,12 @@ def is_array(value: Any) -> bool:
 
 
 def is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Say whether this is what a module's state_dict is: names and tensors, at least one."""
+    """Return whether this is a non-empty mapping of names to tensors, like a module's state_dict."""
     return type(value) in (dict, OrderedDict) and bool(value) and all(type(k) is str and is_tensor(v) for k, v in value.items())
 
 
 def has_tensors(tree: Any) -> bool:
-    """Say whether there is a tensor anywhere."""
+    """Return whether the tree contains a tensor."""
     if type(tree) in MAPPINGS:
         return any(map(has_tensors, tree.values()))
     if type(tree) in SEQUENCES:
@@ -60,14 +60,14 @@ def has_tensors(tree: Any) -> bool:
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...] | None:
-    """Return what two tensors have in common that are the same memory read the same way; None for an empty one."""
+    """Return a key that is equal for tensors with the same memory and layout; None for an empty tensor."""
     if not tensor.numel():
         return None
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
 
 def shown(where: Where) -> str:
-    """Return the way to a value, as one would write it.
+    """Return the path to a value as Python code.
 
     >>> shown(("callbacks", "Mine", "state", 0))
     "callbacks['Mine']['state'][0]"
@@ -82,7 +82,7 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
         return value
     if len(where) > MOST_LEVELS:
         raise NotSaveable(
-            f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or holds itself.",
+            f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or contains itself.",
             keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
         )
     if kind in MAPPINGS:

@@ -1,7 +1,7 @@
-"""Weights file: names and tensors as safetensors, which every other tool reads too.
+"""Weights file: named tensors in the safetensors format.
 
-It is written here, as a stream straight from the tensors' memory, and read with the safetensors library. A tensor that has
-several names, as tied weights have, is stored once; the header says its other names under `hookpoint.aliases`.
+It is streamed directly from the memory of the tensors, and read with the safetensors library. A tensor with more than one name,
+such as tied weights, is stored once; the header lists its other names under `hookpoint.aliases`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,10 @@ import torch
 
 from hookpoint.storage.checkpoint.tree import is_flat, memory_of
 
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-if find_spec("safetensors") is not None:  # newer releases know more
+DTYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
+DTYPES |= {getattr(torch, f"float{bits}"): f"F{bits}" for bits in (16, 32, 64)}
+DTYPES |= {getattr(torch, f"{kind}int{bits}"): f"{kind.upper() or 'I'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+if find_spec("safetensors") is not None:  # newer releases support more types
     _known = getattr(import_module("safetensors.torch"), "_TYPES", {})
     DTYPES |= {dtype: name for name, dtype in _known.items() if dtype is not None}
 
@@ -44,21 +30,21 @@ ALIGNMENT = 8
 
 
 class Stream(Protocol):
-    """What bytes are written to."""
+    """A stream for bytes."""
 
     def write(self, data: memoryview) -> int: ...
 
 
 def is_writable(weights: Any) -> bool:
-    """Say whether these can be a file: names, and tensors of types that safetensors has, where it is there to read them."""
+    """Return whether these are named tensors of types that safetensors supports, and it is installed."""
     if not is_flat(weights) or find_spec("safetensors") is None:
         return False
     return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], stream: Stream) -> None:
-    """Write the tensors. One that is not contiguous, or on a device, is copied while it is written; all others are not."""
-    once, aliases = _told_apart(weights)
+    """Write the tensors. Only tensors that are not contiguous, or on a device, are copied."""
+    once, aliases = _deduplicated(weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     if aliases:
         header["__metadata__"][ALIASES] = json.dumps(aliases)
@@ -75,17 +61,17 @@ def write_weights(weights: Mapping[str, torch.Tensor], stream: Stream) -> None:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file by their names, on the host, in memory of their own."""
+    """Return the tensors of a file by name, on the host, not memory-mapped."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as file:
-        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # what it returns is the file, mapped
+        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns mapped memory
         aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
     return weights | {alias: weights[name] for alias, name in aliases.items()}
 
 
-def _told_apart(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor under its first name, the wider types first so that all are aligned, and its other names."""
+def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return each tensor by its first name, wider types first for alignment, and its other names."""
     once: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
@@ -114,5 +100,5 @@ def _size(tensor: torch.Tensor) -> int:
 
 def _memory(tensor: torch.Tensor) -> memoryview:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    flat = plain.as_strided((plain.numel(),), (1,))  # one with a single number may have any stride, and is called contiguous
+    flat = plain.as_strided((plain.numel(),), (1,))  # a tensor with one element is contiguous with any stride
     return memoryview(flat.view(torch.uint8).numpy().data)

@@ -1,6 +1,6 @@
-"""Disk: all file work of checkpoints. It is made of elementary operations: see `hookpoint.storage.disk.fs_calls`.
+"""Disk: all file operations of checkpoints, built from the system calls in `hookpoint.storage.disk.fs_calls`.
 
-Folders are made 0700 and files 0600. A file is only ever created where nothing was, never through a symbolic link.
+Folders have mode 0700 and files 0600. A new file never replaces an existing one, and is never written through a symbolic link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EML
 
 
 def write(path: Path, data: bytes) -> None:
-    """Make a file of this content, on disk for good."""
+    """Create a file with this content, and sync it."""
     with NewFile(path) as file:
         file.write(data)
 
@@ -42,7 +42,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield what is in a file."""
+    """Yield the content of a file in pieces."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
@@ -53,7 +53,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def read(path: Path) -> bytes:
-    """Return what is in a file."""
+    """Return the content of a file."""
     return b"".join(pieces(path))
 
 
@@ -66,7 +66,7 @@ def digest(path: Path) -> str:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or make a copy where the file system has no links."""
+    """Create a hard link, or a copy if the file system has no links."""
     try:
         perform(lambda: os.link(source, target), "link", source, target=os.fspath(target))
     except OSError as error:
@@ -78,7 +78,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def point(name: Path, target: str) -> None:
-    """Make `name` a symbolic link to `target`, in one step also where it is one already; never in place of anything else."""
+    """Make `name` a symbolic link to `target`, atomically. An existing link is replaced, anything else is refused."""
     found = status(name)
     if found is not None and not stat.S_ISLNK(found.st_mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
@@ -95,7 +95,7 @@ def point(name: Path, target: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and what it is in, each for good before the next; what is there stays as it is."""
+    """Create a folder and its parents, and sync each before the next. Existing folders stay as they are."""
     if not is_folder(path, follow=True):
         if path.parent != path:
             make_folder(path.parent)
@@ -104,12 +104,12 @@ def make_folder(path: Path) -> None:
 
 
 def make_new_folder(path: Path) -> None:
-    """Make a folder where nothing is. Its name is on disk for good when the folder it is in is synced."""
+    """Create a folder that does not exist. Its parent must be synced afterwards."""
     perform(lambda: os.mkdir(path, 0o700), "mkdir", path)
 
 
 def sync_folder(path: Path) -> None:
-    """Put the names in a folder on disk for good, where the file system can."""
+    """Sync the names in a folder, if the file system supports it."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
@@ -122,9 +122,9 @@ def sync_folder(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file or folder another name, never one that is taken.
+    """Rename a file or folder. Refuse a name that exists.
 
-    Between the look and the renaming nobody else may make that name: one process writes to a workdir.
+    Not safe against other processes that create that name: only one process writes to a workdir.
     """
     if exists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
@@ -132,7 +132,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder and what is in it, following no symbolic link."""
+    """Remove a file, or a folder with its content. Symbolic links are not followed."""
     if is_folder(path):
         for name in names(path):
             remove(path / name)
@@ -142,18 +142,18 @@ def remove(path: Path) -> None:
 
 
 def names(path: Path) -> list[str]:
-    """Return what is in a folder, sorted; nothing where there is no folder."""
+    """Return the sorted names in a folder, or an empty list if it does not exist."""
     try:
         return sorted(perform(lambda: os.listdir(path), "list", path))
     except FileNotFoundError:
         return []
 
 
-# Looking
+# Status
 
 
 def status(path: Path, *, follow: bool = False) -> os.stat_result | None:
-    """Return what the file system says of a path, or None where there is nothing."""
+    """Return the status of a path, or None if it does not exist."""
     try:
         return perform(lambda: os.stat(path, follow_symlinks=follow), "stat", path)
     except (FileNotFoundError, NotADirectoryError):
@@ -165,33 +165,35 @@ def exists(path: Path) -> bool:
 
 
 def is_folder(path: Path, *, follow: bool = False) -> bool:
-    found = status(path, follow=follow)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    return stat.S_ISDIR(_mode(path, follow=follow))
 
 
 def is_file(path: Path) -> bool:
-    found = status(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    return stat.S_ISREG(_mode(path))
 
 
 def is_link(path: Path) -> bool:
-    found = status(path)
-    return found is not None and stat.S_ISLNK(found.st_mode)
+    return stat.S_ISLNK(_mode(path))
 
 
-def is_same(one: Path, other: Path) -> bool:
-    """Say whether two names are of one file."""
-    first, second = status(one), status(other)
+def _mode(path: Path, *, follow: bool = False) -> int:
+    found = status(path, follow=follow)
+    return 0 if found is None else found.st_mode
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Return whether two names refer to the same file."""
+    first, second = status(path), status(other)
     return first is not None and second is not None and os.path.samestat(first, second)
 
 
 def hidden(kind: str, name: str) -> str:
-    """Return a hidden name that nobody has."""
+    """Return a hidden name that is unique."""
     return f".{kind}-{name}-{secrets.token_hex(8)}"
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return how much room there is for us where a path is, or would be; None where nobody says."""
+    """Return the free bytes on the disk of a path, which need not exist; None if unknown."""
     for place in (path, *path.absolute().parents):
         try:
             found = os.statvfs(place)

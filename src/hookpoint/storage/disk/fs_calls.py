@@ -1,7 +1,7 @@
-"""Operations: the elementary file operations, each one system call, that can be watched and changed one by one.
+"""File system calls that can be intercepted one by one.
 
-All file work of checkpoints is made of them, through `hookpoint.storage.disk.disk`. To see or to change what happens at an
-operation, use `intercepted`, which holds for all threads of the process:
+`hookpoint.storage.disk.disk` uses them for all file operations of checkpoints. `intercepted` watches or changes the calls of
+all threads of the process:
 
     def full_at_the_third(operation, proceed):
         seen.append(operation.name)
@@ -12,15 +12,15 @@ operation, use `intercepted`, which holds for all threads of the process:
     with intercepted(full_at_the_third):
         store.write(...)
 
-`proceed()` does the operation and returns what it returns. So an interceptor can fail instead, kill the process before or
-after, write a part of `operation.data` to `operation.descriptor` and then fail, or keep a record that a loss of power is
-replayed from. Every operation carries the path of its file, those on an open file too:
+`proceed()` runs the operation and returns its result. An interceptor can fail instead, kill the process before or after, write
+a part of `operation.data` to `operation.descriptor` and then fail, or record operations to replay a loss of power. Every
+operation has the path of its file, also operations on an open file:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
 
-Closing a file is none: what matters of it is on disk by its fsync. When all files of a checkpoint are verified, torch and
-safetensors read theirs by themselves.
+Closing a file is not an operation: its data is on disk after fsync. After a checkpoint is verified, torch and safetensors read
+their files directly.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ CHANGES = frozenset({"mkdir", "create", "write", "fsync", "rename", "replace", "
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One elementary operation: what is done to which path; `target` is the new name, or where a symbolic link leads."""
+    """One operation on a path. `target` is the new name, or the target of a symbolic link."""
 
     name: str
     path: str
     target: str | None = None
-    data: memoryview | None = None  # only until the operation is over
+    data: memoryview | None = None  # valid during the operation
     descriptor: int | None = None
 
     @property
     def changes(self) -> bool:
-        """Whether it may change what is on disk."""
+        """Whether it may change the disk."""
         return self.name in CHANGES
 
 
@@ -59,7 +59,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercepted(by: Interceptor) -> Iterator[None]:
-    """Inside the block, have every elementary operation of every thread done by `by(operation, proceed)`."""
+    """Inside the block, replace every operation of every thread by `by(operation, proceed)`."""
     global _interceptor
     before, _interceptor = _interceptor, by
     try:
@@ -69,7 +69,7 @@ def intercepted(by: Interceptor) -> Iterator[None]:
 
 
 def perform(proceed: Callable[[], T], name: str, path: str | os.PathLike[str], **more: Any) -> T:
-    """Do one elementary operation, or have it done by whoever intercepts."""
+    """Run one operation, or pass it to the interceptor."""
     by = _interceptor
     if by is None:
         return proceed()

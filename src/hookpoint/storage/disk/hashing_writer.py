@@ -1,4 +1,4 @@
-"""NewFile: a file that is written from start to end, once."""
+"""NewFile: write and hash a new file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hookpoint.storage.disk.fs_calls import perform
 
 Buffer = bytes | bytearray | memoryview
 
-GATHERED_BYTES = 1 << 20  # small pieces wait until they are this much
-PIECE_BYTES = 1 << 24  # the most that one operation writes
+GATHERED_BYTES = 1 << 20  # small pieces are buffered up to this size
+PIECE_BYTES = 1 << 24  # the maximum of one write
 
 
 class NewFile:
-    """A file being written, from start to end, its size and SHA-256 computed on the way. For `with`.
+    """Write a new file sequentially, and compute its size and SHA-256. Use it in a `with` statement.
 
-    It is on disk for good when the block is left without an error. What a write fails with is raised when the block is left,
-    and what is written after it is dropped: torch.save makes another error of one that comes in the middle.
+    The file is synced when the block ends without an error. An error of a write is raised at the end of the block, and later
+    writes are dropped: torch.save would replace an error in the middle by another one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,14 +45,14 @@ class NewFile:
         return len(view)
 
     def tell(self) -> int:
-        """Return how many bytes it was given."""
+        """Return the number of bytes written so far."""
         return self.size + len(self._gathered)
 
     def flush(self) -> None:
-        """Do nothing; what takes a file may want to call it."""
+        """Do nothing. Writers may call it."""
 
     def close(self) -> None:
-        """Do nothing, likewise: the file ends with the block."""
+        """Do nothing: the file is closed at the end of the block."""
 
     def __enter__(self) -> NewFile:
         return self
@@ -64,7 +64,7 @@ class NewFile:
                 perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
         finally:
             os.close(self._descriptor)
-        if self._error is not None:  # and whatever else went wrong is because of it
+        if self._error is not None:  # the cause of any other error
             raise self._error
 
     def _take(self, view: memoryview) -> None:
@@ -92,8 +92,8 @@ class NewFile:
 
 
 def sync(descriptor: int) -> None:
-    """Put what was written to an open file, or the names in an open folder, on disk for good."""
-    if sys.platform == "darwin":  # where fsync leaves the data in the drive's cache
+    """Sync an open file or folder to disk."""
+    if sys.platform == "darwin":  # fsync leaves the data in the drive's cache
         import fcntl
 
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)

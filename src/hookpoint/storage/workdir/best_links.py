@@ -1,4 +1,4 @@
-"""Named copies: `best-…` folders, which are a checkpoint's files under a second name, and the link `last`."""
+"""`best-…` folders, which are hard links to a checkpoint's files, and the link `last`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger = logging.getLogger("hookpoint")
 
 
 def is_named(tag: str) -> bool:
-    """Say whether checkpoints of this tag get a folder of that name."""
+    """Return whether checkpoints with this tag get a best-… folder."""
     return tag.startswith(BEST)
 
 
 def put(checkpoint: Path, tag: str) -> None:
-    """Make the folder of a tag hold the files of this checkpoint, in place of those it holds.
+    """Replace the folder of a tag by links to the files of this checkpoint.
 
-    A kill between the two renames leaves no such folder; `heal` makes it at the next start.
+    A kill between the two renames leaves no such folder. `heal` creates it at the next start.
     """
     target = checkpoint.with_name(best_name(tag))
     staging = target.with_name(disk.hidden("staging", target.name))
@@ -49,37 +49,37 @@ def put(checkpoint: Path, tag: str) -> None:
 
 
 def point_last(checkpoint: Path) -> None:
-    """Make `last` lead to this checkpoint, where the file system has symbolic links and nothing else is called so."""
+    """Link `last` to this checkpoint, if the file system has symbolic links and nothing else has that name."""
     try:
         disk.point(checkpoint.with_name(LAST), checkpoint.name)
     except OSError as error:
-        logger.debug("%s could not be made: %s", checkpoint.with_name(LAST), error)
+        logger.debug("%s could not be created: %s", checkpoint.with_name(LAST), error)
 
 
 def heal(workdir: Path, found: Sequence[Entry]) -> None:
-    """Put in order what a kill may have left: each named folder holds the newest good checkpoint of its tag.
+    """Repair best-… folders after a kill: each contains the newest good checkpoint of its tag.
 
-    One whose tag no checkpoint has any more stays if it is whole, and is moved aside if it is not.
+    A folder whose tag no checkpoint has stays if it is intact, and is renamed if it is damaged.
     """
     newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
     for name, tag in newest.items():
         _rename_earlier(checkpoints(workdir) / safe_name(tag), checkpoints(workdir) / name)
     for folder in best_folders(workdir):
         if folder.name not in newest:
-            _keep_if_whole(folder)
+            _keep_if_intact(folder)
     for name, tag in newest.items():
         sources = [entry for entry in found if entry.manifest and tag in entry.manifest.tags]
         try:
             _heal(checkpoints(workdir) / name, tag, sources)
         except OSError as error:
-            logger.warning("%s could not be put in order: %s", checkpoints(workdir) / name, error)
+            logger.warning("%s could not be repaired: %s", checkpoints(workdir) / name, error)
     good = [entry.path for entry in found if entry.manifest and not entry.manifest.is_of_exception]
     if good:
         point_last(good[-1])
 
 
 def _rename_earlier(earlier: Path, folder: Path) -> None:
-    """Give the folder that an earlier release has made for a tag the name that it has now."""
+    """Rename a tag's folder that an earlier release created under another name."""
     if earlier != folder and disk.is_folder(earlier) and not disk.exists(folder):
         try:
             disk.rename(earlier, folder)
@@ -88,7 +88,7 @@ def _rename_earlier(earlier: Path, folder: Path) -> None:
 
 
 def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
-    """Make a folder hold the newest of these checkpoints that is good."""
+    """Link a folder to the newest good checkpoint of these."""
     for entry in reversed(sources):
         if _holds(folder, entry.path):
             return
@@ -99,11 +99,11 @@ def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
         put(entry.path, tag)
         return
     if disk.is_folder(folder):
-        _keep_if_whole(folder)
+        _keep_if_intact(folder)
 
 
 def _holds(folder: Path, checkpoint: Path) -> bool:
-    """Say whether a folder's files are those of a checkpoint: by name where there are hard links, else by content."""
+    """Return whether a folder has the files of a checkpoint: the same inodes, or the same content."""
     if disk.is_link(folder):
         return False
     try:
@@ -118,7 +118,7 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
         return False
 
 
-def _keep_if_whole(folder: Path) -> None:
+def _keep_if_intact(folder: Path) -> None:
     try:
         verified(folder)
     except DamagedCheckpoint as error:

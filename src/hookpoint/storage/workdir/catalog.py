@@ -1,4 +1,4 @@
-"""Catalog: the checkpoints that are in a workdir."""
+"""Catalog: the checkpoints of a workdir."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.storage.disk import disk
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint by its name, and its manifest, or None if there is none that makes sense."""
+    """A checkpoint and its manifest, or None if the manifest is missing or invalid."""
 
     path: Path
     place: Place
@@ -23,19 +23,19 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return every checkpoint folder of a workdir, the oldest first; also a link of such a name, which nobody reads."""
+    """Return the checkpoint folders of a workdir, the oldest first. Links of such a name are included, but never read."""
     folder = checkpoints(workdir)
     found = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
     return sorted((place, path) for place, path in found if _may_be_listed(path))
 
 
 def entries(workdir: Path) -> list[Entry]:
-    """Return every checkpoint of a workdir with its manifest, the oldest first. Their files are not verified."""
-    return [Entry(path, place, _manifest(path)) for place, path in places(workdir)]
+    """Return the checkpoints of a workdir with their manifests, the oldest first. Files are not verified."""
+    return [Entry(path, place, manifest_of(path)) for place, path in places(workdir)]
 
 
 def best_folders(workdir: Path) -> Iterator[Path]:
-    """Yield the best-… folders of a workdir; also a link of such a name, which nobody reads."""
+    """Yield the best-… folders of a workdir. Links of such a name are included, but never read."""
     folder = checkpoints(workdir)
     for name in disk.names(folder):
         if name.startswith(BEST) and _may_be_listed(folder / name):
@@ -46,7 +46,8 @@ def _may_be_listed(path: Path) -> bool:
     return disk.is_folder(path) or disk.is_link(path)
 
 
-def _manifest(path: Path) -> Manifest | None:
+def manifest_of(path: Path) -> Manifest | None:
+    """Return the manifest of a checkpoint folder, or None if it is missing or invalid."""
     try:
         return read_manifest(path)
     except (DamagedCheckpoint, CannotResume):

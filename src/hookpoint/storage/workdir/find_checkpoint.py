@@ -1,4 +1,4 @@
-"""Finding: which checkpoint a run goes on from."""
+"""Find the checkpoint from which a run resumes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hookpoint.storage.workdir.catalog import places
 
 logger = logging.getLogger("hookpoint")
 
-ANEW = 'anew with resume="never", which moves them aside'
+START_OVER = 'over with resume="never", which moves them to previous/'
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint to go on from, verified and read."""
+    """A checkpoint to resume from, verified and read."""
 
     path: Path
     manifest: Manifest
@@ -33,27 +33,27 @@ class Found:
 
 
 def find(workdir: Path, resume: Resume) -> Found | None:
-    """Return what a run goes on from: by "auto" and "must" the newest good checkpoint of the workdir, else that of a path."""
+    """Return the checkpoint to resume from: the newest good one of the workdir for "auto" and "must", else that at a path."""
     if resume not in ("auto", "must"):
         return at_path(Path(resume))
     found = newest_good(workdir)
     if found is None and resume == "must":
         raise CannotResume(
-            f"there is no checkpoint in {workdir} to go on from.", start='anew where there is none with resume="auto"'
+            f"there is no checkpoint in {workdir} to resume from.", start='from scratch if there is none with resume="auto"'
         )
     return found
 
 
 def newest_good(workdir: Path) -> Found | None:
-    """Return the newest checkpoint that verifies, and move newer ones that do not aside; None where there are none at all.
+    """Return the newest intact checkpoint, and rename newer ones that are damaged. Return None if there are no checkpoints.
 
-    Where there are checkpoints and all are damaged, they stay where they are, and CannotResume is raised.
+    If all checkpoints are damaged, they stay where they are, and CannotResume is raised.
     """
     damaged = []
     for _, path in reversed(places(workdir)):
         try:
             if read_manifest(path).is_of_exception:
-                logger.info("%s is passed over: it was saved when an exception ended the run", path)
+                logger.info("%s is skipped: it was saved when an exception ended the run", path)
                 continue
             found = read(path)
         except DamagedCheckpoint as error:
@@ -61,19 +61,21 @@ def newest_good(workdir: Path) -> Found | None:
         except OSError as error:
             raise unreadable(path, error) from error
         else:
-            for damaged_one in damaged:
-                quarantine.move_damaged(*damaged_one)
+            for newer in damaged:
+                quarantine.move_damaged(*newer)
             return found
     if damaged:
         problems = "\n".join(f"  {error}" for _, error in damaged)
         raise CannotResume(
-            f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", start=ANEW, restore="them from a backup"
+            f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}",
+            start=START_OVER,
+            restore="them from a backup",
         )
     return None
 
 
 def at_path(path: Path) -> Found:
-    """Return the checkpoint that a path leads to: its folder, or the newest of a workdir. It is that one or CannotResume."""
+    """Return the checkpoint at a path, or the newest one of a workdir. Raise CannotResume if it is damaged."""
     try:
         folder = folder_at(path)
         return read(folder)
@@ -84,11 +86,12 @@ def at_path(path: Path) -> Found:
 
 
 def folder_at(path: Path) -> Path:
-    """Return the checkpoint folder that a path leads to."""
+    """Return the checkpoint folder of a path."""
     refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(
-            f"there is no folder {path} to go on from.", give='"auto", "must", "never", a workdir or the folder of a checkpoint'
+            f"there is no folder {path} to resume from.",
+            give='"auto", "must", "never", a workdir or a checkpoint folder',
         )
     resolved = Path(os.path.realpath(path))
     if is_like_a_checkpoint(resolved):
@@ -97,11 +100,11 @@ def folder_at(path: Path) -> Path:
     for _, folder in reversed(places(workdir)):
         if not read_manifest(folder).is_of_exception:
             return folder
-    raise CannotResume(f"there is no checkpoint in {path} to go on from.", give="the workdir of a run that has some")
+    raise CannotResume(f"there is no checkpoint in {path} to resume from.", give="the workdir of a run that has some")
 
 
 def read(folder: Path) -> Found:
-    """Return what is in a checkpoint folder, or raise DamagedCheckpoint."""
+    """Verify and read a checkpoint folder. Raise DamagedCheckpoint if it is damaged."""
     manifest = verified(folder)
     if others := strays(folder, manifest):
         logger.warning("%s has files that are %s", folder, others)
@@ -109,10 +112,10 @@ def read(folder: Path) -> Found:
 
 
 def unreadable(path: Path, error: OSError) -> CannotResume:
-    """Return the error for a checkpoint that the disk does not give."""
+    """Return the error for a checkpoint that cannot be read from disk."""
     where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
     return CannotResume(
         f"{path} cannot be read: {error.strerror or error}{where}.",
-        check="that the disk is there and the files are yours",
-        start='anew with resume="never"',
+        check="that the disk is mounted and you may read the files",
+        start='over with resume="never"',
     )

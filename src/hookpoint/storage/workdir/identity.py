@@ -1,4 +1,4 @@
-"""Identity: what a run was when it was saved, and whether what is there now may go on from it."""
+"""Identity: compare the run that saved a checkpoint with the one that resumes from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIT_NO_COMMIT = "(initial)"
 
 
 class Meaning(NamedTuple):
-    """What a difference between then and now means."""
+    """The consequence of a difference."""
 
     verdict: Verdict
     why: str = ""
@@ -29,15 +29,15 @@ class Meaning(NamedTuple):
 
 DIFFERENCES = {
     "format": Meaning("refused", "saved by a newer release, which this one cannot read"),
-    "world_size": Meaning("refused", "each process has a part of the data and of the state"),
-    "model_size": Meaning("refused", "other processes have the same samples"),
-    "layout": Meaning("refused", "each process has other layers of the model"),
-    "copies": Meaning("refused", "each process may have a model of its own, and merges it with the others in another way"),
+    "world_size": Meaning("refused", "each rank has a shard of the data and of the state"),
+    "model_size": Meaning("refused", "other ranks have the same samples"),
+    "layout": Meaning("refused", "each rank has different layers of the model"),
+    "copies": Meaning("refused", "each rank may have its own model, and merges it differently"),
     "model": Meaning("refused", "its weights have other names, shapes or types"),
-    "optimizer": Meaning("refused", "its state means nothing to another class"),
-    "optimizer_parameters": Meaning("refused", "its state is kept by position, and they have another order"),
-    "seed": Meaning("warned", "the saved generators go on; the new seed has no effect"),
-    "accumulate": Meaning("warned", "a step is another number of batches"),
+    "optimizer": Meaning("refused", "its state does not fit another class"),
+    "optimizer_parameters": Meaning("refused", "its state is stored by position, and the order differs"),
+    "seed": Meaning("warned", "the saved generators continue; the new seed has no effect"),
+    "accumulate": Meaning("warned", "a step has a different number of batches"),
     "precision": Meaning("warned", "results will differ"),
     "device": Meaning("warned", "results may differ in the last bits"),
     "cuda": Meaning("warned", "results may differ in the last bits"),
@@ -49,21 +49,21 @@ DIFFERENCES = {
     "git": Meaning("fine"),
     "git_dirty": Meaning("fine"),
 }
-UNKNOWN = Meaning("warned", "nobody says what it means")
+UNKNOWN = Meaning("warned", "its meaning is unknown")
 
 
 class Row(NamedTuple):
-    """One thing that is not as it was saved."""
+    """One difference from the saved run."""
 
     name: str
     saved: Any
     now: Any
     verdict: Verdict
-    why: str = ""  # where DIFFERENCES does not say it
+    why: str = ""  # overrides DIFFERENCES
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
-    """Return what is to be compared when this run is resumed, of plain types. It may take a second where git is slow."""
+    """Return what is compared when this run is resumed, as plain types. Takes up to a second if git is slow."""
     found: dict[str, Any] = {
         "format": FORMAT,
         "hookpoint": __version__,
@@ -78,7 +78,7 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
-    """Return what differs, the worst first. What only one of the two knows of is fine: releases differ in that."""
+    """Return the differences, the worst first. A name that only one of the two has is fine: releases differ in that."""
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     severity = ["refused", "warned", "fine"]
     return sorted(
@@ -107,7 +107,7 @@ def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Ver
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as it comes back from a file."""
+    """Return the value as it is read back from a file."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -116,9 +116,9 @@ def _shown(value: Any) -> str:
 
 
 def _revision() -> dict[str, Any]:
-    """Return the git revision of the main script, and whether tracked files were changed since; nothing where there is none."""
+    """Return the git revision of the main script, and whether tracked files have changed; empty without git."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = os.path.dirname(os.path.abspath(script)) if script else None  # a notebook's is where it runs
+    folder = os.path.dirname(os.path.abspath(script)) if script else None  # None: the current folder, as in a notebook
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if status is None:  # slow in a large repository
         revision = _git(folder, "rev-parse", "HEAD")
@@ -129,7 +129,7 @@ def _revision() -> dict[str, Any]:
 
 
 def _git(folder: str | None, *command: str) -> str | None:
-    """Return what git prints, or None if it cannot be asked. It is kept from writing its index and from starting a daemon."""
+    """Return the output of git, or None if it fails. git must not write its index or start a daemon."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", *command],

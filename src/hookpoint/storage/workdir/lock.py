@@ -22,17 +22,17 @@ except ImportError:  # Windows
 logger = logging.getLogger("hookpoint")
 
 NAME = ".lock"
-MOST_BYTES = 4096  # of a record; anything longer is none of ours
+MOST_BYTES = 4096  # of a record
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
-# Record locks of one process never conflict with each other, so its loops are told apart here. The process is a part of
-# the key: what a forked child inherits of this table says nothing about the child.
+# Record locks of one process never conflict with each other, so this table distinguishes its loops. The process is part of
+# the key, as a forked child inherits the table but not the locks.
 _held: dict[tuple[Path, int], WorkdirLock] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that writes to a workdir. When it was started tells it from a later one with the same number."""
+    """The process that writes to a workdir. Its start time distinguishes it from a later one with the same pid."""
 
     host: str
     pid: int
@@ -47,7 +47,7 @@ class Holder:
 
     @classmethod
     def parsed(cls, record: bytes) -> Holder | None:
-        """Return who wrote the record, or None where there is none or it makes no sense."""
+        """Parse a record. Return None if it is empty or invalid."""
         try:
             holder = cls(**json.loads(record))
             return holder if isinstance(holder.pid, int) and holder.pid > 0 else None
@@ -55,7 +55,7 @@ class Holder:
             return None
 
     def runs(self) -> bool:
-        """Say whether this very process is running on this host, as far as that can be known, and is another one than we."""
+        """Return whether this process runs on this host, as far as known, and is not the current one."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()) or self.pid == os.getpid():
             return False
         return self.started == _started(self.pid) and _runs(self.pid)
@@ -65,11 +65,11 @@ class Holder:
 
 
 class WorkdirLock:
-    """Hold a workdir against every other process and every other loop of this one.
+    """Lock a workdir against all other processes, and all other loops of this one.
 
-    The lock is a POSIX record lock on `.lock` in the workdir: it ends with the process, however that ends, and is not
-    inherited by worker processes. The file also says who holds it; it is emptied by `release` and never deleted. While a
-    lock is held, nothing else in the process may open that file: closing any descriptor of it would drop the lock.
+    The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and worker processes do not inherit it.
+    The file contains the holder. `release` empties it, and it is never deleted. While the lock is held, nothing else in the
+    process may open that file: closing any descriptor of it would release the lock.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
@@ -79,12 +79,12 @@ class WorkdirLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Take the workdir, which is made if it is not there, or raise WorkdirInUse and leave everything as it is."""
+        """Lock the workdir, and create it if necessary. Raise WorkdirInUse if it is locked."""
         self._workdir.mkdir(parents=True, exist_ok=True)
         key = (self._workdir.resolve(), os.getpid())
-        if _held.setdefault(key, self) is not self:  # one step, so that two threads cannot both pass
+        if _held.setdefault(key, self) is not self:  # atomic
             raise WorkdirInUse(
-                f"{self._workdir} is being written to by another loop of this process.",
+                f"{self._workdir} is in use by another loop of this process.",
                 end="that loop first: leave its with block",
                 choose="another workdir for one of the two",
             )
@@ -99,34 +99,34 @@ class WorkdirLock:
             raise
 
     def release(self) -> None:
-        """Let go of the workdir. Nothing happens where it is not held, and in a forked child of the holder."""
+        """Release the workdir. Do nothing if it is not held, or in a forked child of the holder."""
         if self._key is None or self._key[1] != os.getpid():
             return
         try:
             os.ftruncate(self._descriptor, 0)
-        except OSError:  # the next one then finds the record of a process that is gone, or of itself
+        except OSError:  # the next holder finds the record of a process that has ended, or its own
             logger.warning("%s could not be emptied", self._path)
         finally:
-            os.close(self._descriptor)  # which unlocks it
+            os.close(self._descriptor)  # unlocks it
             _held.pop(self._key, None)
             self._key, self._descriptor = None, -1
 
     def _take(self) -> int:
         flags = os.O_RDWR | os.O_CREAT
-        for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # the last for a pipe of that name, which would wait for ever
+        for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # O_NONBLOCK: opening a pipe would block
             flags |= getattr(os, name, 0)
         descriptor = os.open(self._path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "is no plain file", str(self._path))
+                raise OSError(errno.EINVAL, "is not a regular file", str(self._path))
             locked = _lock(descriptor)
             holder = Holder.parsed(os.read(descriptor, MOST_BYTES))
             if locked is False:
                 raise self._in_use(holder)
-            if holder is not None and holder.runs():  # the lock says nothing on a file system without locks
+            if holder is not None and holder.runs():  # on a file system without locks
                 raise self._in_use(holder, delete=f"{self._path} if that process does not run")
             if holder is not None:
-                logger.warning("%s was held by %s, which is gone; taken over", self._workdir, holder)
+                logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
             _write(descriptor, json.dumps(asdict(Holder.here())).encode())
             return descriptor
         except BaseException:
@@ -135,7 +135,7 @@ class WorkdirLock:
 
     def _in_use(self, holder: Holder | None, **cures: str) -> WorkdirInUse:
         return WorkdirInUse(
-            f"{self._workdir} is being written to by {holder or 'another process'}.",
+            f"{self._workdir} is in use by {holder or 'another process'}.",
             wait=f"until it ends, or stop it: kill {holder.pid}" if holder else "until it ends",
             choose="another workdir for this run",
             **cures,
@@ -143,8 +143,8 @@ class WorkdirLock:
 
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
-    """Return who writes to a workdir now, as far as that can be known from here; None where nobody does."""
-    if (Path(workdir).resolve(), os.getpid()) in _held:  # whose lock would end with the closing of the file
+    """Return the process that writes to a workdir now, as far as known, or None."""
+    if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release that lock
         return Holder.here()
     try:
         path = Path(workdir) / NAME
@@ -156,7 +156,7 @@ def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock the file; return False if another process has it, and None where files cannot be locked."""
+    """Lock the file. Return False if another process holds the lock, and None if files cannot be locked."""
     if fcntl is None:
         return None
     try:
@@ -173,7 +173,7 @@ def _write(descriptor: int, record: bytes) -> None:
 
 
 def _boot() -> str | None:
-    """Return the name of this boot of the machine, where the system has one: process numbers start again with each."""
+    """Return the id of this boot, if the system has one: pids are reused after a boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -181,16 +181,16 @@ def _boot() -> str | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process was started, in clock ticks after the boot; None where it is gone or cannot be asked."""
+    """Return the start time of a process in clock ticks after the boot; None if it has ended or is unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # its name may hold blanks and brackets
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # its name may contain spaces and brackets
         return None if fields[0] in b"ZX" else int(fields[19])  # a zombie holds no lock
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _runs(pid: int) -> bool:
-    if os.name == "nt":  # where os.kill(pid, 0) would interrupt it, and no other means is at hand
+    if os.name == "nt":  # os.kill(pid, 0) would interrupt it
         return True
     try:
         os.kill(pid, 0)

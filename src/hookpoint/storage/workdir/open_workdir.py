@@ -1,4 +1,4 @@
-"""Opening: how a run takes possession of its workdir, once it holds the lock."""
+"""Prepare a workdir for a run that holds its lock."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from hookpoint.storage.workdir.identity import compare, table
 logger = logging.getLogger("hookpoint")
 
 WORLD_SIZE = "world_size"
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has one slash where a URL has two
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has merged the two slashes of a URL
 
 
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
-    """Return the folder that a workdir names; refuse a URL, of which a folder would be made here."""
+    """Return the folder of a workdir. Refuse a URL."""
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
-            f"workdir={str(workdir)!r} is a URL; a workdir is a folder of this machine.",
-            give='workdir="runs/mine", and copy it to where it belongs when the run has ended',
-            mount="the bucket, with s3fs, gcsfuse or blobfuse, and give the folder it is mounted on",
+            f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
+            give='workdir="runs/mine", and copy it when the run has ended',
+            mount="the bucket with s3fs, gcsfuse or blobfuse, and give the mount point",
         )
     return Path(workdir)
 
@@ -46,9 +46,9 @@ def prepare(
     allow_world_change: bool = False,
     tensors: Mapping[str, str] | None = None,
 ) -> Checkpoint | None:
-    """Make the workdir ready to be written to, and return what to go on from.
+    """Prepare the workdir for writing, and return the checkpoint to resume from.
 
-    Nothing of an earlier run is moved aside before it is certain that this run can start.
+    Files of an earlier run are moved only when it is certain that this run can start.
     """
     for folder in (workdir, checkpoints(workdir)):
         if disk.is_folder(folder, follow=True):
@@ -56,18 +56,18 @@ def prepare(
     _remove_leftovers(workdir)
     found = None if resume == "never" else find(workdir, resume)
     if found is not None:
-        _refuse_other_run(found, identity, allow_world_change, tensors)
+        _check_identity(found, identity, allow_world_change, tensors)
     quarantine.move_foreign(workdir)
     if found is None:
         quarantine.move_run(workdir)
     elif resume not in ("auto", "must"):
-        _make_way(workdir, found)
+        _move_earlier(workdir, found)
     best_links.heal(workdir, entries(workdir))
     return None if found is None else Checkpoint(found.path, found.state)
 
 
 def _probe(folder: Path) -> None:
-    """Find out whether files can be written here, by writing one."""
+    """Check that files can be written here, by writing one."""
     file = folder / disk.hidden("probe", "writable")
     try:
         disk.write(file, b"?")
@@ -81,12 +81,12 @@ def _remove_leftovers(workdir: Path) -> None:
             discard(folder / name)
 
 
-def _refuse_other_run(
+def _check_identity(
     found: Found, identity: Mapping[str, Any], allow_world_change: bool, tensors: Mapping[str, str] | None
 ) -> None:
-    """Raise CannotResume if a checkpoint is of a run that this one cannot continue; warn where it is not quite the same.
+    """Raise CannotResume if this run cannot resume from a checkpoint. Warn about other differences.
 
-    With the `tensors` of the model, by name, the error says which of them are others.
+    With the `tensors` of the model by name, the error lists those that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -96,22 +96,22 @@ def _refuse_other_run(
         rows = [row._replace(verdict="warned") if row.name == WORLD_SIZE else row for row in rows]
     refused = [row.name for row in rows if row.verdict == "refused"]
     if refused:
-        cures = {"run": "the script as it was when that was saved", "start": 'anew with resume="never"'}
+        cures = {"run": "the script as it was when the checkpoint was saved", "start": 'over with resume="never"'}
         if refused == [WORLD_SIZE]:
-            cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but random numbers begin afresh"
+            cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but generators are seeded again"
         others = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if others:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
-            rows = [row for row in rows if row.name != "optimizer_parameters"]  # which follow from it
+            rows = [row for row in rows if row.name != "optimizer_parameters"]  # a consequence of it
         listed = "".join(f"\n  {line}" for line in others)
         raise CannotResume(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
-        logger.warning("%s was made by a run that is not quite this one:\n%s", found.path, table(warned))
+        logger.warning("%s was saved by a run with other settings:\n%s", found.path, table(warned))
 
 
-def _make_way(workdir: Path, found: Found) -> None:
-    """Move aside what the run that goes on from a given checkpoint would have made otherwise: all of it, or what came later."""
+def _move_earlier(workdir: Path, found: Found) -> None:
+    """Move the earlier run, or what it saved after the checkpoint at the given path, to previous/."""
     own = checkpoints(workdir)
     if os.path.realpath(own) != os.path.realpath(found.path.parent):
         quarantine.move_run(workdir)

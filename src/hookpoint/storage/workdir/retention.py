@@ -1,7 +1,7 @@
-"""Retention: which checkpoints are kept, and which may be deleted. The store deletes them.
+"""Retention: rules for which checkpoints to keep. The store deletes the others.
 
-A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It remembers nothing between
-calls, so that a resumed run decides as the uninterrupted one would have.
+A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It has no state, so a resumed run
+decides like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -9,31 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.errors import BadRetention
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.workdir.catalog import Entry
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hookpoint.storage.checkpoint.manifest import Manifest
-    from hookpoint.storage.workdir.catalog import Entry
-
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are made to go on from, not to be kept
-ALWAYS_KEPT = 2  # or one, where a saver has a limit of its own
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints to resume from, not to keep
+ALWAYS_KEPT = 2  # or one, if a saver has a limit
 
 
 @dataclass(frozen=True, slots=True)
 class KeepNewest:
-    """Keep the newest so many."""
+    """Keep the newest `number` checkpoints."""
 
     number: int
 
     def __post_init__(self) -> None:
         if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 1:
-            raise BadRetention(f"KeepNewest({self.number!r}) keeps no number of checkpoints.", give="1 or more")
+            raise BadRetention(f"KeepNewest: number must be an integer ≥ 1, got {self.number!r}.")
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         return kept[-self.number :]
@@ -41,9 +37,9 @@ class KeepNewest:
 
 @dataclass(frozen=True, slots=True)
 class KeepEvery:
-    """Keep the first of each so many minutes of training, for ever. Minutes without training, between runs, do not count.
+    """Keep the first checkpoint of every `minutes` of training. Time between runs does not count.
 
-    With `waits` it keeps none before so many minutes are over: a limit beside it is a limit in short runs.
+    With `waits`, it keeps none in the first `minutes`, so that another rule's limit holds in short runs.
     """
 
     minutes: float
@@ -52,7 +48,7 @@ class KeepEvery:
     def __post_init__(self) -> None:
         is_number = isinstance(self.minutes, int | float) and not isinstance(self.minutes, bool)
         if not is_number or not math.isfinite(self.minutes) or self.minutes <= 0:
-            raise BadRetention(f"KeepEvery({self.minutes!r}) is no length of time.", give="minutes, more than 0")
+            raise BadRetention(f"KeepEvery: minutes must be a number > 0, got {self.minutes!r}.")
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         if self.waits and kept and kept[-1].elapsed < 60 * self.minutes:
@@ -65,28 +61,25 @@ class KeepEvery:
 
 @dataclass(frozen=True, slots=True)
 class KeepNamed:
-    """Keep those whose name or step is in a collection. It is looked into anew at each call: its owner may change it."""
+    """Keep checkpoints whose name or step is in a collection. It is read at each call, so it may change."""
 
     names: Container[str] | Container[int]
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not isinstance(self.names, Container):
-            raise BadRetention(
-                f"KeepNamed({self.names!r}) is no collection of names or steps.", give="a set, a list or a dict of them"
-            )
+            raise BadRetention(f"KeepNamed: names must be a set, a list or a dict of names or steps, got {self.names!r}.")
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         return [one for one in kept if one.name in self.names or one.step in self.names]
 
 
 class KeepAny:
-    """Keep what at least one of the rules keeps."""
+    """Keep the checkpoints that at least one of the rules keeps."""
 
     def __init__(self, *rules: Keep) -> None:
         if not rules or not all(callable(rule) and not isinstance(rule, type) for rule in rules):
             raise BadRetention(
-                f"KeepAny({', '.join(map(repr, rules))}) is no list of rules.",
-                give="rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
+                f"KeepAny: {rules!r} are not rules.", give="rules, such as KeepAny(KeepNewest(3), KeepEvery(60))"
             )
         self.rules = rules
 
@@ -99,11 +92,11 @@ class KeepAny:
 
 
 def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
-    """Return the checkpoints that nobody wants any more, the oldest first.
+    """Return the checkpoints to delete, the oldest first.
 
-    One may go if each of its tags is one of our own or has a rule that does not keep it. One with a tag without a rule stays
-    for ever, and so does one without tags or without a manifest. The rules of the tags in `limits` count checkpoints with one
-    of our own tags too. The two newest to go on from are never deleted; where there are limits, the newest one is not.
+    A checkpoint may be deleted if each of its tags is one of OWN_TAGS, or has a rule that does not keep it. A checkpoint that
+    has a tag without a rule, no tags or no manifest is kept forever. The rules of the tags in `limits` also count checkpoints
+    with one of OWN_TAGS. The two newest checkpoints to resume from are never deleted; with limits, the newest one.
     """
     good = [(entry, entry.manifest) for entry in found if entry.manifest is not None]
     newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
@@ -117,13 +110,13 @@ def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep], limits: Collect
     }
     within_limits = {name for tag in limits for name in wanted.get(tag, ())}
 
-    def may_go(name: str, tag: str) -> bool:
+    def may_delete(name: str, tag: str) -> bool:
         return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS and name not in within_limits
 
     return [
         entry
         for entry, manifest in good
-        if entry not in newest and manifest.tags and all(may_go(entry.path.name, tag) for tag in manifest.tags)
+        if entry not in newest and manifest.tags and all(may_delete(entry.path.name, tag) for tag in manifest.tags)
     ]
 
 
