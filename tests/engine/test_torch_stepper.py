@@ -676,7 +676,7 @@ def test_a_metric_that_nothing_logs_is_refused(net, batches):
     assert str(caught.value) == (
         "the plateau scheduler reads 'val_los', which nothing logs. Did you mean 'val_loss'?\n"
         "  known     learning_rate, loss, val_loss\n"
-        "  log       it in a callback, with run.log, or in the model, with hookpoint.log"
+        "  log       it with run.log in a callback, or with hookpoint.log in the model"
     )
 
 

@@ -176,7 +176,7 @@ class Shared:
             self._is_apart = not steps.steps_now(run)
             with waiting_in("a step"), self.strategy.accumulating() if self._is_apart else nullcontext():
                 step(run)
-            if self._loose is not None and now_of(run).asked and steps.begins_window():
+            if self._loose is not None and now_of(run).has_requests and steps.begins_window():
                 self._loose.drop_batch()
 
         return shared

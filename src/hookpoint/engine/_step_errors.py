@@ -17,7 +17,7 @@ def is_computed(forward: Dispatch, run: Run) -> bool:
     except Exception as error:
         if not recovered(run, now, error):
             raise
-    return not (now.asked and now.is_off)
+    return not (now.has_requests and now.is_discarded)
 
 
 def recovered(run: Run, now: Iteration, error: Exception) -> bool:
@@ -33,4 +33,4 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
         handle(run)
     finally:
         set_payload(run, {})  # an error keeps its frames, and they keep the memory that a retry may need
-    return now.is_off
+    return now.is_discarded

@@ -105,7 +105,7 @@ class TorchStepper:
             self._in_window = 0
         if self._begin is not None:
             self._begin(run)
-        if not now.asked or wants(now, "backward"):
+        if not now.has_requests or wants(now, "backward"):
             loss = now.loss if self._divide_by == 1 else now.loss / self._divide_by
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self._in_window += 1
@@ -126,7 +126,7 @@ class TorchStepper:
         self._step_if_due(run, now_of(run))
 
     def _step_if_due(self, run: Run, now: Iteration) -> None:
-        if now.asked and not self._still_steps(run, now):
+        if now.has_requests and not self._still_steps(run, now):
             return
         if self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
             self._apply(run)
@@ -221,7 +221,7 @@ class TorchStepper:
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
-        if now.is_off:
+        if now.is_discarded:
             if self._in_window and not left_out:
                 self._drop_window(run, now)
         elif self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
@@ -229,7 +229,7 @@ class TorchStepper:
         return False
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
-        if now.is_off and self._accumulate > 1:
+        if now.is_discarded and self._accumulate > 1:
             raise BadLoop(
                 "a batch was to be skipped or retried after its gradients were added to those of others.",
                 ask="before on_backward_end, or run.skip_step() to drop all of the window",
@@ -258,7 +258,7 @@ class TorchStepper:
             if self._step_begin is not None:
                 self._step_begin(run)
                 now = now_of(run)
-                if now.asked and not wants(now, "step"):
+                if now.has_requests and not wants(now, "step"):
                     self._drop_window(run, now)
                     return
             optimizer.step()
@@ -281,7 +281,7 @@ class TorchStepper:
     @staticmethod
     def _refuse_late_skip(now: Iteration) -> None:
         """Say that a skip came too late, where on_step_begin is fired by the optimizer, which then steps in any case."""
-        if now.asked and not wants(now, "step"):
+        if now.has_requests and not wants(now, "step"):
             raise BadLoop(
                 "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
                 " on_iter_backward of one's own.",
@@ -311,7 +311,7 @@ class TorchStepper:
 def wants(now: Iteration, part: str) -> bool:
     """Say whether a part of the step, "backward" or "step", is still wanted when something was asked of its iteration."""
     now.skips_were_read = True
-    return not now.is_off and part not in now.skipped
+    return not now.is_discarded and part not in now.skipped
 
 
 def clear_gradients(optimizer: Any) -> None:

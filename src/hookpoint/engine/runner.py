@@ -290,7 +290,7 @@ class Runner:
                     run.stop_epoch(same_on_all_ranks=True)
                 else:  # in the middle of an epoch: whoever raises max_steps goes on from here
                     _checks.stop_at(run, max_steps)
-        if not (batches.one.batches_seen or machine.verdicts.asked):
+        if not (batches.one.batches_seen or machine.verdicts.has_requests):
             raise BadData(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK)
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)

@@ -101,7 +101,7 @@ def test_a_failure_is_said_once_for_each_kind_and_the_next_message_is_tried(capl
     assert door.sent == [0, 4, 7]
     assert caplog.messages == [
         "mail: curl was ended after 10 s; the run goes on, and this is not said again",
-        "mail: ValueError: no such thing; the run goes on, and this is not said again",
+        "mail: ValueError: no such thing; the run continues, and this is not said again",
         "mail: curl ended with 6; the run goes on, and this is not said again",
         "mail: of its messages 5 failed",
     ]

@@ -308,7 +308,7 @@ def test_a_watch_that_fails_says_so_and_ends(caplog):
 
     watch = StepWatch("StepTimeout", 0.01, 0.01, late)
     watch.began = time.monotonic()
-    until(lambda: "StepTimeout failed: RuntimeError: no; the run goes on without it" in caplog.text)
+    until(lambda: "StepTimeout failed: RuntimeError: no; the run continues without it" in caplog.text)
     watch.close()
 
 

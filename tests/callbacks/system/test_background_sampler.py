@@ -102,5 +102,5 @@ def test_a_failure_is_said_once_and_ends_it(sampler, source, caplog):
         sampler.turn(on=True)
         source.go.release()
         sampler._thread.join(SOON)
-    assert caplog.messages == ["Mine failed: OSError: the driver is gone; the run goes on without it"]
+    assert caplog.messages == ["Mine failed: OSError: the driver is gone; the run continues without it"]
     assert source.taken == []

@@ -121,9 +121,9 @@ def test_an_unknown_argument_is_refused_with_what_is_offered():
         with pytest.raises(UnknownArgument) as caught:
             compile_list([Asks()])
         assert str(caught.value) == (
-            "Asks.on_sample asks for 'run', which this point does not offer.\n"
-            "  offered   batch_idx, epoch, index, mode, sample, settings, worker\n"
-            "  default   give it one, 'run=None', if another trainer passes it"
+            "Asks.on_sample takes 'run', which this point does not provide.\n"
+            "  provided  batch_idx, epoch, index, mode, sample, settings, worker\n"
+            "  default   write 'run=None' if another trainer passes it"
         )
 
 
@@ -137,7 +137,7 @@ def test_a_callback_without_a_point_in_the_data_is_refused():
     )
     with pytest.raises(NotACallback, match=f"^{re.escape(message)}$"):
         DataPoints([Double(), ShardedPlaceholder()])
-    with pytest.raises(NotACallback, match="is a class where an instance belongs"):
+    with pytest.raises(NotACallback, match="is a class; expected an instance"):
         DataPoints([Double])
 
 

@@ -408,8 +408,8 @@ def test_a_failing_monitor_is_given_up_after_three_failures_in_a_row_and_the_run
         log_one_by_one(run, 5)
     assert failing.calls == 3
     assert caplog.messages == [
-        "bad failed at on_records: OSError: disk is full; the run goes on",
-        "bad failed at on_records: OSError: disk is full; the run goes on",
+        "bad failed at on_records: OSError: disk is full; the run continues",
+        "bad failed at on_records: OSError: disk is full; the run continues",
         "bad failed at on_records: OSError: disk is full (3 times in a row); it is disabled for the rest of the run",
     ]
     assert len(other.of("text")) == 5

@@ -85,7 +85,7 @@ def test_setup_gets_the_model_and_the_workdir_before_on_setup():
 
 
 def test_mistakes_in_callbacks_show_before_anything_runs():
-    with pytest.raises(NotACallback, match="Points is a class where an instance belongs"):
+    with pytest.raises(NotACallback, match="Points is a class; expected an instance"):
         Loop([Points])
 
 

@@ -337,7 +337,7 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, di
     assert caplog.text == ""
     assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
     assert caplog.records[0].getMessage() == (
-        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts afresh\n  a  kept for later"
+        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts from scratch\n  a  stored for later"
     )
     caplog.clear()
     assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
@@ -376,9 +376,9 @@ class WriteOnly(Forgetful):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (Forgetful, "kept for later: its class has no load_state_dict"),
-        (Foreign, "kept for later: its class has no load_state_dict"),
-        (ReadOnly, "restored, and kept as it was: its class has no state_dict"),
+        (Forgetful, "stored for later: its class has no load_state_dict"),
+        (Foreign, "stored for later: its class has no load_state_dict"),
+        (ReadOnly, "restored, and stored unchanged: its class has no state_dict"),
     ],
 )
 def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):

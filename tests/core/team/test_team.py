@@ -42,7 +42,7 @@ def test_what_is_the_same_on_all_ranks_is_what_it_is_in_one_process():
 @pytest.mark.parametrize("claim", ["collective", "may_skip"])
 def test_who_acts_with_all_ranks_is_on_all_ranks(claim):
     callback = type("Mine", (Callback,), {claim: True, "ranks": "chief", "on_iter_end": lambda self: None})()
-    with pytest.raises(CompileError, match=f"Mine has {claim} = True and runs on the chief only"):
+    with pytest.raises(CompileError, match=f"Mine has {claim} = True but runs on the chief only"):
         Hooks([callback])
 
 

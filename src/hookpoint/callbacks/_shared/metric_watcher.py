@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default, schedule_of
+from hookpoint.core.callback.callback_info import schedule_of, set_default_name
 from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class MetricWatcher(Callback):
             raise BadArgument(f"{type(self).__name__}: {monitor!r} is no metric.", write='"val_loss"')
         self.monitor = monitor
         self.reads = (monitor,)
-        name_by_default(self, f"{type(self).__name__}({monitor})")
+        set_default_name(self, f"{type(self).__name__}({monitor})")
         self._values = NewValues(monitor)
 
     @abstractmethod

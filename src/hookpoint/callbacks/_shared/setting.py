@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.hyper import HyperParam, parted
-from hookpoint.core.run.rates import as_held
+from hookpoint.core.run.rates import as_stored
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -151,7 +151,7 @@ class Setting:
         """Say whether the setting has the new value already; a tensor has fewer digits than a float."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
-        return bool(as_held(run.hyper[part], new) == value)
+        return bool(as_stored(run.hyper[part], new) == value)
 
     def _get(self, run: Run, part: str) -> Any:
         value = run.hyper[part] if self._own is None or self._is_told_of(run) else self._own.get_value()
@@ -165,7 +165,7 @@ class Setting:
 
     def _is_told_of(self, run: Run) -> bool:
         """Whether other processes are to be told of a change."""
-        return run.hyper.wish is not None and not self._is_same
+        return run.hyper.request is not None and not self._is_same
 
     def _refuse_negative(self, value: Any) -> None:
         if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:

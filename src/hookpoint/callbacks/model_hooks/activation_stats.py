@@ -12,7 +12,7 @@ from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ActivationStats(Callback):
         if not self.stats or set(self.stats) - set(STATS):
             raise BadArgument(f"ActivationStats(stats={stats!r}) means nothing.", choose=", ".join(STATS))
         self.steps = MeasuredSteps("ActivationStats", every)
-        name_by_default(self, f"ActivationStats({self.pattern})")
+        set_default_name(self, f"ActivationStats({self.pattern})")
         self._handles = HookHandles()
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None

@@ -13,7 +13,7 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class FeatureTap(Callback):
                 f"FeatureTap(file={file!r}) is no plain name; it is in the workdir.", write='"features.safetensors"'
             )
         self.file = file
-        name_by_default(self, f"FeatureTap({self.pattern})")
+        set_default_name(self, f"FeatureTap({self.pattern})")
         self.features: dict[str, Any] = {}
         self._handles = HookHandles()
         self._rows = FeatureRows(self.name)

@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class GradientStats(Callback):
         self.may_write = tuple(f"gradient/{size}" for size in sizes_logged)
         self.writes_anything = per_parameter
         self.steps = MeasuredSteps("GradientStats", every)
-        name_by_default(self, f"GradientStats({self.pattern})")
+        set_default_name(self, f"GradientStats({self.pattern})")
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
         if updates:  # the end of a step is watched only where it has to be

@@ -10,7 +10,7 @@ from hookpoint.callbacks._shared.named_modules import has_other_layers, named_mo
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.services import machine_of
 
@@ -79,7 +79,7 @@ class ModuleHooks(Callback):
         self.with_kwargs = with_kwargs
         if with_kwargs and not (forward or forward_pre):
             raise BadArgument("ModuleHooks(with_kwargs=True) is about a forward.", give="forward or forward_pre")
-        name_by_default(self, f"ModuleHooks({self.pattern})")
+        set_default_name(self, f"ModuleHooks({self.pattern})")
         self._handles = HookHandles()
         self._is_in_run = self._has_looked = False
 

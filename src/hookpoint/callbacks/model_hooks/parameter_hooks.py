@@ -13,7 +13,7 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.callbacks.model_hooks.module_hooks import functions_given
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ParameterHooks(Callback):
         super().__init__(**options)
         self.functions = functions_given("ParameterHooks", {"grad": grad, "post_accumulate_grad": post_accumulate_grad})
         self.pattern = NamePattern("ParameterHooks", pattern)
-        name_by_default(self, f"ParameterHooks({self.pattern})")
+        set_default_name(self, f"ParameterHooks({self.pattern})")
         self._handles = HookHandles()
 
     def on_setup(self, run: Run) -> None:

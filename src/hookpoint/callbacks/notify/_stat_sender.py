@@ -14,7 +14,7 @@ from hookpoint.callbacks.notify._command_transport import CommandWay
 from hookpoint.callbacks.notify._send_queue import Outbox, Way
 from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StatSender(Callback):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{owner}: {error}") from None
         self.reads = self.names
-        name_by_default(self, f"{owner}({', '.join(self.names)})" if self.names else None)
+        set_default_name(self, f"{owner}({', '.join(self.names)})" if self.names else None)
         self._checkpoint = ""
         self._sent: dict[str, list[Any]] = {}
         self._outbox: Outbox | None = None

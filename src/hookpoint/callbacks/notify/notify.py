@@ -13,7 +13,7 @@ from hookpoint.callbacks.notify._apprise_transport import NewsWay
 from hookpoint.callbacks.notify._messages import News, blame, command, news, tidy
 from hookpoint.callbacks.notify._send_queue import Outbox
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.verdicts import Reached
@@ -91,7 +91,7 @@ class Notify(Callback):
         except (TypeError, ValueError) as error:
             raise type(error)(f"Notify: {error}") from None
         self.reads = () if best is None else (best,)
-        name_by_default(self, None if best is None else f"Notify({best})")
+        set_default_name(self, None if best is None else f"Notify({best})")
         self._values = NewValues(best or "")
         self._outbox: Outbox | None = None
         self._reset()

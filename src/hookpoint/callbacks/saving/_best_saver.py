@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
 from hookpoint.callbacks.saving._best_tracker import BestWatch
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.log.best import Best, Mode
 from hookpoint.storage.workdir.retention import KeepNewest
 
@@ -31,7 +31,7 @@ class BestSaver(Saver):
         self.tag = f"best-{monitor_stat if filename is None else named(owner, 'filename', filename)}"
         super().__init__({self.tag: KeepNewest(1)}, **options)
         self.reads = (monitor_stat,)
-        name_by_default(self, f"{owner}({monitor_stat})")
+        set_default_name(self, f"{owner}({monitor_stat})")
         self._watch = BestWatch(monitor_stat, mode)
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.callbacks._shared.saver import Saver, is_claimed, is_in_training, measured, named
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.callbacks.saving._top_k import TopK
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.storage.workdir.retention import KeepNewest
 
@@ -48,7 +48,7 @@ class TopKSaver(Saver):
         self.top = TopK(k, mode_of(monitor_stat, mode))
         super().__init__({self.tag: self.top}, **options)
         self.reads = (monitor_stat,)
-        name_by_default(self, f"TopKSaver({monitor_stat})")
+        set_default_name(self, f"TopKSaver({monitor_stat})")
         self.best_tag = f"best-{self.tag.removeprefix('top-')}"
         self.marks = {self.best_tag: KeepNewest(1)}
         self._keeps_best = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.points import RUN_NAMES
 from hookpoint.core.text.terminal import printable, say
@@ -55,7 +55,7 @@ class RunOp(Callback):
         self.op = op
         self.run_before = run_before
         self.verbose = verbose
-        name_by_default(self, f"RunOp({_name_of(op)})")
+        set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
         # Only what is asked for is a handler: `.when(...)` without run_as_trigger is refused, and a step pays for nothing else.

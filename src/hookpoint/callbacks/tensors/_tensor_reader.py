@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookpoint.callbacks.tensors._named_tensors import NamedTensors
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -24,7 +24,7 @@ class TensorReader(Callback):
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.tensors = NamedTensors(type(self).__name__, names)
-        name_by_default(self, f"{type(self).__name__}({','.join(self.tensors.sources)})")
+        set_default_name(self, f"{type(self).__name__}({','.join(self.tensors.sources)})")
         handlers = {"on_step_begin": self._take_gradients} if self.tensors.gradients else {}
         for point, handler in handlers.items():  # an optimizer's step is watched only where it has to be
             setattr(self, point, handler)

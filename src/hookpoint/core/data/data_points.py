@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import kept_of
+from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.errors import BadData, BadSchedule, BadValue, HookpointWarning, NotACallback
 from hookpoint.core.hooks.dispatch import Call
@@ -87,7 +87,7 @@ class DataPoints:
         """Let go of the run that a fork has copied: what it says in a worker is not so, or no longer."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
-                kept_of(entry.subject).run = None
+                info_of(entry.subject).run = None
 
 
 class _Call:

@@ -56,19 +56,19 @@ class Agreement:
         self._is_signal_told = False
         self._saving: Saving
         self._signals: TeamSignals
-        run.hyper.wish = self.ask_setting
+        run.hyper.request = self.request_setting
 
     def connect(self, saving: Saving, signals: TeamSignals) -> None:
         self._saving, self._signals = saving, signals
 
     # Wishes of this rank
 
-    def ask_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         if not self._verdicts.stop:
             self._mine.setdefault("stop", reason)
             self._mine.setdefault("stop", reason)  # again: another thread may have asked while the wishes were taken
 
-    def ask_stop_epoch(self) -> None:
+    def request_stop_epoch(self) -> None:
         self._mine["stop_epoch"] = True
 
     def ask_save(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
@@ -83,7 +83,7 @@ class Agreement:
     def ask_save_by_signal(self) -> None:
         self._is_save_signalled = True
 
-    def ask_setting(self, name: str, value: Any) -> None:
+    def request_setting(self, name: str, value: Any) -> None:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
@@ -91,7 +91,7 @@ class Agreement:
             raise BadValue(f"{name} is set to {value!r}, which other processes cannot be told.", give=how) from None
         self._mine.setdefault("settings", {})[name] = value
 
-    def ask_skip(self, what: str) -> None:
+    def request_skip(self, what: str) -> None:
         """Note that a callback wants part of this iteration skipped, or refuse it."""
         call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
@@ -172,7 +172,7 @@ class Agreement:
             agreed = self._team.any_of(bits)
             for what, bit in SKIPS.items():
                 if agreed & bit:
-                    now_of(self._run).ask_skip(what)
+                    now_of(self._run).request_skip(what)
 
     def end(self, why: str) -> None:
         """Talk no more: this rank has failed."""
@@ -196,7 +196,7 @@ class Agreement:
             "stop": self._stop,
             "signal": self._be_signalled,
             "save": self._save,
-            "stop_epoch": lambda _: self._verdicts.ask_stop_epoch(),
+            "stop_epoch": lambda _: self._verdicts.request_stop_epoch(),
         }
         for wish in wishes:
             for name, value in wish.items():
@@ -205,7 +205,7 @@ class Agreement:
         self._set([wish["settings"] for wish in wishes if "settings" in wish])
 
     def _stop(self, reason: str) -> None:
-        if self._verdicts.ask_stop(reason):
+        if self._verdicts.request_stop(reason):
             self._run.put_event("stop", reason=reason)
 
     def _be_signalled(self, name: str) -> None:
@@ -225,4 +225,4 @@ class Agreement:
                     logger.warning(
                         "%s is set to %r and to %r by different ranks; %r stays", name, values[name], value, values[name]
                     )
-        self._hyper.granted(values)
+        self._hyper.apply_agreed(values)

@@ -110,7 +110,7 @@ def _components(parts: RunComponents, options: LoopOptions, agreement: Agreement
     store = options.store if options.run_points else None
     parts.positions.remembers = store is not None
     agree = _nothing if agreement is None else agreement.now
-    signals = Signals(parts.verdicts.ask_stop, is_in_team=agreement is not None) if host is None else HostSignals()
+    signals = Signals(parts.verdicts.request_stop, is_in_team=agreement is not None) if host is None else HostSignals()
     saving = Saving(parts, store, signals, agree=agree)
     if store is not None:
         signals.ask_save = saving.ask_by_signal if agreement is None else agreement.ask_save_by_signal

@@ -34,14 +34,14 @@ class Signals:
     Where a process is one of several, a signal that was `caught` is `received` when all of them know of it.
     """
 
-    def __init__(self, ask_stop: Callable[[str], bool], *, is_in_team: bool = False) -> None:
+    def __init__(self, request_stop: Callable[[str], bool], *, is_in_team: bool = False) -> None:
         self.caught: signal.Signals | None = None
         self.received: signal.Signals | None = None
         self.has_stopped = False
         self.is_leaving = False
         self.ask_save: Callable[[], None] | None = None  # None where there is nothing to save to
         self._is_in_team = is_in_team
-        self._ask_stop = ask_stop
+        self._request_stop = request_stop
         self._before: dict[signal.Signals, Any] = {}
         self.is_restored = False
         self._check: Callable[[FrameType | None], None] | None = None
@@ -102,7 +102,7 @@ class Signals:
     def take(self, received: signal.Signals) -> None:
         """Act on a signal."""
         self.received = received
-        self.has_stopped = self._ask_stop(f"{received.name} was received")
+        self.has_stopped = self._request_stop(f"{received.name} was received")
 
     def _save(self, number: int, frame: FrameType | None) -> None:
         if self.ask_save is not None:

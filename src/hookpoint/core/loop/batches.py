@@ -51,14 +51,14 @@ class BatchLoop:
             scopes.close_above(one)
         if one.in_iteration:
             machine.end_iteration(one)
-        while not (verdicts.asked and machine.must_end(one)):
+        while not (verdicts.has_requests and machine.must_end(one)):
             batch = one.again
             if batch is END:
                 batch = next(one.source, END) if one.fetch is None else machine.fetch(one)
                 if batch is END:
                     self._end(complete=True)
                 one.batches_seen += 1
-            if verdicts.asked and machine.must_end(one, has_batch=True):  # while it was fetched: it is not begun, and not seen
+            if verdicts.has_requests and machine.must_end(one, has_batch=True):  # requested during the fetch
                 one.batches_seen -= one.again is END
                 break
             if machine.begin_iteration(one, batch):

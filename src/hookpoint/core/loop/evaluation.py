@@ -38,7 +38,7 @@ def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: 
         for batch in batches:
             del batch  # the run has it, and lets go of it when the iteration ends
             stepper.evaluate(run, options.get("forward"))
-            if not now_of(run).is_off:
+            if not now_of(run).is_discarded:
                 counted += 1
                 if update is not None:
                     update(run)

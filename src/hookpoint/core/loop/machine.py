@@ -195,7 +195,7 @@ class Machine:
             begin(self.run)
             if self.scopes.passes[-1] is not one:  # a handler broke off a pass of its own
                 self.scopes.close_above(one)
-            if now.asked and now.is_off:
+            if now.has_requests and now.is_discarded:
                 self.end_iteration(one)
                 return False
         return True
@@ -203,7 +203,7 @@ class Machine:
     def end_iteration(self, one: Pass) -> None:
         one.in_iteration = False
         run, now, clocks, is_train = self.run, one.now, self.clocks, one.is_train
-        if not (now.asked and self._was_skipped(one)):
+        if not (now.has_requests and self._was_skipped(one)):
             now.has_ended = True
             if one.retries:
                 one.retries, one.again = 0, END

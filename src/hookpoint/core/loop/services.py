@@ -63,8 +63,8 @@ class Services:
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
         machine = self.machine
         if machine.agreement is not None and not same_on_all_ranks:
-            machine.agreement.ask_stop(reason)
-        elif machine.verdicts.ask_stop(reason):
+            machine.agreement.request_stop(reason)
+        elif machine.verdicts.request_stop(reason):
             machine.run.put_event("stop", reason=reason)
 
     def stop_epoch(self, *, same_on_all_ranks: bool) -> None:
@@ -73,25 +73,25 @@ class Services:
         passes, verdicts = machine.scopes.passes, machine.verdicts
         machine.running()
         if passes and not passes[-1].is_train:
-            passes[-1].wants_end = verdicts.asked = True
+            passes[-1].wants_end = verdicts.has_requests = True
         elif machine.agreement is not None and not same_on_all_ranks:
-            machine.agreement.ask_stop_epoch()
+            machine.agreement.request_stop_epoch()
         else:
-            verdicts.ask_stop_epoch()
+            verdicts.request_stop_epoch()
 
     def skip(self, what: str) -> None:
         now, agreement = self._iteration(f"skip_{what}"), self.machine.agreement
         if agreement is not None and self.machine.run.mode == "train":
-            now.refuse_if_ended(f"skip_{what}")
-            agreement.ask_skip(what)
+            now.check_running(f"skip_{what}")
+            agreement.request_skip(what)
         else:
-            now.ask_skip(what)
+            now.request_skip(what)
 
     def retry(self) -> None:
         now, agreement = self._iteration("retry"), self.machine.agreement
         if agreement is not None and self.machine.run.mode == "train":
             agreement.refuse_retry()
-        now.ask_retry()
+        now.request_retry()
 
     def save(
         self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None, *, same_on_all_ranks: bool
