@@ -247,7 +247,7 @@ class Runner:
         with self._running() as run:
             if prefix == "val":
                 return _floats(evaluate(machine_of(run), loader))
-            return _floats(evaluate(machine_of(run), loader, is_aside=True, results=results))
+            return _floats(evaluate(machine_of(run), loader, is_side=True, results=results))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
@@ -262,7 +262,7 @@ class Runner:
     def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
         with nullcontext(self._run) if self._run is not None else self._running() as run:
             forward = self._dispatched(run, "on_pred_forward", "pred")
-            batches = batches_over(machine_of(run), loader, "pred", is_aside=True)
+            batches = batches_over(machine_of(run), loader, "pred", is_side=True)
             while True:
                 with left_on_error(batches), evaluating(self.model):
                     if next(batches, END) is END:

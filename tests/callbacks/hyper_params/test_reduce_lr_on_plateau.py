@@ -141,8 +141,8 @@ def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
         ({"cooldown": -1}, "cooldown=-1. means nothing"),
         ({"min_delta": -1}, "min_delta=-1. means nothing"),
         ({"min_lr": -1}, "min_lr=-1. means nothing"),
-        ({"mode": "least"}, "mode='least'"),
-        ({"monitor": "thing"}, "does not say whether less or more"),
+        ({"mode": "least"}, "got 'least'"),
+        ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
 def test_mistakes_are_refused(options, says):

@@ -967,7 +967,7 @@ def test_a_missing_value_is_an_error_where_no_signal_came():
         def results(self, logged):
             return {}
 
-    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) was to write and did not"):
+    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) declares but did not log"):
         fit(Reader("largest"), InferenceRunner([VAL], Nothing()))
 
 

@@ -92,7 +92,7 @@ def test_a_fresh_run_forgets_the_ranking(train_on_disk, new_disk):
     assert saver.top.ranking == [(1.0, 3)]
 
 
-@pytest.mark.parametrize(("given", "message"), [({"k": 0}, "k=0 is no number"), ({"mode": "best"}, "mode='best' does not say")])
+@pytest.mark.parametrize(("given", "message"), [({"k": 0}, "k=0 is no number"), ({"mode": "best"}, "got 'best'")])
 def test_what_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         TopKSaver("acc", **given)

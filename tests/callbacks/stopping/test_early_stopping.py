@@ -301,8 +301,8 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
         ({"min_delta": -0.1}, "min_delta=-0.1. means nothing"),
         ({"baseline": NAN}, "baseline=nan. means nothing"),
         ({"start_from_epoch": -1}, "start_from_epoch=-1. means nothing"),
-        ({"mode": "least"}, "mode='least'"),
-        ({"monitor": "thing"}, "does not say whether less or more"),
+        ({"mode": "least"}, "got 'least'"),
+        ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
 def test_mistakes_are_refused(options, says):

@@ -336,10 +336,10 @@ def test_logs_are_for_reading():
         def on_epoch_end(self, logs):
             logs["score"] = 1.0
 
-    with pytest.raises(TypeError, match="logs is for reading") as caught, Loop([Adds()]) as run:
+    with pytest.raises(TypeError, match="logs is read-only") as caught, Loop([Adds()]) as run:
         for _ in run.epochs(1):
             pass
-    assert str(caught.value) == "logs is for reading.\n  log       run.log('score', value), which every monitor gets"
+    assert str(caught.value) == "logs is read-only.\n  log       run.log('score', value), which every monitor receives"
 
 
 def test_who_looks_at_the_end_knows_why_it_stopped():

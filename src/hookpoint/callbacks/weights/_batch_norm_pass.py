@@ -107,7 +107,7 @@ def _as_in_validation(run: Run, batch: Any) -> None:
 @contextmanager
 def _unlogged(run: Run) -> Iterator[None]:
     logbook = machine_of(run).logbook
-    logbook.open_page("val", aside=True)
+    logbook.open_page("val", is_side=True)
     try:
         yield
     finally:

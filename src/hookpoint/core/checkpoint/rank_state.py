@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
-from hookpoint.core.log.sums import added
+from hookpoint.core.log.sums import sum_means
 
 OWN = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 
@@ -84,7 +84,7 @@ def _sums_of(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[s
     for page in ("window", "whole", "put", "late"):  # older checkpoints have no values that were put, and none that are late
         names = dict.fromkeys(name for one in logbooks for name in one.get(page, ()))
         pairs = {name: [one[page][name] for one in logbooks if name in one.get(page, ())] for name in names}
-        made[page] = {name: added(found) for name, found in pairs.items() if is_chief}
+        made[page] = {name: sum_means(found) for name, found in pairs.items() if is_chief}
     return made
 
 

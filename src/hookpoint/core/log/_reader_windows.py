@@ -1,9 +1,9 @@
-"""Windows: the values of training passes on their way to readers with a step schedule.
+"""ReaderWindows: deliver the values of training passes to readers with a step schedule.
 
-A host number is visible to its readers at once. A device tensor is visible one log step late: its window closes at a log step,
-where a copy to the host is queued, and is in flight until the next log step, where it is always read. The moment at which a
-value counts therefore depends on steps only, not on the speed of a machine, and the device is never waited for. In a team, all
-values take this way, as means over all processes. When the pass ends, everything is visible.
+A host number is visible to its readers at once. A device tensor is visible one log step later: its window closes at a log
+step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. So the moment at
+which a value counts depends only on steps, not on the speed of a machine, and nothing waits for the device. In a team, all
+values take this path, as means over all ranks. When the pass ends, everything is visible.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one
 from hookpoint.core.log.reader_window import ReaderWindow
 
 
-class Windows:
-    """A way for each metric that any rank reads by steps. Without such readers there is none, and nothing is done."""
+class ReaderWindows:
+    """The readers of each metric that any rank reads by steps. Without such readers it does nothing."""
 
     def __init__(
         self,
@@ -25,88 +25,88 @@ class Windows:
         floats: Floats = floats_one_by_one,
         may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self.ways = {name: Way(floats) for name in names}  # where values of a name go; a name that nobody reads has none
-        self._may_wait = may_wait  # for a copy that was queued a log step ago, and for nothing else
+        self.by_metric = {name: MetricReaders(floats) for name in names}
+        self._may_wait = may_wait  # only for a copy that was queued a log step ago
 
     def attach(self, name: str, reader: ReaderWindow) -> None:
-        """Let a reader have what is logged under this name from now on, where it is a name that is read by steps."""
-        if name in self.ways:
-            self.ways[name].readers.append(reader)
+        """Add a reader for the values of this name, if it is read by steps."""
+        if name in self.by_metric:
+            self.by_metric[name].readers.append(reader)
 
-    def have_all_late(self) -> None:
-        """Make numbers of the host as late as device tensors: a team has the means of both at log steps."""
-        for way in self.ways.values():
-            way.is_all_late = True
+    def delay_all(self) -> None:
+        """Delay host numbers like device tensors: a team has the means of both at log steps."""
+        for metric in self.by_metric.values():
+            metric.delays_all = True
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of what a reader sees and has not read; None where there is nothing new."""
+        """Return the mean of a reader's unread values; None if there are none."""
         with self._may_wait() if reader.is_pending else nullcontext():
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Note a final value of each of these names, which readers have seen, or will see, in their windows."""
+        """Note a final value of each of these names, whose values readers see in their windows."""
         for name in names:
-            for reader in self.ways[name].readers if name in self.ways else ():
+            for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
 
     def close(self) -> dict[str, Mean]:
-        """Close the current windows, queue their copies to the host, and return them."""
-        closed = {name: way.late for name, way in self.ways.items() if way.late is not None}
+        """Close the open windows, queue their copies to the host, and return them."""
+        closed = {name: metric.late for name, metric in self.by_metric.items() if metric.late is not None}
         self.drop()
         for mean in closed.values():
             mean.close()
         return closed
 
     def launch(self, closed: Mapping[str, Mean]) -> None:
-        """Put closed windows in flight; what was in flight before is visible."""
+        """Put closed windows in flight; those in flight before become visible."""
         self.land()
         for name, mean in closed.items():
-            if name in self.ways:
-                self.ways[name].in_flight = mean
+            if name in self.by_metric:
+                self.by_metric[name].in_flight = mean
 
     def land(self) -> None:
-        """Make what is in flight visible to its readers."""
-        for way in self.ways.values():
-            part, way.in_flight = way.in_flight, None
-            if part is not None:
-                for reader in way.readers:
-                    reader.add_part(part)
-                    if reader.has_many_parts:
+        """Make windows in flight visible to their readers."""
+        for metric in self.by_metric.values():
+            window, metric.in_flight = metric.in_flight, None
+            if window is not None:
+                for reader in metric.readers:
+                    reader.add_window(window)
+                    if reader.is_full:
                         with self._may_wait():
                             reader.settle()
 
     def drop(self) -> None:
-        """Forget the current windows: their pass is cut off."""
-        for way in self.ways.values():
-            way.late = None
+        """Forget the open windows."""
+        for metric in self.by_metric.values():
+            metric.late = None
 
     def state_dict(self) -> dict[str, Any]:
+        metrics = self.by_metric.items()
         return {
-            "late": {name: way.late.state() for name, way in self.ways.items() if way.late is not None},
-            "in_flight": {name: way.in_flight.state() for name, way in self.ways.items() if way.in_flight is not None},
+            "late": {name: metric.late.state() for name, metric in metrics if metric.late is not None},
+            "in_flight": {name: metric.in_flight.state() for name, metric in metrics if metric.in_flight is not None},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what was kept; checkpoints of before there were windows have none."""
-        for name, way in self.ways.items():
-            way.late, way.in_flight = way.kept(state.get("late", {}), name), way.kept(state.get("in_flight", {}), name)
+        """Restore the windows; older checkpoints have none."""
+        for name, metric in self.by_metric.items():
+            metric.late, metric.in_flight = (metric.restored(state.get(key, {}), name) for key in ("late", "in_flight"))
 
 
-class Way:
-    """What is known of one metric: the window that is open, the one in flight, and who reads them."""
+class MetricReaders:
+    """The open window of one metric, the one in flight, and their readers."""
 
-    __slots__ = ("_floats", "in_flight", "is_all_late", "late", "readers")
+    __slots__ = ("_floats", "delays_all", "in_flight", "late", "readers")
 
     def __init__(self, floats: Floats) -> None:
-        self._floats = floats
-        self.is_all_late = False
+        self._floats, self.delays_all = floats, False
         self.readers: list[ReaderWindow] = []
         self.late: Mean | None = None
         self.in_flight: Mean | None = None
 
     def put(self, value: Any, weight: float) -> None:
-        """Take in a value."""
-        if not self.is_all_late and (type(value) is float or type(value) is int):
+        """Add a value."""
+        if not self.delays_all and (type(value) is float or type(value) is int):
             for reader in self.readers:
                 reader.add(value, weight)
             return
@@ -114,24 +114,20 @@ class Way:
             self.late = Mean(self._floats)
         self.late.add(value, weight)
 
-    def mean(self) -> Mean:
-        """Return a mean for a page of the logbook, whose values go to the readers too."""
-        return ReadMean(self, self._floats)
-
-    def kept(self, sums: Mapping[str, Any], name: str) -> Mean | None:
+    def restored(self, sums: Mapping[str, Any], name: str) -> Mean | None:
         """Return the mean that a checkpoint has under a name, or None."""
         return Mean(self._floats).restore(sums[name]) if name in sums else None
 
 
 class ReadMean(Mean):
-    """A mean whose values go to readers, too. With a class of its own, a metric that nobody reads pays nothing."""
+    """A mean whose values also go to readers. As a separate class, it adds no cost to metrics without readers."""
 
-    __slots__ = ("_way",)
+    __slots__ = ("_readers",)
 
-    def __init__(self, way: Way, floats: Floats) -> None:
+    def __init__(self, readers: MetricReaders, floats: Floats) -> None:
         super().__init__(floats)
-        self._way = way
+        self._readers = readers
 
     def add(self, value: Any, weight: float) -> None:
         super().add(value, weight)
-        self._way.put(value, weight)
+        self._readers.put(value, weight)

@@ -92,7 +92,7 @@ def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, o
         return None
     run.team = team = CheckedTeam(run.team, run)
     logbook.shared = partial(global_means, team, options.may_wait)
-    logbook.windows.have_all_late()
+    logbook.windows.delay_all()
     return Agreement(run, team, verdicts, clocks)
 
 

@@ -192,7 +192,7 @@ class Resuming:
         """Begin to iterate over the loader of a pass: in its middle, with everything put back, if that is where it resumes."""
         positions, epoch = self._shared.positions, self._run.epoch
         if not one.is_train:
-            one.source = iter(one.loader) if one.is_aside else positions.visit(one.loader)
+            one.source = iter(one.loader) if one.is_side else positions.visit(one.loader)
         elif self.is_under_way:
             one.source, one.batches_seen, total = self._enter_pass(one.loader)
             one.total = one.total if total is None else total

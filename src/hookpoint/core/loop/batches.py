@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run_loop import Mode
 
 
-def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_aside: bool = False) -> BatchLoop:
+def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> BatchLoop:
     """Return the iterator of a new pass; what a pass aside logs stays out of the run's metrics and records."""
     if mode not in MODES:
         raise BadArgument(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES)))
@@ -24,7 +24,7 @@ def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_asid
     machine.scopes.settle()
     says_idle = mode == "train" and machine.running().is_chief
     check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.parts if machine.saving.saves else None)
-    return BatchLoop(machine, Pass(loader, mode, is_aside=is_aside))
+    return BatchLoop(machine, Pass(loader, mode, is_side=is_side))
 
 
 class BatchLoop:

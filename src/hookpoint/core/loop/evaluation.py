@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"
 
 
-def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
+def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
     """Make a validation pass, and return the means of what was logged in it, or its results where these are asked for.
 
     One that is made aside disturbs nothing: what is logged in it stays out of the metrics, random numbers are put back, and
@@ -31,8 +31,8 @@ def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: 
     run, update = machine.running(), options.get("update")
     stepper = stepper_of(run)
     loader = stepper.batches(data, options.get("batch_size", AUTO))
-    batches = batches_over(machine, loader, "val", is_aside=is_aside)
-    apart = randomness_kept(machine.parts.randomness, loader) if is_aside else nullcontext()
+    batches = batches_over(machine, loader, "val", is_side=is_side)
+    apart = randomness_kept(machine.parts.randomness, loader) if is_side else nullcontext()
     counted = 0
     with left_on_error(batches), apart, stepper.evaluating(run):
         for batch in batches:

@@ -131,7 +131,7 @@ class Machine:
                 one.is_done = True
                 return False
             self.begin_epoch()
-        is_outermost = not scopes.passes and not one.is_aside
+        is_outermost = not scopes.passes and not one.is_side
         known = resuming.results_of(scopes.passes_opened) if is_outermost and self.options.host is None else None
         scopes.passes_opened += is_outermost
         if known is not None:
@@ -141,7 +141,7 @@ class Machine:
         one.is_shared = self.agreement is not None and one.mode != "pred" and (call is None or call.entry.ranks == "all")
         one.enter(run, count_samples if one.mode == "pred" else self._samples_of)
         self.model_stop.watch(one)
-        self.logbook.open_page(one.mode, aside=one.is_aside, is_shared=one.is_shared)
+        self.logbook.open_page(one.mode, is_side=one.is_side, is_shared=one.is_shared)
         scopes.passes.append(one)
         self.hooks.fire(f"on_{one.mode}_epoch_begin", run)
         scopes.close_above(one)
@@ -253,7 +253,7 @@ class Machine:
         """Say whether a verdict or a signal ends a pass here; with `has_batch`, before a batch that was fetched."""
         verdicts, signals = self.verdicts, self.signals
         # A pass aside that is made after a stop still runs; a signal ends it as it ends anything.
-        stops = verdicts.stop and not (one.is_aside and signals.received is None)
+        stops = verdicts.stop and not (one.is_side and signals.received is None)
         if stops and signals.has_stopped and self.saving.saves:
             # Nobody could resume in the middle of a validation, nor before a batch that was fetched: they come to an end.
             stops = self.scopes.cut_short or (one.is_train and not has_batch)
@@ -288,7 +288,7 @@ class Machine:
         finally:
             self.logbook.close_page()
             scopes.passes.remove(one)
-            if not scopes.passes and not one.is_aside:
+            if not scopes.passes and not one.is_side:
                 self.saving.pass_is_done(one.results, one.batches_seen)
             one.leave(self.run)
             self.scopes.cleanup.leave(one)

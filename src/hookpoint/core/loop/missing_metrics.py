@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookpoint.core.errors import MissingMetric, UnknownMetric
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.log.logbook import ALREADY_SAID
+from hookpoint.core.log.logbook import KNOWN_PREFIXES
 from hookpoint.core.log.metric_names import MetricNames
 from hookpoint.core.text.spelling import near_miss
 
@@ -176,7 +176,7 @@ def _starts_later(entry: Entry | None, run: Run) -> bool:
 
 
 def _is_of_validation(metric: str) -> bool:
-    return metric.startswith(ALREADY_SAID["val"])
+    return metric.startswith(KNOWN_PREFIXES["val"])
 
 
 def _waits(entry: Entry | None, has_validated: bool) -> bool:

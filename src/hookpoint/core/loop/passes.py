@@ -24,7 +24,7 @@ END: Any = object()
 class Pass:
     """The iterations over one loader. It opens with the first batch that is asked for and closes with the last.
 
-    A pass that a user's `break` left behind is `abandoned`; the machine closes it at the next opportunity. One that `is_aside`
+    A pass that a user's `break` left behind is `abandoned`; the machine closes it at the next opportunity. One that `is_side`
     stays out of the run's metrics and records. `is_shared` says whether all processes of a team make it together.
     """
 
@@ -38,12 +38,12 @@ class Pass:
         "end",
         "fetch",
         "in_iteration",
-        "is_aside",
         "is_closing",
         "is_done",
         "is_open",
         "is_sampled",
         "is_shared",
+        "is_side",
         "is_train",
         "loader",
         "mode",
@@ -62,11 +62,11 @@ class Pass:
         "was_cut",
     )
 
-    def __init__(self, loader: Iterable[Any], mode: Mode, *, is_aside: bool = False) -> None:
+    def __init__(self, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> None:
         self.mode = mode
         self.loader = loader
         self.is_train = mode == "train"
-        self.is_aside = is_aside
+        self.is_side = is_side
         self.is_open = self.is_closing = self.is_done = self.is_shared = False
         self.abandoned = self.wants_end = self.was_cut = self.opened_epoch = False
         self.results: dict[str, Any] = {}
@@ -99,7 +99,7 @@ class Pass:
         set_now(run, NO_ITERATION)
         if self.is_train:
             run.train_loader = self.loader
-        elif mode == "val" and not self.is_aside:
+        elif mode == "val" and not self.is_side:
             run.val_loader = self.loader
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)

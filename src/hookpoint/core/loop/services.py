@@ -52,7 +52,7 @@ class Services:
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
         self.settle()
-        return evaluate(self.machine, data, is_aside=True, **options)
+        return evaluate(self.machine, data, is_side=True, **options)
 
     def at_leave(self, function: Callable[[], object]) -> None:
         passes = self.machine.scopes.passes
