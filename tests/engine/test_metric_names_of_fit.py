@@ -118,7 +118,7 @@ def test_what_our_callbacks_declare_is_known_also_where_it_comes_late(runner, ba
 )
 def test_callbacks_of_the_user_may_log_anything(runner, batches, callback, caplog):
     assert is_open(runner, batches, callback)
-    assert "reads 'val_accurcy', which nothing is known to log; did you mean 'val_accuracy'?" in caplog.text
+    assert "reads 'val_accurcy', which nothing logs; did you mean 'val_accuracy'?" in caplog.text
 
 
 def test_our_callbacks_with_functions_that_do_not_log_leave_the_names_closed(runner, batches):

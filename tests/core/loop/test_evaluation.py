@@ -228,14 +228,14 @@ def test_an_error_leaves_the_iteration_and_the_mode_as_they_were():
 
 
 def test_no_batch_is_an_error_that_says_so():
-    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data gave no batch\.\n  check     that"):
+    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that"):
         run.evaluate([])
 
 
 def test_no_batch_is_an_error_after_a_stop_too():
     with Loop(**MODEL) as run:
         run.stop("enough")
-        with pytest.raises(BadLoop, match="gave no batch"):
+        with pytest.raises(BadLoop, match="yielded no batch"):
             run.evaluate([])
 
 

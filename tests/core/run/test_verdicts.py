@@ -279,7 +279,7 @@ def test_a_body_that_does_not_look_is_told():
     with pytest.warns(HookpointWarning) as caught:
         train_on_letters([ask], epochs=1)
     (warning,) = caught
-    assert str(warning.message) == "skip_backward/step was asked, and the loop's body did not look at run.skipped"
+    assert str(warning.message) == "skip_backward/step was requested, but the body of the loop did not read run.skipped"
 
 
 # retry
@@ -315,7 +315,7 @@ def test_retries_are_bounded_per_batch(allowed):
                 run.retry()
     assert tries == ["b"] * (allowed + 1)
     assert str(caught.value) == (
-        f"batch 1 was to be retried {allowed + 1} times; {allowed} are allowed.\n"
+        f"batch 1: retry {allowed + 1} exceeds the limit of {allowed}.\n"
         f"  allow     max_retries={allowed + 1} in the Runner or Loop"
     )
     assert isinstance(caught.value, RuntimeError)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
-from hookpoint.core.loop.evaluation import randomness_kept
+from hookpoint.core.loop.evaluation import preserved_randomness
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import now_of, set_now, stepper_of
@@ -50,7 +50,7 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
     batches = _Counted(run, loader)
     modules = [module for one in _modules(model) for module in one.modules()]
     found_as = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
-    with randomness_kept(machine.parts.randomness, loader), machine.options.may_wait(), _unlogged(run):
+    with preserved_randomness(machine.objects.randomness, loader), machine.options.may_wait(), _unlogged(run):
         try:
             update_bn(batches, Through())
             found = {name: buffer.detach().clone() for name, buffer in batch_norm_buffers(model).items()}

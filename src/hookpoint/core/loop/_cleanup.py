@@ -1,4 +1,4 @@
-"""Cleanup: what is to be undone when a pass, an epoch or the run is left, however that comes about."""
+"""Cleanup: functions to call when a pass, an epoch or the run is left, in whatever way."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ logger = logging.getLogger("hookpoint")
 
 
 class Cleanup:
-    """Functions that wait for a scope to be left, each called once, the last one first.
+    """Functions that wait for the end of a scope, each called once, the last one first.
 
-    A scope is a pass, or None for the end of an epoch or of the run. A pass that a `break` or an exception has left behind has
-    no end points, or has them later, when a step may have been made: what has to be undone before that waits here.
+    A scope is a pass, or None for the end of an epoch or of the run. A pass left by a `break` or an exception fires its end
+    points late, after another step perhaps, or never. What must be undone before that is registered here.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Cleanup:
         self._waiting.append((scope, function))
 
     def leave(self, scope: object, *, has_failed: bool = False) -> None:
-        """Call all that waits for this scope. The first error is raised, or, where an exception is on its way, logged."""
+        """Call the functions of this scope. The first error is raised, or logged if an exception is propagating."""
         first: BaseException | None = None
-        for one in [one for one in reversed(self._waiting) if one[0] is scope]:
-            self._waiting.remove(one)
+        for item in [item for item in reversed(self._waiting) if item[0] is scope]:
+            self._waiting.remove(item)
             try:
-                one[1]()
-            except BaseException as error:  # the others have something to undo, too
+                item[1]()
+            except BaseException as error:  # the remaining functions must run
                 if first is None and not (has_failed and isinstance(error, Exception)):
                     first = error
                 else:

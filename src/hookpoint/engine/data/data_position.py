@@ -23,7 +23,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookpoint.core.checkpoint.positions import Entered, read_over
+from hookpoint.core.checkpoint.positions import Entered, skip_batches
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
@@ -145,7 +145,7 @@ class TorchPositions:
             entered = Entered(source, batches)
         else:
             begin()
-            entered = Entered(read_over(loader, batches, quietly=isinstance(loader, Sequence)), batches)
+            entered = Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
         if is_cut_anew:
             rest = f"the rest of epoch {epoch} is cut into batches of {has}, from batch {entered.done} on"
             self.notes.append(f"the batch size is {has}, and was {had}: {rest}; {INEXACT}")

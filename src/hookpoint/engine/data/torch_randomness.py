@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.checkpoint.randomness import HostRandomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 
 class TorchRandomness:
@@ -18,7 +18,7 @@ class TorchRandomness:
     """
 
     def __init__(self) -> None:
-        self._host = HostRandomness()
+        self._host = PlainRandomness()
 
     def state_dict(self) -> dict[str, Any]:
         state = self._host.state_dict()

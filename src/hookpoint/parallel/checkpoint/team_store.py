@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from hookpoint.core import errors
-from hookpoint.core.checkpoint.rank_state import joined, own_share
+from hookpoint.core.checkpoint.rank_state import joined, own_state
 from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.core.checkpoint.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import BadStrategy, CannotResume
@@ -126,7 +126,7 @@ class TeamStore:
             finite = state.get("finite") or {}
             for parts in ([_here(state["parts"])] if taken.tensors else []) + ([own["parts"]] if own else []):
                 self._store.refuse_if_not_finite(parts, finite)
-            return self._store.packed({**own_share(taken.rest), **own})
+            return self._store.packed({**own_state(taken.rest), **own})
 
         shares = self.team.to_chief(self.on_all_ranks(pack))
         # Where processes have different models, some may have tensors in parts, and others none.
