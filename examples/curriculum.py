@@ -1,6 +1,6 @@
-"""A curriculum in the data: samples get noisier as the model gets better, in two worker processes. Run it with python.
+"""Add more noise to the samples as the model improves, in two worker processes.
 
-With `--prove` it is killed in the middle of epochs and resumed, and compared with a training that nobody has killed.
+With `--prove`, kill the training in the middle of epochs, resume it, and compare it with an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Sample = tuple[Tensor, Tensor]
 
 
 class Curriculum(Callback):
-    """Add noise to each sample, and more of it after each epoch in which most of them were told apart."""
+    """Add noise to each sample, and increase it after each epoch with an accuracy above 90%."""
 
     def on_sample(self, sample: Sample, settings: Mapping[str, float]) -> Replace:  # in a worker process
         point, moon = sample
         return Replace((point + settings["noise"] * torch.randn(2), moon))
 
-    def on_epoch_end(self, run: Run) -> None:  # in the main process; the workers have it with the next epoch
+    def on_epoch_end(self, run: Run) -> None:  # in the main process; takes effect in the next epoch
         settings = run.train_loader.settings
         run.log(noise=settings["noise"])
         if run.metrics["accuracy"] > 0.9:
             settings["noise"] += 0.05
 
 
-def make_moons(number: int, *, seed: int) -> TensorDataset:
-    """Return points on two half circles that reach into one another, and on which of them each lies."""
-    dice = torch.Generator().manual_seed(seed)
-    which = torch.randint(2, (number,), generator=dice)
-    angle = math.pi * torch.rand(number, generator=dice) + math.pi * which
-    return TensorDataset(torch.stack([angle.cos() + which, angle.sin() + 0.5 * which], dim=1), which)
+def make_moons(count: int, *, seed: int) -> TensorDataset:
+    """Return points on two interleaving half circles, and the half circle of each point."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (count,), generator=generator)
+    angle = math.pi * torch.rand(count, generator=generator) + math.pi * labels
+    return TensorDataset(torch.stack([angle.cos() + labels, angle.sin() + 0.5 * labels], dim=1), labels)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,11 +50,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def make_runner(workdir: str | os.PathLike[str], **options: Any) -> tuple[Runner, dict[str, Any]]:
-    """Return a runner and the arguments of its fit."""
+    """Return a runner and the arguments for `fit`."""
     torch.manual_seed(0)
     curriculum = Curriculum()
     loader = HookedLoader(
-        SeededSamples(make_moons(400, seed=1), seed=7),  # by which the noise of a sample is the same after a resume
+        SeededSamples(make_moons(400, seed=1), seed=7),  # the noise of a sample is the same after a resume
         batch_size=20,
         shuffle=True,
         callbacks=[curriculum],
@@ -77,9 +77,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as workdir:
         runner, arguments = make_runner(workdir)
         run = runner.fit(**arguments)
-        noise, right = (dict(run.monitors.get_history(name)) for name in ("noise", "accuracy"))
+        noise, accuracies = (dict(run.monitors.get_history(name)) for name in ("noise", "accuracy"))
     for step in sorted(noise):
-        print(f"step {step:3}   noise {noise[step]:.2f}  {'=' * round(100 * noise[step]):30}   {right[step]:.1%} right")
+        print(f"step {step:3}   noise {noise[step]:.2f}  {'=' * round(100 * noise[step]):30}   accuracy {accuracies[step]:.1%}")
 
 
 if __name__ == "__main__":

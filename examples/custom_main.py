@@ -1,4 +1,4 @@
-"""Two networks, two optimizers, one MainCallback: a GAN that learns to put points on a ring. Run it with python."""
+"""Train a GAN with two networks and two optimizers in one MainCallback: it learns to place points on a ring."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hookpoint import Callback, MainCallback, Run, Runner
 NOISE = 8
 
 
-def ring(number: int, *, seed: int) -> Tensor:
-    """Return points close to the circle of radius 1."""
-    dice = torch.Generator().manual_seed(seed)
-    angle = 2 * math.pi * torch.rand(number, generator=dice)
-    return torch.stack([angle.cos(), angle.sin()], dim=1) + 0.05 * torch.randn(number, 2, generator=dice)
+def ring(count: int, *, seed: int) -> Tensor:
+    """Return points near the unit circle."""
+    generator = torch.Generator().manual_seed(seed)
+    angle = 2 * math.pi * torch.rand(count, generator=generator)
+    return torch.stack([angle.cos(), angle.sin()], dim=1) + 0.05 * torch.randn(count, 2, generator=generator)
 
 
 def network(inputs: int, outputs: int) -> nn.Module:
@@ -25,19 +25,19 @@ def network(inputs: int, outputs: int) -> nn.Module:
 
 
 class Adversaries(MainCallback):
-    """Train the critic to tell real points from made ones, and the artist to be taken for real."""
+    """Train the critic to tell real points from generated ones, and the artist to fool the critic."""
 
     def on_train_forward(self, run: Run) -> None:
         (real,) = run.batch
         run.outputs = run.model["artist"](torch.randn(len(real), NOISE))
-        run.store["judged"] = run.model["critic"](torch.cat([real, run.outputs.detach()]))
-        are_real = torch.cat([torch.ones(len(real), 1), torch.zeros(len(real), 1)])
-        run.loss = binary_cross_entropy_with_logits(run.store["judged"], are_real)
+        run.store["scores"] = run.model["critic"](torch.cat([real, run.outputs.detach()]))
+        labels = torch.cat([torch.ones(len(real), 1), torch.zeros(len(real), 1)])
+        run.loss = binary_cross_entropy_with_logits(run.store["scores"], labels)
 
     def on_iter_backward(self, run: Run) -> None:
         self._step(run, "critic", run.loss)
-        judged = run.model["critic"](run.outputs)
-        loss = binary_cross_entropy_with_logits(judged, torch.ones_like(judged))
+        scores = run.model["critic"](run.outputs)
+        loss = binary_cross_entropy_with_logits(scores, torch.ones_like(scores))
         self._step(run, "artist", loss)
         run.log(artist_loss=loss)
 
@@ -49,14 +49,14 @@ class Adversaries(MainCallback):
 
 
 class DistanceFromRing(Callback):
-    """Log how far made points are from the ring, each epoch. Any callback works beside any MainCallback."""
+    """Log the mean distance of generated points from the ring, each epoch. Callbacks work with any MainCallback."""
 
     writes = ("distance",)
 
     def on_epoch_end(self, run: Run) -> None:
         with torch.no_grad():
-            made = run.model["artist"](torch.randn(1000, NOISE, generator=torch.Generator().manual_seed(0)))
-        run.log(distance=(made.norm(dim=1) - 1).abs().mean())
+            points = run.model["artist"](torch.randn(1000, NOISE, generator=torch.Generator().manual_seed(0)))
+        run.log(distance=(points.norm(dim=1) - 1).abs().mean())
 
 
 def main(epochs: int = 20) -> float:
@@ -67,8 +67,8 @@ def main(epochs: int = 20) -> float:
 
     run = runner.fit((ring(4096, seed=1),), epochs=epochs, batch_size=64)
 
-    first, last = (run.monitors.get_history("distance")[place][1] for place in (0, -1))
-    print(f"made points are {last:.2f} from the ring, after {run.epoch} epochs; they were {first:.2f} from it after the first")
+    first, last = (run.monitors.get_history("distance")[index][1] for index in (0, -1))
+    print(f"mean distance from the ring: {first:.2f} after epoch 1, {last:.2f} after epoch {run.epoch}")
     return float(last)
 
 

@@ -1,6 +1,6 @@
 """Train a small residual network on handwritten digits, with everything else as callbacks. `hookpoint demo` runs this.
 
-Interrupt it and start it again: it goes on where it was, and ends with the same weights as if nothing had happened.
+Interrupt it and start it again: it resumes, and ends with the same weights as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Data = tuple[Tensor, Tensor]
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, width_in: int, width: int, stride: int = 1) -> None:
         super().__init__()
-        self.straight = nn.Sequential(
+        self.convolutions = nn.Sequential(
             nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(),
             nn.Conv2d(width, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
         )
-        self.around = nn.Identity() if stride == 1 else nn.Conv2d(width_in, width, 1, stride, bias=False)
+        self.shortcut = nn.Identity() if stride == 1 else nn.Conv2d(width_in, width, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.straight(x) + self.around(x))
+        return F.relu(self.convolutions(x) + self.shortcut(x))
 
 
 def residual_network(width: int = 32) -> nn.Module:
@@ -48,52 +48,52 @@ def residual_network(width: int = 32) -> nn.Module:
 
 
 class Distort(Callback):
-    """Turn, scale and shift each picture a little before it is trained on, differently in every epoch."""
+    """Augment training images: rotate, scale and shift each one at random."""
 
     def on_train_iter_begin(self, run: Run) -> None:
-        pictures, labels = run.batch
-        number = len(pictures)
-        angle, scale = 0.4 * (torch.rand(number) - 0.5), 1 + 0.2 * (torch.rand(number) - 0.5)
-        turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).view(number, 2, 2) * scale.view(
+        images, labels = run.batch
+        count = len(images)
+        angle, scale = 0.4 * (torch.rand(count) - 0.5), 1 + 0.2 * (torch.rand(count) - 0.5)
+        rotation = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).view(count, 2, 2) * scale.view(
             -1, 1, 1
         )
-        shift = 0.25 * (torch.rand(number, 2, 1) - 0.5)
-        grid = F.affine_grid(torch.cat([turn, shift], dim=2), list(pictures.shape), align_corners=False)
-        run.batch = F.grid_sample(pictures, grid, align_corners=False), labels
+        shift = 0.25 * (torch.rand(count, 2, 1) - 0.5)
+        grid = F.affine_grid(torch.cat([rotation, shift], dim=2), list(images.shape), align_corners=False)
+        run.batch = F.grid_sample(images, grid, align_corners=False), labels
 
 
 def digits() -> tuple[Data, Data, Data]:
-    """Return 1,797 pictures of 8 by 8 pixels as data to train on, to choose the best by, and to test with at the end."""
-    pictures, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
-    inputs, targets = torch.tensor(pictures).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
+    """Return 1,797 images of 8 by 8 pixels, split into training, validation and test data."""
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    inputs, targets = torch.tensor(images).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
     train, val, test = zip(inputs.split([1197, 240, 360]), targets.split([1197, 240, 360]), strict=True)
     return train, val, test
 
 
 def everything_else(val: Data, epochs: int) -> list[Callback]:
     return [
-        cb.InferenceRunner(  # measure the error on data it is not trained on, each epoch
+        cb.InferenceRunner(  # measure the validation error each epoch
             val,
             [cb.ClassificationError("wrong-top1", "val-error-top1"), cb.ClassificationError("wrong-top5", "val-error-top5")],
             batch_size=240,
         ),
-        cb.ModelSaver(max_to_keep=3),  # save everything, each epoch
-        cb.MinSaver("val-error-top1"),  # and keep the best
+        cb.ModelSaver(max_to_keep=3),  # save a checkpoint each epoch
+        cb.MinSaver("val-error-top1"),  # keep the best checkpoint
         cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.05), (1 + epochs // 2, 0.005), (2 + epochs * 8 // 10, 0.0005)]),
-        cb.HumanHyperParamSetter("learning_rate"),  # write "learning_rate: 0.01" into hyper.txt in the run's folder
+        cb.HumanHyperParamSetter("learning_rate"),  # write "learning_rate: 0.01" to hyper.txt in the workdir
         cb.SendStat(["echo", "validation error is {val-error-top1}"], "val-error-top1"),  # any command, or url="tgram://..."
         cb.GPUUtilizationTracker(),
-        cb.InjectShell(shell="python"),  # `touch INJECT_SHELL.tmp` in the run's folder opens a shell in the training
+        cb.InjectShell(shell="python"),  # `touch INJECT_SHELL.tmp` in the workdir opens a shell in the run
         cb.ThroughputTracker(),
         cb.SummaryCollector(collect_freq=100),  # histograms of weights and gradients for TensorBoard
-        cb.ScalarPrinter(whitelist=["loss", "rate", "top1"]),  # instead of all values, which the other monitors write
+        cb.ScalarPrinter(whitelist=["loss", "rate", "top1"]),  # print these only; the other monitors write all values
     ]
 
 
 def train(workdir: str = "runs/digits", epochs: int = 40, resume: str = "auto") -> None:
     train_data, val, test = digits()
-    torch.set_num_threads(1)  # of a network this small, each would wait for the others
+    torch.set_num_threads(1)  # more threads would only slow down a network this small
     torch.manual_seed(0)
     model = residual_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -104,13 +104,13 @@ def train(workdir: str = "runs/digits", epochs: int = 40, resume: str = "auto") 
     runner.fit(train_data, epochs=epochs, batch_size=32)
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
-    right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).sum()
-    print(f"of 360 digits it has never seen, the best of {epochs} epochs reads {right / 360:.1%} rightly")
+    correct = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).sum()
+    print(f"test accuracy of the best checkpoint after {epochs} epochs: {correct / 360:.1%}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", default="runs/digits")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--resume", default="auto", help="auto, never, must, or the path of a checkpoint")
+    parser.add_argument("--resume", default="auto", help="auto, never, must, or a checkpoint path")
     train(**vars(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""Points around whole trainings: seeds and cross-validation folds, each with its own run. Run it with python."""
+"""Hook whole trainings: seeds and cross-validation folds, each with its own run."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def train_fold(train: Data, val: Data, seed: int, fold: int, *, callbacks: objec
 
 
 @guard("on_seed")
-def train_folds(pictures: Tensor, labels: Tensor, seed: int, number: int, *, callbacks: object = None) -> float:
-    folds = StratifiedKFold(number, shuffle=True, random_state=seed).split(pictures, labels)
+def train_folds(images: Tensor, labels: Tensor, seed: int, folds: int, *, callbacks: object = None) -> float:
+    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(images, labels)
     return statistics.mean(
-        train_fold((pictures[a], labels[a]), (pictures[b], labels[b]), seed, fold, callbacks=callbacks)
-        for fold, (a, b) in enumerate(folds, 1)
+        train_fold((images[a], labels[a]), (images[b], labels[b]), seed, fold, callbacks=callbacks)
+        for fold, (a, b) in enumerate(splits, 1)
     )
 
 
 class Table(Callback):
-    """Write a row per seed while it goes, and what came of all."""
+    """Print one row per seed, and collect the means."""
 
     def __init__(self) -> None:
         self.means: list[float] = []
@@ -56,21 +56,21 @@ class Table(Callback):
 
 
 class StopOnBadFold(Callback):
-    """Give up on a setting that is hopeless, before all folds are trained."""
+    """Give up on a bad setting before all folds are trained."""
 
     def on_fold_end(self, result: float, fold: int) -> None:
         if result < 0.5:
-            raise RuntimeError(f"fold {fold} is right in {result:.1%} of all cases only")
+            raise RuntimeError(f"fold {fold} has an accuracy of only {result:.1%}")
 
 
 def main(seeds: Iterable[int] = (0, 1), folds: int = 3) -> float:
     digits, classes = load_digits(return_X_y=True)
-    pictures, labels = torch.tensor(digits).float() / 16, torch.tensor(classes)
+    images, labels = torch.tensor(digits).float() / 16, torch.tensor(classes)
     table = Table()
     hooks = Hooks([table, StopOnBadFold()])  # compiled once, for all folds
     for seed in seeds:
-        train_folds(pictures, labels, seed, folds, callbacks=hooks)
-    print(f"right in {statistics.mean(table.means):.1%} of all cases")
+        train_folds(images, labels, seed, folds, callbacks=hooks)
+    print(f"mean accuracy: {statistics.mean(table.means):.1%}")
     return statistics.mean(table.means)
 
 

@@ -1,4 +1,4 @@
-"""Points in code that trains nothing: a word count whose steps can be watched, timed and changed. Run it with python."""
+"""Add points to code that does not train: watch, time and change the steps of a word count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 import hookpoint
 from hookpoint import Callback, CallbackPipeline, Replace, guard
 
-# The code itself. It knows where its points are, and not who listens.
+# The code. It declares points and does not know the callbacks.
 
 
 @guard("on_clean")
@@ -27,36 +27,36 @@ def count(text: str, *, callbacks: object = None) -> Counter[str]:
     return Counter(tokenize(text, callbacks=callbacks))
 
 
-# Everything else.
+# The callbacks.
 
 
 class Lower(Callback):
-    """Change a result: nothing else does that by accident."""
+    """Change a result. Only an explicit `Replace` can do that."""
 
     def on_clean_end(self, result: str) -> Replace:
         return Replace(result.lower())
 
 
 class Stopwatch(Callback):
-    """Measure how long each step takes, whatever it is given and however it ends."""
+    """Measure how long tokenize takes, even if it raises."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def on_tokenize_begin(self) -> None:
-        self.began = time.perf_counter()
+        self.start = time.perf_counter()
 
     def on_tokenize_end(self) -> None:
-        self.seconds["tokenize"] = time.perf_counter() - self.began
+        self.seconds["tokenize"] = time.perf_counter() - self.start
 
     on_tokenize_error = on_tokenize_end
 
 
 class Report(Callback):
-    """Say what was found, and what went wrong. Handlers take what they name: parameters of the function, result, error."""
+    """Print results and errors. Handlers can take parameters of the function, `result` and `error`."""
 
     def on_count_end(self, text: str, result: Counter[str]) -> None:
-        print(f"{len(text)} characters, {result.total()} words, most often {result.most_common(2)}")
+        print(f"{len(text)} characters, {result.total()} words, most common {result.most_common(2)}")
 
     def on_clean_error(self, text: object, error: Exception) -> None:
         print(f"clean({text!r}) failed: {error}")
@@ -64,20 +64,20 @@ class Report(Callback):
 
 def main() -> None:
     stopwatch = Stopwatch()
-    everything_else = CallbackPipeline([Lower(), stopwatch, Report()])
+    callbacks = CallbackPipeline([Lower(), stopwatch, Report()])
 
-    count("The hook \n and the point", callbacks=everything_else)
+    count("The hook \n and the point", callbacks=callbacks)
     print("timed:", *stopwatch.seconds)
     try:
-        count(3, callbacks=everything_else)  # type: ignore[arg-type]
+        count(3, callbacks=callbacks)  # type: ignore[arg-type]
     except AttributeError:
-        print("the error went on to whoever called")
+        print("the caller gets the error")
 
     class Size(Callback):
         def on_dumps_end(self, result: str) -> None:
-            print(f"json.dumps made {len(result)} characters")
+            print(f"json.dumps returned {len(result)} characters")
 
-    undo = hookpoint.install(json, "dumps", "on_dumps", callbacks=[Size()])  # code of somebody else
+    undo = hookpoint.install(json, "dumps", "on_dumps", callbacks=[Size()])  # third-party code
     json.dumps({"hook": 1})
     undo()
 

@@ -1,4 +1,4 @@
-"""A loop of one's own: logistic regression in plain Python, and everything else as callbacks. Run it with python."""
+"""Train logistic regression in your own loop, in plain Python, with everything else as callbacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hookpoint import Callback, Every, Loop, Run, on
 
 Sample = tuple[float, float, int]
 
-# The training itself: a model, its data, one step. hookpoint has no part in it.
+# The training: a model, its data, one step. None of this uses hookpoint.
 
 
 class Model:
-    """The chance that a point (x, y) lies on one side of a line."""
+    """Predict the probability that a point (x, y) is on one side of a line."""
 
     def __init__(self) -> None:
         self.a = self.b = self.c = 0.0
@@ -30,20 +30,19 @@ class Model:
             self.a, self.b, self.c = self.a - slope * x, self.b - slope * y, self.c - slope
 
 
-def make_batches(number: int, *, seed: int, size: int = 20) -> list[list[Sample]]:
-    """Return points on the two sides of the line y = 2x, a few of them on the wrong one."""
-    dice = random.Random(seed)
-    points = [(dice.uniform(-2, 2), dice.uniform(-2, 2), dice.gauss(0, 0.3)) for _ in range(number * size)]
+def make_batches(count: int, *, seed: int, size: int = 20) -> list[list[Sample]]:
+    """Return batches of points labelled by their side of the line y = 2x, with some label noise."""
+    generator = random.Random(seed)
+    points = [(generator.uniform(-2, 2), generator.uniform(-2, 2), generator.gauss(0, 0.3)) for _ in range(count * size)]
     samples = [(x, y, int(2 * x - y + noise > 0)) for x, y, noise in points]
     return [samples[start : start + size] for start in range(0, len(samples), size)]
 
 
-# Everything else: callbacks, one line each to add and to remove. They say all there is to say themselves, so that the defaults,
-# a progress bar and the epoch's values among them, are left out below.
+# Everything else: callbacks. They do all the printing, so the default callbacks are turned off below.
 
 
 class StopWhen(Callback):
-    """End the run once a metric is low enough."""
+    """Stop the run once a metric is low enough."""
 
     def __init__(self, metric: str, *, below: float) -> None:
         self.metric, self.below = metric, below
@@ -55,7 +54,7 @@ class StopWhen(Callback):
 
 
 class CountErrors(Callback):
-    """Log which share of the validation samples the model gets wrong."""
+    """Log the error rate on the validation samples."""
 
     writes = ("error",)
 
@@ -65,24 +64,24 @@ class CountErrors(Callback):
 
 
 class Smooth(Callback):
-    """Keep a moving average of the loss for others to look at."""
+    """Keep a moving average of the loss for other callbacks."""
 
     def on_train_iter_end(self, run: Run, loss: float) -> None:
         run.store["smooth"] = 0.9 * run.store.get("smooth", loss) + 0.1 * loss
 
 
 @on("on_train_iter_end", when=Every(steps=25))
-def say_loss(run: Run) -> None:
+def print_loss(run: Run) -> None:
     print(f"    step {run.step:3}   loss {run.store['smooth']:.3f}  {'=' * round(70 * run.store['smooth'])}")
 
 
 @on("on_epoch_end")
-def say_epoch(epoch: int, logs: Mapping[str, float]) -> None:
+def print_epoch(epoch: int, logs: Mapping[str, float]) -> None:
     print(f"  epoch {epoch}    " + "   ".join(f"{name} {value:.3f}" for name, value in logs.items()))
 
 
 class ShowPoints(Callback):
-    """Print every point, indented. A callback that overrides `run` gets them all."""
+    """Print every point, indented. A callback that overrides `run` receives all points."""
 
     depth = 1
 
@@ -104,9 +103,9 @@ def show_points() -> None:
 
 def train() -> None:
     model, training, validation = Model(), make_batches(50, seed=1), make_batches(20, seed=2)
-    callbacks = [StopWhen("error", below=0.04), CountErrors(), Smooth(), say_loss, say_epoch]
+    callbacks = [StopWhen("error", below=0.04), CountErrors(), Smooth(), print_loss, print_epoch]
     loop = Loop(callbacks, extra_callbacks=[], monitors=[], model=model)
-    print(f"\nWho runs when, and why there\n\n{loop.hooks.explain()}\n\nThe training\n")
+    print(f"\nWhat runs when, and why\n\n{loop.hooks.explain()}\n\nThe training\n")
     with loop as run:
         for _ in run.epochs(20):
             for batch in run.batches(training):
@@ -116,7 +115,7 @@ def train() -> None:
             for batch in run.batches(validation, mode="val"):
                 run.log(loss=model.loss(batch))
     print(f"\n  stopped in epoch {run.epoch} of {run.max_epochs}, after {run.step} steps, at y = {-model.a / model.b:.2f}x")
-    print("\nWhat callbacks took, where it was measured\n")
+    print("\nThe measured cost of the callbacks\n")
     for cost in loop.hooks.costs():
         print(f"  {cost.callback:12} {cost.point:18} {cost.microseconds_per_call:7.1f} µs")
 

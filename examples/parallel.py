@@ -1,12 +1,12 @@
-"""Train the network of digits.py in several processes, with the same callbacks, under any strategy.
+"""Train the network of digits.py on multiple processes, with the same callbacks and any strategy.
 
     torchrun --nproc-per-node 2 parallel.py --strategy sharded
     torchrun --nproc-per-node 4 parallel.py --strategy data-tensor
     hookpoint launch -n 2 parallel.py
 
-In one process it trains as digits.py does. Each process has its own part of every batch: together they see the same number of
-pictures in a step, whatever their number is. With tensor, all of them have the same pictures and parts of the network's head,
-which is wider then; with data-tensor, so have each two. In a pipeline they have the same pictures, and different layers.
+On one process, this trains like digits.py. The global batch size is the same for any number of processes: each rank gets its
+shard of every batch. With `tensor`, all ranks get the same images and shards of a wider head; with `data-tensor`, pairs of
+ranks do. With `pipeline`, all ranks get the same images and run different layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 import hookpoint
 from hookpoint import Runner
 
-HEAD: dict[str, Any] = {"4.2": "colwise", "4.4": "rowwise"}  # convolutions are not split: torch has no styles for them
+HEAD: dict[str, Any] = {"4.2": "colwise", "4.4": "rowwise"}  # torch has no parallel styles for convolutions
 STRATEGIES: dict[str, Any] = {
     "auto": "auto",
     "data": hookpoint.DataParallel(),
@@ -36,7 +36,7 @@ STRATEGIES: dict[str, Any] = {
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:
-    """Give the network two layers at its end that are worth splitting: with nearly as many weights as its convolutions."""
+    """Replace the head by two layers worth splitting, with nearly as many weights as the convolutions."""
     model.set_submodule(
         "4", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
     )
@@ -60,15 +60,14 @@ def train(workdir: str = "runs/parallel", epochs: int = 40, strategy: str = "aut
         strategy=STRATEGIES[strategy],
     )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    on_same_samples = {"tensor": processes, "pipeline": processes, "data-tensor": min(processes, 2)}.get(strategy, 1)
-    run = runner.fit(train_data, epochs=epochs, batch_size=32 * on_same_samples // processes)
+    ranks_per_batch = {"tensor": processes, "pipeline": processes, "data-tensor": min(processes, 2)}.get(strategy, 1)
+    run = runner.fit(train_data, epochs=epochs, batch_size=32 * ranks_per_batch // processes)
 
     model.load_state_dict(hookpoint.load_weights(f"{workdir}/checkpoints/best-val-error-top1"))
-    right = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()
-    together = f"{processes} process{'es' if processes > 1 else ''}"
+    accuracy = (torch.cat(runner.predict(test, batch_size=90)).argmax(1) == test[1]).float().mean().item()
     if run.is_chief:
-        print(f"of 360 digits it has never seen, the best of {epochs} epochs of {together} reads {right:.1%} rightly")
-    return right
+        print(f"test accuracy of the best checkpoint after {epochs} epochs, world size {processes}: {accuracy:.1%}")
+    return accuracy
 
 
 if __name__ == "__main__":
@@ -76,5 +75,5 @@ if __name__ == "__main__":
     parser.add_argument("--workdir", default="runs/parallel")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--strategy", default="auto", choices=list(STRATEGIES))
-    parser.add_argument("--resume", default="auto", help="auto, never, must, or the path of a checkpoint")
+    parser.add_argument("--resume", default="auto", help="auto, never, must, or a checkpoint path")
     train(**vars(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""A small training with Runner on generated data: two moons and which of them a point is on. Run it with python."""
+"""Train a small classifier with Runner on generated data: two moons."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from hookpoint import Callback, Run, Runner
 
 
-def make_moons(number: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return points on two half circles that reach into one another, and on which of them each lies."""
-    dice = torch.Generator().manual_seed(seed)
-    which = torch.randint(2, (number,), generator=dice)
-    angle = math.pi * torch.rand(number, generator=dice) + math.pi * which
-    circles = torch.stack([angle.cos() + which, angle.sin() + 0.5 * which], dim=1)
-    return circles + 0.15 * torch.randn(number, 2, generator=dice), which
+def make_moons(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return points on two interleaving half circles, and the half circle of each point."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (count,), generator=generator)
+    angle = math.pi * torch.rand(count, generator=generator) + math.pi * labels
+    circles = torch.stack([angle.cos() + labels, angle.sin() + 0.5 * labels], dim=1)
+    return circles + 0.15 * torch.randn(count, 2, generator=generator), labels
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class EarlyStop(Callback):
-    """End the run when a metric has not fallen for some epochs."""
+    """Stop the run when a metric has not decreased for `patience` epochs."""
 
     def __init__(self, metric: str, *, patience: int) -> None:
         self.metric, self.patience = metric, patience
@@ -37,7 +37,7 @@ class EarlyStop(Callback):
         value = run.metrics[self.metric]
         self.best, self.waited = (value, 0) if value < self.best else (self.best, self.waited + 1)
         if self.waited >= self.patience:
-            run.stop(f"{self.metric} has not fallen for {self.waited} epochs")
+            run.stop(f"{self.metric} has not decreased for {self.waited} epochs")
 
 
 def main() -> None:
@@ -55,13 +55,13 @@ def main() -> None:
     )
     train, val, test = make_moons(1000, seed=1), make_moons(300, seed=2), make_moons(1000, seed=3)
 
-    run = runner.fit(train, val, epochs=50, batch_size=50)  # the defaults print each epoch to stderr
+    run = runner.fit(train, val, epochs=50, batch_size=50)  # the default callbacks print each epoch to stderr
 
     best_step, best = min(run.monitors.get_history("val_loss"), key=lambda entry: entry[1])
     results = runner.validate(test, batch_size=250)
     print(f"stopped in epoch {run.epoch} of {run.max_epochs}, after {run.step} steps")
     print(f"lowest val_loss {best:.3f}, at step {best_step}; learning rate now {run.hyper['learning_rate']:.4f}")
-    print(f"on points it has never seen: {results['val_accuracy']:.1%} right")
+    print(f"test accuracy: {results['val_accuracy']:.1%}")
 
     outputs = torch.cat(runner.predict((test[0][:4],), batch_size=2))
     for (x, y), moon in zip(test[0][:4].tolist(), outputs.argmax(dim=1).tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""No torch: scikit-learn's SGDClassifier under hookpoint's Loop, with checkpoints and resume. Run it with python."""
+"""Train scikit-learn's SGDClassifier in a Loop, with checkpoints and resume, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint import callbacks as cb
 
 
 class Classifier:
-    """A linear classifier. What has a state_dict is kept in checkpoints, whatever it is made with."""
+    """A linear classifier. Checkpoints can hold any object with `state_dict` and `load_state_dict`."""
 
     def __init__(self) -> None:
         self.sgd = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.01, random_state=0)
@@ -28,14 +28,14 @@ class Classifier:
         self.sgd.coef_, self.sgd.intercept_, self.sgd.t_ = state["coef"], state["intercept"], state["t"]
 
 
-def batches(pictures: Any, labels: Any, size: int = 50) -> list[tuple[Any, Any]]:
-    return [(pictures[start : start + size], labels[start : start + size]) for start in range(0, len(labels), size)]
+def batches(images: Any, labels: Any, size: int = 50) -> list[tuple[Any, Any]]:
+    return [(images[start : start + size], labels[start : start + size]) for start in range(0, len(labels), size)]
 
 
 def main(workdir: str | None = "runs/sklearn", epochs: int = 15) -> float:
-    pictures, labels = load_digits(return_X_y=True)
-    pictures = pictures / 16
-    train, val = batches(pictures[:1400], labels[:1400]), batches(pictures[1400:], labels[1400:])
+    images, labels = load_digits(return_X_y=True)
+    images = images / 16
+    train, val = batches(images[:1400], labels[:1400]), batches(images[1400:], labels[1400:])
     model = Classifier()
     callbacks = [cb.EarlyStopping("val_error", patience=3)]
 
@@ -50,7 +50,7 @@ def main(workdir: str | None = "runs/sklearn", epochs: int = 15) -> float:
                 run.log(error=(model.sgd.predict(x) != y).mean())
 
     error = run.metrics["val_error"]
-    print(f"{error:.1%} of the digits it was not trained on are read wrongly, after {run.epoch} epochs")
+    print(f"validation error after {run.epoch} epochs: {error:.1%}")
     return float(error)
 
 

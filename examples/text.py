@@ -1,6 +1,6 @@
-"""A language model of letters in a loop of one's own, trained on the documentation that ships with Python.
+"""Train a character language model in your own loop, on the documentation that ships with Python.
 
-Run it with python. Interrupt it and start it again: it goes on in the middle of the epoch.
+Interrupt it and start it again: it resumes in the middle of the epoch.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 
 TEXT = "\n".join(topics.topics.values())
-LETTERS = sorted(set(TEXT))
-NUMBER = {letter: number for number, letter in enumerate(LETTERS)}
+CHARACTERS = sorted(set(TEXT))
+INDEX = {character: index for index, character in enumerate(CHARACTERS)}
 
 
-class LetterModel(nn.Module):
-    """Say for each place in a text how likely each letter is to come next."""
+class CharacterModel(nn.Module):
+    """Predict the next character at each position of a text."""
 
     def __init__(self, width: int = 96) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(len(LETTERS), width)
-        self.memory = nn.GRU(width, width, batch_first=True)
+        self.embedding = nn.Embedding(len(CHARACTERS), width)
+        self.gru = nn.GRU(width, width, batch_first=True)
         self.dropout = nn.Dropout(0.1)
-        self.head = nn.Linear(width, len(LETTERS))
+        self.head = nn.Linear(width, len(CHARACTERS))
 
-    def forward(self, letters: Tensor) -> Tensor:
-        remembered, _ = self.memory(self.embedding(letters))
-        scores: Tensor = self.head(self.dropout(remembered))
+    def forward(self, characters: Tensor) -> Tensor:
+        hidden, _ = self.gru(self.embedding(characters))
+        scores: Tensor = self.head(self.dropout(hidden))
         return scores
 
     @torch.no_grad()
-    def write(self, begin: str, number: int) -> str:
-        """Go on with a text, letter by letter, always with a likely one."""
-        dice = torch.Generator().manual_seed(0)
-        letters = [NUMBER[letter] for letter in begin]
-        for _ in range(number):
-            chances = (self(torch.tensor([letters[-64:]]))[0, -1] / 0.5).softmax(0)
-            letters.append(int(torch.multinomial(chances, 1, generator=dice)))
-        return "".join(LETTERS[letter] for letter in letters)
+    def write(self, prompt: str, length: int) -> str:
+        """Continue a text by sampling one character at a time."""
+        generator = torch.Generator().manual_seed(0)
+        characters = [INDEX[character] for character in prompt]
+        for _ in range(length):
+            probabilities = (self(torch.tensor([characters[-64:]]))[0, -1] / 0.5).softmax(0)
+            characters.append(int(torch.multinomial(probabilities, 1, generator=generator)))
+        return "".join(CHARACTERS[index] for index in characters)
 
 
-def pieces(text: str, length: int = 64) -> TensorDataset:
-    numbers = torch.tensor([NUMBER[letter] for letter in text])
-    return TensorDataset(numbers[: len(numbers) // length * length].view(-1, length))
+def chunks(text: str, length: int = 64) -> TensorDataset:
+    indices = torch.tensor([INDEX[character] for character in text])
+    return TensorDataset(indices[: len(indices) // length * length].view(-1, length))
 
 
-def main(workdir: str | None = "runs/text", epochs: int = 2, letters: int = 120_000) -> float:
+def main(workdir: str | None = "runs/text", epochs: int = 2, characters: int = 120_000) -> float:
     torch.manual_seed(0)
-    train = DataLoader(pieces(TEXT[:letters]), batch_size=32, shuffle=True)
-    val = DataLoader(pieces(TEXT[-20_000:]), batch_size=64)
-    model = LetterModel()
+    train = DataLoader(chunks(TEXT[:characters]), batch_size=32, shuffle=True)
+    val = DataLoader(chunks(TEXT[-20_000:]), batch_size=64)
+    model = CharacterModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     callbacks = [cb.MinSaver("val_loss"), cb.ModelSaver().when(Every(steps=50))] if workdir else []
 

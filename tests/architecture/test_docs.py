@@ -127,7 +127,7 @@ def test_the_page_of_the_architecture_lists_every_folder_and_only_files_that_are
     page, source = (ROOT / "docs" / "architecture.md").read_text(), Path(hookpoint.__file__).parent
     listed = [name for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE) for name in re.findall(r"`([\w/]+)/`", row)]
     folders = {path.parent.relative_to(source).as_posix() for path in source.glob("*/**/__init__.py")}
-    assert {*listed, "callbacks/_shared", "monitors/_tracking"} == folders
+    assert {*listed, "callbacks/_shared"} == folders
     files = re.findall(r"`([\w/]+\.py)`", page)
     assert len(files) > 40
     assert [name for name in files if not (source / name).exists() and not (ROOT / name).exists()] == []

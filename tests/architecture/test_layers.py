@@ -38,9 +38,8 @@ FOLDERS = {
     "core": ". text schedule callback hooks team log data checkpoint run guard hang loop",
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
     " summaries notify debug .",
-    "monitors": "_tracking .",
     "storage": "disk checkpoint workdir .",
-    "parallel": "shared team data averaging async_sgd tensor pipeline strategy checkpoint launch .",
+    "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data .",
 }
 FOR_EVERYONE = {"_exports", "_version"}

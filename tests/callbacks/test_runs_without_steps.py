@@ -197,4 +197,4 @@ def test_a_value_of_an_earlier_epoch_is_not_taken_for_one_of_now(tmp_path, caplo
             if epoch == 1:
                 run.log(score=1.0)
     assert saver.best.value is None
-    assert "'score' was measured at epoch 1, and it is epoch 2 now" in caplog.text
+    assert "'score' was measured at epoch 1, but the run is at epoch 2" in caplog.text

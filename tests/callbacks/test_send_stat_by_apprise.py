@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from hookpoint.callbacks import SendStat
-from hookpoint.callbacks.notify import _stat_sender as stat_sender
+from hookpoint.callbacks.notify import _sender
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def server():
 
 
 def test_a_message_comes_as_it_was_sent(train_on_disk, server, caplog):
-    name = "loss\n<b>{x}</b> \x1b[31m"
+    name = "loss\n<b>{x}</b> \x1b[31m" + "x" * 1000
     train_on_disk(
         [SendStat(url=f"json://127.0.0.1:{server.server_port}/", names=["score", name])],
         [{"score": 1 / 3, name: 2}],
         name="my; run",
     )
     assert [(one["title"], one["message"]) for one in server.got] == [
-        ("my; run", "epoch 1, step 3\nscore: 0.33333\nloss?<b>{x}</b> ?[31m: 2")
+        ("my; run", "epoch 1, step 3\nscore: 0.33333\nloss?<b>{x}</b> ?[31m" + "x" * 235 + ": 2")
     ]
     assert [message for message in caplog.messages if "SendStat" in message] == []
 
@@ -55,20 +55,20 @@ def test_a_server_that_fails_is_named_once(train_on_disk, server, caplog):
     train_on_disk([SendStat(url=f"json://127.0.0.1:{server.server_port}/")], [{}] * 3)
     assert len(server.got) == 3
     assert [message for message in caplog.messages if "SendStat" in message] == [
-        "SendStat: Apprise did not deliver a message: FAILURE; the run goes on, and this is not said again",
-        "SendStat: of its messages 3 failed",
+        "SendStat: Apprise did not deliver a message: FAILURE; the run continues, and this is logged once",
+        "SendStat: messages lost: 3 failed",
     ]
 
 
 def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch, caplog):
-    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(_sender, "WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         assert train_on_disk([SendStat(url=f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], [{}] * 20).step == 60
     assert [message for message in caplog.messages if "SendStat" in message] == [
-        "SendStat: of its messages 20 not sent at the end"
+        "SendStat: messages lost: 20 not sent before the run ended"
     ]
 
 
 def test_an_address_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="SendStat: Apprise knows no service for 'nonsense:"):
+    with pytest.raises(ValueError, match="SendStat: Apprise has no service for 'nonsense:"):
         SendStat(url="nonsense://user:password@host")

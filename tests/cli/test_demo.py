@@ -39,7 +39,7 @@ def here(command):
 def test_a_first_a_second_a_longer_and_a_new_run(here):
     first = here("--epochs", "1")
     out = first.stdout.splitlines()
-    assert out[0].startswith("of 360 digits it has never seen, the best of 1 epochs reads ")
+    assert out[0].startswith("test accuracy of the best checkpoint after 1 epochs: ")
     assert out[2].startswith("digits finished: 1 epochs, 38 steps, ")
     assert "  curves       runs/digits/curves.png" in out
     assert Path("runs/digits/curves.png").read_bytes().startswith(b"\x89PNG")
@@ -71,7 +71,7 @@ def test_the_first_time_and_the_second_and_anew():
     done = demo("--epochs", "2")
     assert done.returncode == 0, done.stderr
     out = done.stdout.splitlines()
-    assert out[0].startswith("of 360 digits it has never seen, the best of 2 epochs reads ")
+    assert out[0].startswith("test accuracy of the best checkpoint after 2 epochs: ")
     assert out[2].startswith("digits finished: 2 epochs, 76 steps, ")
     assert "  curves       runs/digits/curves.png" in out
     assert any(line.startswith("  best         val-error-top1 0.") for line in out)

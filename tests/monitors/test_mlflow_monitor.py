@@ -19,7 +19,7 @@ import pytest
 from hookpoint import Loop
 from hookpoint.core.loop import loop as core_loop
 from hookpoint.monitors import MLflowMonitor
-from hookpoint.monitors._tracking.mlflow_run import load, metric_name
+from hookpoint.monitors.mlflow_monitor import load, metric_name
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_run_that_mlflow_has_no_more_is_made_anew(go, client, tmp_path, caplog
     client.delete_run(before)
     go(epochs=2)
     assert run_id(tmp_path) != before
-    assert f"MLflow has no run {before} any more: a new one is made" in caplog.messages
+    assert f"MLflow no longer has run {before}; creating a new one" in caplog.messages
 
 
 KILLED = """
@@ -297,7 +297,7 @@ def test_a_dead_server_is_left_alone(go, tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     monitor = MLflowMonitor("http://me:pw@127.0.0.1:1")
     assert go(lambda run: run.step and run.monitors.drain(), monitor=monitor).step == 12
-    assert any("it is left alone for the rest of the run" in message for message in caplog.messages)
+    assert any("nothing more is sent in this run" in message for message in caplog.messages)
     assert "me:pw" not in caplog.text
     assert "During handling" not in caplog.text
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
@@ -341,17 +341,17 @@ def test_without_sqlalchemy_it_says_what_to_install(uri, monkeypatch):
 
 @pytest.mark.parametrize("uri", ["file:///tmp/x", "mlruns", "./mlruns"])
 def test_files_are_refused(uri):
-    with pytest.raises(ValueError, match=r"MLflow keeps runs in files no more\.\n  write     tracking_uri=\"sqlite:"):
+    with pytest.raises(ValueError, match=r"MLflow no longer stores runs in files\.\n  write     tracking_uri=\"sqlite:"):
         MLflowMonitor(uri)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"tracking_uri": ""}, "tracking_uri='') is no address"),
-        ({"tracking_uri": 7}, "tracking_uri=7) is no address"),
-        ({"experiment": " "}, "experiment=' ') is no name"),
-        ({"params": [1]}, "params=[1]) is no dict"),
+        ({"tracking_uri": ""}, "tracking_uri must be an address, got ''."),
+        ({"tracking_uri": 7}, "tracking_uri must be an address, got 7."),
+        ({"experiment": " "}, "experiment must be a name, got ' '."),
+        ({"params": [1]}, "params must be a dict, got [1]."),
     ],
 )
 def test_what_means_nothing_is_refused(given, words):

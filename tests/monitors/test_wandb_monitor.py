@@ -35,7 +35,7 @@ def nobody(tmp_path_factory, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("NETRC", str(home / "netrc"))
-    monkeypatch.setattr(wandb_monitor, "_said", set())
+    monkeypatch.setattr(wandb_monitor, "_warned", set())
 
 
 def records(path):
@@ -240,8 +240,8 @@ def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
     for folder in ("a", "b"):
         go(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
         assert written(tmp_path / folder)[0].project == "hookpoint"
-    said = [message for message in caplog.messages if "finds no API key" in message]
-    assert said == [f"WandbMonitor finds no API key, and writes to {tmp_path}/a/wandb; `wandb sync` sends it later"]
+    said = [message for message in caplog.messages if "no API key" in message]
+    assert said == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` sends it later"]
 
 
 def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
@@ -249,16 +249,14 @@ def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
     assert go(tmp_path, monitor=WandbMonitor("mine", settings=settings), saves=False).step == 12
     (found,) = written(tmp_path)
     assert_rows(found.rows, list(ROWS))
-    assert any("wandb cannot be reached, so this run is written to" in message for message in caplog.messages)
+    assert any("wandb is not reachable; writing this run to" in message for message in caplog.messages)
     assert "a" * 40 not in caplog.text
     assert children() == []
 
 
 def test_online_without_a_key_is_refused_before_the_run(go, tmp_path, caplog):
     monitor = WandbMonitor("mine", mode="online", on_error="raise")
-    with pytest.raises(
-        ValueError, match=r"finds no API key of wandb\.\n  run       wandb login\n  give      or mode=\"offline\""
-    ):
+    with pytest.raises(ValueError, match=r"wandb has no API key\.\n  run       wandb login\n  write     or mode=\"offline\""):
         go(tmp_path, monitor=monitor)
 
 
@@ -281,7 +279,7 @@ def test_the_mode_is_that_of_wandbs_variables_or_of_the_key(variables, netrc, mo
     with open(os.environ["NETRC"], "w") as file:
         file.write(netrc)
     os.chmod(os.environ["NETRC"], 0o600)
-    assert WandbMonitor()._mode() == mode
+    assert WandbMonitor().current_mode() == mode
 
 
 def test_wandb_that_is_off_does_nothing(go, tmp_path, monkeypatch):
@@ -313,7 +311,7 @@ def test_a_run_of_ones_own_is_left_alone(go, tmp_path):
 
 def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
     assert go(None, saves=False).step == 12
-    assert "WandbMonitor does nothing without a workdir, where wandb keeps what it sends" in caplog.messages
+    assert "WandbMonitor does nothing without a workdir, where wandb stores what it sends" in caplog.messages
 
 
 def test_a_validation_that_is_no_part_of_a_run_is_left_out(tmp_path):
@@ -333,10 +331,10 @@ def test_without_wandb_it_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"project": ""}, "project='') is no name"),
-        ({"entity": 7}, "entity=7) is no name"),
-        ({"mode": "shared"}, "mode='shared') is none of wandb's ways.\n  choose    'offline', 'online'"),
-        ({"params": "x"}, "params='x') is no dict"),
+        ({"project": ""}, "project must be a name, got ''."),
+        ({"entity": 7}, "entity must be a name, got 7."),
+        ({"mode": "shared"}, "unknown mode 'shared'.\n  choose    'offline', 'online'"),
+        ({"params": "x"}, "params must be a dict, got 'x'."),
     ],
 )
 def test_what_means_nothing_is_refused(given, words):

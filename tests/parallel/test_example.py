@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from hookpoint.parallel.pipeline.stage_split import stages_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel.py"
-LINE = r"of 360 digits it has never seen, the best of [12] epochs of 2 processes reads (\d+\.\d)% rightly"
+LINE = r"test accuracy of the best checkpoint after [12] epochs, world size 2: (\d+\.\d)%"
 
 
 @pytest.mark.parametrize("strategy", ["data", pytest.param("pipeline", marks=pytest.mark.slow)])

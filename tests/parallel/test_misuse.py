@@ -56,13 +56,13 @@ def test_what_would_be_waited_for_in_vain_or_trained_on_twice_is_refused(launch)
     assert second.pop("chief").startswith("OutOfStep: rank 1 waits in the end of the epoch")
     assert first == second
     assert first["class"] == "BadStrategy: strategy=DataParallel is a class.\n  give      strategy=DataParallel()"
-    assert first["tied"].startswith("BadStrategy: blocks.0.weight and blocks.1.weight are one parameter")
+    assert first["tied"].startswith("BadStrategy: Sharded: blocks.0.weight and blocks.1.weight are one parameter")
     assert first["tied inside"] == 4
     assert first["workdir"].startswith("BadLoop: rank 0 has a workdir, but rank 1 has none.")
     assert first["train"].startswith(
-        "BadStrategy: the processes have different training data: 33 samples in batches of 8, 32 samples in batches of 8."
+        "BadStrategy: the ranks have different training data: 33 samples in batches of 8, 32 samples in batches of 8."
     )
-    assert first["val"].startswith("BadStrategy: the processes have different validation data: 33 samples")
+    assert first["val"].startswith("BadStrategy: the ranks have different validation data: 33 samples")
 
 
 def test_processes_that_differ(launch):

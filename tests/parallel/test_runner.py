@@ -175,7 +175,7 @@ def test_a_runner_in_two_processes(launch, strategy):
     if strategy == "sharded":
         assert "0.weight is sharded, and torch calls no hooks of its gradient" in first["parameters"]
         assert first["bf16"] == [2, "torch.float32"]
-        assert "fits no module of Sequential" in first["wrap"]
+        assert "matches no module of Sequential" in first["wrap"]
     else:
         assert first["parameters"] is None
     assert all(one["still there"] for one in both)

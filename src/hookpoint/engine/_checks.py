@@ -1,4 +1,4 @@
-"""Checks of what a fit is given, before anything runs."""
+"""Checks of the arguments of a Runner and of a fit, before anything runs."""
 
 from __future__ import annotations
 
@@ -22,102 +22,88 @@ CALLS = {
     "optimizer": "{0}(model.parameters(), lr=0.1)",
     "lr_scheduler": "{0}(optimizer, ...)",
 }
-SEVERAL = {
+MULTIPLE = {
     "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
-    "give": "the object itself, if there is one only",
+    "give": "the object itself, if there is only one",
 }
 
 
 def overrides(main: Any, *methods: str) -> bool:
-    """Say whether a MainCallback has its own version of any of these methods."""
+    """Return whether a MainCallback overrides any of these methods."""
     return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuse a value of an option that is none of its choices."""
     if value not in choices:
-        raise BadArgument(f"{name}={value!r}.", choose=" or ".join(map(repr, choices)))
+        raise BadArgument(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
-def check_instances(**given: Any) -> None:
-    """Refuse a class, or a list, where a model, optimizer, criterion or scheduler belongs."""
-    for name, one in given.items():
-        several = one.values() if isinstance(one, Mapping) else [one]
-        wrong = next((each for each in several if isinstance(each, type)), None)
-        if wrong is not None:
-            write = CALLS.get(name, "{0}()").format(wrong.__name__)
-            raise BadArgument(f"{name} must be an instance, got the class {wrong.__name__}.", write=f"{name}={write}")
-        if isinstance(one, list | tuple) and name != "model":
-            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(one).__name__}.", **SEVERAL)
-    if given["criterion"] is not None and not callable(given["criterion"]):
-        cures = {"give": "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"}
-        raise BadArgument(f"criterion must be callable, got {given['criterion']!r}.", **cures)
-    if (
-        given["optimizer"] is not None
-        and not isinstance(given["optimizer"], Mapping)
-        and not hasattr(given["optimizer"], "step")
-    ):
-        raise BadArgument(
-            f"optimizer must have a step method, got {given['optimizer']!r}.", give=CALLS["optimizer"].format("torch.optim.SGD")
-        )
+def check_instances(**arguments: Any) -> None:
+    """Refuse a class or a list as model, optimizer, criterion or scheduler."""
+    for name, argument in arguments.items():
+        objects = argument.values() if isinstance(argument, Mapping) else [argument]
+        kind = next((one for one in objects if isinstance(one, type)), None)
+        if kind is not None:
+            write = CALLS.get(name, "{0}()").format(kind.__name__)
+            raise BadArgument(f"{name} must be an instance, got the class {kind.__name__}.", write=f"{name}={write}")
+        if isinstance(argument, list | tuple) and name != "model":
+            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", **MULTIPLE)
+    criterion, optimizer = arguments["criterion"], arguments["optimizer"]
+    if criterion is not None and not callable(criterion):
+        cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"
+        raise BadArgument(f"criterion must be callable, got {criterion!r}.", give=cure)
+    if optimizer is not None and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "step"):
+        cure = CALLS["optimizer"].format("torch.optim.SGD")
+        raise BadArgument(f"optimizer must have a step method, got {optimizer!r}.", give=cure)
 
 
 def check_steps(optimizer: Any) -> None:
-    """Refuse an optimizer that the default step cannot use: a mapping of several, or one that computes the loss itself."""
-    if not isinstance(optimizer, Mapping):
-        if _needs_closure(optimizer):
-            raise BadArgument(
-                f"{type(optimizer).__name__} computes the loss several times in a step; the default step does so once.",
-                write="main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)",
-            )
-        if not hasattr(optimizer, "param_groups"):
-            raise BadArgument(
-                f"{type(optimizer).__name__} has no param_groups, whose gradients the default step clears.",
-                write="main=a MainCallback whose on_iter_backward makes the step",
-            )
+    """Refuse an optimizer that the default step cannot use: a mapping, or one that needs a closure or has no param_groups."""
+    kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward makes the step"
+    if isinstance(optimizer, Mapping):
+        what = "there are multiple optimizers: the default step cannot tell when each of them steps."
+        write = "a MainCallback whose on_iter_backward uses run.optimizer['name']"
+    elif _needs_closure(optimizer):
+        what = f"{kind} needs a closure: it computes the loss multiple times in a step, and the default step does so once."
+        write = "main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)"
+    elif not hasattr(optimizer, "param_groups"):
+        what = f"{kind} has no param_groups, whose gradients the default step clears."
     else:
-        raise BadArgument(
-            "several optimizers are given; when each of them steps only their owner knows.",
-            write="a MainCallback whose on_iter_backward uses run.optimizer['name']",
-        )
+        return
+    raise BadArgument(what, write=write)
 
 
 def _needs_closure(optimizer: Any) -> bool:
     try:
         closure = inspect.signature(optimizer.step).parameters.get("closure")
-    except ValueError:  # a builtin does not tell what it takes
+    except ValueError:  # a builtin has no signature
         return False
     return closure is not None and closure.default is closure.empty
 
 
-def check_schedule(name: str, given: Any) -> None:
-    """Refuse a number where a schedule belongs: of epochs or of steps, nobody could tell."""
-    if given is not None and not isinstance(given, When):
-        number = given if isinstance(given, int) and given > 0 else 2
-        raise BadArgument(f"{name}={given!r} is no schedule.", write=f"{name}=Every(epochs={number}), or Every(steps=...)")
+def check_schedule(name: str, value: Any) -> None:
+    """Refuse a number as a schedule: it could be epochs or steps."""
+    if value is not None and not isinstance(value, When):
+        number = value if isinstance(value, int) and value > 0 else 2
+        cure = f"{name}=Every(epochs={number}), or Every(steps=...)"
+        raise BadArgument(f"{name} must be a schedule, got {value!r}.", write=cure)
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
-    """End a fit that has had its steps: it is finished. One that has had them before it begins says so."""
+    """End a fit that has reached max_steps. With `before`, warn that it has nothing to do."""
     if before and run.step and run.is_chief:
-        logger.warning("max_steps=%s is reached already, and nothing is trained; a higher max_steps extends the run", max_steps)
+        logger.warning("max_steps=%s is already reached: nothing to train; pass a higher value to extend the run", max_steps)
     run.stop(Reached(f"max_steps={max_steps} is reached"), same_on_all_ranks=True)
 
 
-def asks_in_epochs(schedule: When | None, val: Any) -> bool:
-    """Say whether a schedule of validation may be due in the middle of epochs."""
-    return schedule is not None and val is not None and "iter" in schedule.moments()
-
-
 def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return what gives the metrics of a validation pass the names with this prefix, or refuse what is none."""
+    """Return a function that gives the metrics of a validation pass this prefix."""
     if not isinstance(prefix, str) or not prefix:
-        raise BadArgument(f"prefix must be a string that is not empty, got {prefix!r}.", write='prefix="test"')
+        raise BadArgument(f"prefix must be a non-empty string, got {prefix!r}.", write='prefix="test"')
     return partial(renamed, prefix=prefix) if prefix != "val" else dict
 
 
 def check_counts(**counts: Any) -> None:
-    """Refuse a number of epochs or steps that is none."""
     for name, number in counts.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise BadArgument(f"{name}={number!r}.", give="an integer, 0 or more")
+            raise BadArgument(f"{name} must be an integer >= 0, got {number!r}.")

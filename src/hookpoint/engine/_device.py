@@ -1,4 +1,4 @@
-"""Which device a run is on."""
+"""The device of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hookpoint.engine.module_modes import modules_of
 
 
 def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
-    """Return the device to run on: the one that is wanted, or for "auto" the model's own, or the accelerator if there is one.
+    """Return the device of a run. "auto" is the device of the model if that is not the CPU, or else the GPU if there is one.
 
-    A model whose parameters are spread over several devices stays where it is, and its first device gets the data.
+    A model on multiple devices stays there, and its first device gets the data.
     """
     if wanted != "auto":
         device = torch.device(wanted)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise BadArgument(f"device={str(wanted)!r}: there is no CUDA device here.", use='device="auto" or device="cpu"')
+            raise BadArgument(f"device={str(wanted)!r}: no CUDA device is available.", use='device="auto" or device="cpu"')
         return device
     for module in modules_of(model):
         for parameter in module.parameters():
@@ -29,15 +29,14 @@ def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
 
 
 def place_model(model: Any, device: torch.device) -> None:
-    """Move the model to the device, unless someone has spread it over several."""
+    """Move the model to the device, unless it is on multiple devices."""
     for module in modules_of(model):
-        found = {parameter.device for parameter in module.parameters()}
-        if len(found) <= 1:
+        if len({parameter.device for parameter in module.parameters()}) <= 1:
             module.to(device)
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
-    """Refuse an optimizer that has none of the model's parameters: it would train something else."""
+    """Refuse an optimizer that has none of the model's parameters."""
     if isinstance(optimizer, Mapping):
         for one in optimizer.values():
             check_optimizer(model, one)
@@ -48,6 +47,6 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
     own = {id(parameter) for module in modules_of(model) for parameter in module.parameters()}
     if own and not any(id(parameter) in own for group in groups for parameter in group["params"]):
         raise BadArgument(
-            "the optimizer has none of the model's parameters; it would train something else.",
-            make="it from this model: torch.optim.SGD(model.parameters(), lr=0.1)",
+            "the optimizer has none of the model's parameters.",
+            write="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
         )

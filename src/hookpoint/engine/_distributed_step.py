@@ -1,4 +1,4 @@
-"""Distribution: how a Runner's work is shared with other processes, or that it is alone."""
+"""Distributed step: how a Runner shares its work with other ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -17,37 +17,27 @@ from hookpoint.core.run.run import now_of
 from hookpoint.core.team.checked_team import CheckedTeam
 from hookpoint.engine._checks import overrides
 from hookpoint.engine._device import place_model
-from hookpoint.engine._forward import Forward
-from hookpoint.engine._staged_forward import StagedForward
+from hookpoint.engine._forward import Forward, PipelinedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
 from hookpoint.engine.module_modes import evaluating
-from hookpoint.parallel.data.distribute_loader import distribute_loader, team_sampler_of, tell_epoch
+from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
+from hookpoint.parallel.shared.model_setup import parameters_of
+from hookpoint.parallel.strategy.choose_strategy import choose_strategy
 from hookpoint.parallel.strategy.data_parallel import DataParallel
-from hookpoint.parallel.strategy.strategy import Loose, Staged, Strategy, chosen
-from hookpoint.parallel.team.init_process import local_rank
+from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined, Strategy
 from hookpoint.parallel.team.peer_errors import waiting_in
+from hookpoint.parallel.team.world import local_rank
 
 if TYPE_CHECKING:
-    from hookpoint.core.hooks.dispatch import Call
     from hookpoint.core.run.run import Run
     from hookpoint.core.team.team import Team
 
 Step = Callable[["Run"], None]
 
 
-class Steps(Protocol):
-    """Whoever makes the steps, and knows which batch one follows."""
-
-    def steps_now(self, run: Run) -> bool: ...
-
-    def weigh(self, share: float) -> None: ...
-
-    def begins_window(self) -> bool: ...
-
-
-class Alone:
-    """One process: nothing is shared, and nothing is paid for it."""
+class SingleProcess:
+    """Train in one process. Adds no work to a step."""
 
     strategy = None
     callbacks: tuple[Any, ...] = ()
@@ -74,81 +64,77 @@ class Alone:
     def begin_epoch(self, train: Any, epoch: int) -> None:
         pass
 
-    def around(self, step: Step, steps: Steps) -> Step:
+    def wrap_step(self, step: Step, stepper: Any) -> Step:
         return step
 
-    def part(self, loader: Any) -> Any:
+    def shard(self, loader: Any) -> Any:
         return loader
 
     def evaluating(self, model: Any) -> AbstractContextManager[None]:
         return evaluating(model)
 
 
-class Shared:
-    """One of several processes, by a strategy; all of them do the same at the same places.
+class Distributed:
+    """Train on one of multiple ranks, with a strategy. All ranks do the same at the same places.
 
-    Model and optimizer are set up once, when the first run begins. Data is split across the processes wherever its order is
-    torch's own, and the generators of random numbers get a seed for each part of the data: what is drawn for the samples of one
-    process is not drawn for those of another. The chief's generators stay those of one process, which the order of the data is
-    drawn from.
+    Model and optimizer are set up once, when the first run begins. A loader with torch's default samplers is sharded. Random
+    generators are seeded for each shard of the data, so that ranks draw different numbers for their samples. The chief's
+    generators are those of a single process: the order of the data is drawn from them.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
         self.loop_options: dict[str, Any] = {"team": strategy.team}
         self.clip_grad_norm = strategy.clip_grad_norm
-        self._loose = strategy if isinstance(strategy, Loose) else None
-        self.callbacks = () if self._loose is None else tuple(self._loose.callbacks)
-        self.state = {} if self._loose is None else {"fit/strategy": self._loose}
-        self._team: Team | None = None
+        self._local_updates = strategy if isinstance(strategy, LocalUpdates) else None
+        self.callbacks = () if self._local_updates is None else tuple(self._local_updates.callbacks)
+        self.state = {} if self._local_updates is None else {"fit/strategy": self._local_updates}
+        self._team: Team
         self._seed = 0
-        self._is_set_up = self._is_apart = False
-        self._is_even = True
-        self._lengths: list[int] | None = None  # of the training data of each, where they differ
-        self._parts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._is_set_up = self._is_accumulating = False
+        self._has_even_batches = True
+        self._lengths: list[int] | None = None  # of the training data of each rank, if they differ
+        self._shards: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
 
     def place(self, model: Any, device: torch.device) -> None:
-        """Move the model to the device, unless each process will have its layers of it only: all might not fit."""
-        if not isinstance(self.strategy, Staged):
+        """Move the model to the device. In a pipeline, each rank moves only its own stage: the full model might not fit."""
+        if not isinstance(self.strategy, Pipelined):
             place_model(model, device)
 
     def check_precision(self, precision: str) -> None:
-        """Refuse the scaler of fp16 where gradients are not the same everywhere: each process would leave out other steps."""
         if precision == "fp16" and not isinstance(self.strategy, DataParallel):
-            raise BadStrategy(
-                f"precision='fp16' with {type(self.strategy).__name__}: each process would leave out other steps.",
-                choose="'bf16', which needs no scaler, or '32'",
-            )
+            kind = type(self.strategy).__name__
+            cure = "precision='bf16', which needs no scaler, or '32'"
+            raise BadStrategy(f"{kind} does not support precision='fp16': each rank would skip different steps.", choose=cure)
 
     def begin_run(self, run: Run) -> None:
-        """Meet the team of a run; before the first one, share the model."""
+        """Store the team of a run. Before the first run, distribute the model."""
         self._team = run.team
         if not self._is_set_up:
             self.strategy.setup(run.model, run.optimizer, run.device)
             self._is_set_up = True
 
     def forward(self, model: Any, criterion: Any) -> Forward:
-        """Return what computes outputs and loss of a batch."""
-        return (
-            StagedForward(model, criterion, self.strategy) if isinstance(self.strategy, Staged) else Forward(model, criterion)
-        )
+        if isinstance(self.strategy, Pipelined):
+            return PipelinedForward(model, criterion, self.strategy)
+        return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
-        """Return this process's part of the training data, and seed what is drawn for it."""
+        """Return this rank's shard of the training data, and seed the generators for it."""
         team = run.team
         with rng_kept():
             drawn = int(torch.randint(2**62, (1,)))
         self._seed = team.broadcast(drawn if seed is None else seed)
-        is_alone_with_its_data = team.size == team.data_size  # others with the chief's samples have to draw what it draws
-        if seed is not None or team.rank != 0 or not is_alone_with_its_data:
+        shares_data = team.size != team.data_size  # ranks with the chief's samples must draw what it draws
+        if seed is not None or team.rank != 0 or shares_data:
             seed_all(self._seed + team.data_rank)
-        train = self._part(train, trains=True)
+        train = self._shard(train, trains=True)
         lengths = self._lengths_of(train, "training")
         self._lengths = None
         if None in lengths:
-            return AsLongAsAll(train, team)
+            return UntilShortest(train, team)
         if len(set(lengths)) == 1:
             return train
         self._refuse_uneven(run, lengths)
@@ -156,112 +142,100 @@ class Shared:
         return train if lengths[team.rank] == longest else PaddedLoader(train, longest)
 
     def begin_epoch(self, train: Any, epoch: int) -> None:
-        tell_epoch(train.data if isinstance(train, PaddedLoader | AsLongAsAll) else train, epoch)
+        set_epoch(train.data if isinstance(train, PaddedLoader | UntilShortest) else train, epoch)
 
-    def around(self, step: Step, steps: Steps) -> Step:
-        """Return a step that talks to the others only where the optimizer steps."""
+    def wrap_step(self, step: Step, stepper: Any) -> Step:
+        """Return a step that communicates only if the optimizer steps."""
+        is_pipelined = isinstance(self.strategy, Pipelined)
+        begin_batch = None if self._local_updates is None else self._local_updates.begin_batch
 
-        is_staged = isinstance(self.strategy, Staged)
-
-        begin_batch = None if self._loose is None else self._loose.begin_batch
-
-        def shared(run: Run) -> None:
+        def distributed_step(run: Run) -> None:
             if self._lengths is not None:
-                self._weigh(run, steps, self._lengths)
-            if is_staged and steps.begins_window():
-                for optimizer in run.optimizers:  # the forward computes gradients; those of the last step need no memory
+                self._set_weight(run, stepper, self._lengths)
+            if is_pipelined and stepper.begins_window():
+                for optimizer in run.optimizers:  # the forward computes gradients: free the memory of the old ones
                     optimizer.zero_grad()
             if begin_batch is not None:
                 begin_batch()
-            self._is_apart = not steps.steps_now(run)
-            with waiting_in("a step"), self.strategy.accumulating() if self._is_apart else nullcontext():
+            self._is_accumulating = not stepper.steps_now(run)
+            with waiting_in("a step"), self.strategy.accumulating() if self._is_accumulating else nullcontext():
                 step(run)
-            if self._loose is not None and now_of(run).has_requests and steps.begins_window():
-                self._loose.drop_batch()
+            if self._local_updates is not None and now_of(run).has_requests and stepper.begins_window():
+                self._local_updates.drop_batch()
 
-        return shared
+        return distributed_step
 
     def before_step(self, run: Run, was_computed: bool) -> None:
-        """Bring gradients together, where the batch that should have done so was left out, or was not known to be the last."""
-        if self._is_apart or not was_computed or self._loose is not None:
-            parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
-            self.strategy.merge_gradients(parameters)
+        """Merge gradients if the last batch did not: its backward was skipped, or it was not known to be the last."""
+        if self._is_accumulating or not was_computed or self._local_updates is not None:
+            self.strategy.merge_gradients(parameters_of(run.optimizer))
 
-    def part(self, loader: Any) -> Any:
-        """Return this process's part of data to evaluate on; all of it, where a callback that others have not evaluates."""
+    def shard(self, loader: Any) -> Any:
+        """Return this rank's shard of data to evaluate on; all of it if a callback evaluates on this rank only."""
         call = CURRENT_CALL.get()
         if call is not None and call.entry.ranks != "all":
-            self._refuse_few(call)
-            self._is_even = True
+            if not isinstance(self.strategy, DataParallel):
+                what = f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all."
+                raise BadStrategy(what, set='ranks = "all"')
+            self._has_even_batches = True
             return loader
-        loader = self._part(loader, trains=False)
+        loader = self._shard(loader, trains=False)
         lengths = set(self._lengths_of(loader, "validation"))
-        self._is_even = len(lengths) == 1 and None not in lengths
+        self._has_even_batches = len(lengths) == 1 and None not in lengths
         return loader
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(is_even=self._is_even):
+        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(is_even=self._has_even_batches):
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:
-        """Return how many batches each process has; refuse to share data that is not the same everywhere."""
-        assert self._team is not None
+        """Return the number of batches of each rank. Refuse to shard data that differs between ranks."""
         sampler = team_sampler_of(loader)
         mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
-        said = self._team.gather([length_of(loader), mine])
-        shared = [one for _, one in said]
-        if len(set(shared)) > 1:
+        lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
+        if len(set(sizes)) > 1:
             raise BadStrategy(
-                f"the processes have different {what} data: {', '.join(one or 'an order of its own' for one in shared)}.",
-                give="each of them all of the data, of which it takes its part; or a sampler to each, for its own part",
+                f"the ranks have different {what} data: {', '.join(size or 'a custom sampler' for size in sizes)}.",
+                give="the same data to all ranks, which is sharded; or a sampler to each rank",
             )
-        return [length for length, _ in said]
+        return list(lengths)
 
-    def _refuse_few(self, call: Call) -> None:
-        """Raise BadStrategy where a model cannot be called by some processes alone."""
-        if not isinstance(self.strategy, DataParallel):
-            raise BadStrategy(
-                f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all.",
-                set='ranks = "all"',
-            )
-
-    def _weigh(self, run: Run, steps: Steps, lengths: list[int]) -> None:
-        """Let a batch that has come again count for nothing, and those of the others for more: their mean is taken of all."""
+    def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:
+        """Give a repeated batch no weight, and the batches of other ranks more: their gradients are averaged over all ranks."""
         batch, mine = now_of(run).batch_idx, lengths[run.team.data_rank]
-        many = sum(batch < length for length in lengths)
-        steps.weigh(len(lengths) / many if batch < mine else 0)
+        count = sum(batch < length for length in lengths)
+        stepper.set_weight(len(lengths) / count if batch < mine else 0)
         if batch >= mine:
             now_of(run).samples = 0
 
     def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
-        """Raise BadStrategy where a batch that comes again could not be left out of what is computed."""
-        together = run.team.size // run.team.data_size
+        """Refuse different numbers of batches if a repeated batch could not have zero weight."""
+        model_size = run.team.size // run.team.data_size
         if min(lengths) == 0:
             why = "One of them has none"
-        elif any(length != lengths[rank - rank % together] for rank, length in enumerate(lengths)):
-            why = "Those that share a model need the same"
-        elif self._loose is not None or overrides(run.hooks.main, "on_iter_backward"):
-            who = "An on_iter_backward of one's own" if self._loose is None else type(self._loose).__name__
-            why = f"{who} needs as many for each"
+        elif any(length != lengths[rank - rank % model_size] for rank, length in enumerate(lengths)):
+            why = "Ranks that share a model need the same number"
+        elif self._local_updates is not None or overrides(run.hooks.main, "on_iter_backward"):
+            what = "A custom on_iter_backward" if self._local_updates is None else type(self._local_updates).__name__
+            why = f"{what} needs the same number on all ranks"
         else:
             return
         raise BadStrategy(
-            f"the processes have different numbers of training batches: {', '.join(map(str, lengths))}. {why}.",
-            give="a DataLoader without a sampler, which is shared evenly, or a sampler that gives each as many",
+            f"the ranks have different numbers of training batches: {', '.join(map(str, lengths))}. {why}.",
+            give="a DataLoader without a sampler, which is sharded evenly, or a sampler with equal shards",
         )
 
-    def _part(self, loader: Any, *, trains: bool) -> Any:
-        assert self._team is not None
-        make = partial(distribute_loader, loader, self._team, self._seed, self._from_chief, trains=trains)
+    def _shard(self, loader: Any, *, trains: bool) -> Any:
+        create = partial(distribute_loader, loader, self._team, self._seed, self._from_chief, trains=trains)
         try:
-            found = self._parts.get(loader)
+            found = self._shards.get(loader)
         except TypeError:  # a list, or another builtin
-            return make()
+            return create()
         if found is None or (sampler := team_sampler_of(found)) is None or (trains and sampler.seed != self._seed):
-            found = make()
+            found = create()
             if found is not loader:
-                self._parts[loader] = found
+                self._shards[loader] = found
         return found
 
     def _from_chief(self, drawn: Any) -> Any:
@@ -269,8 +243,8 @@ class Shared:
         return self._team.broadcast(drawn, what="the order of the data", counts=False)
 
 
-class AsLongAsAll:
-    """Batches of data whose end nobody knows, until one of the processes has no more; what others still have is left out."""
+class UntilShortest:
+    """Yield batches of data of unknown length until one of the ranks runs out. Batches of other ranks are dropped."""
 
     def __init__(self, data: Any, team: Team) -> None:
         self.data, self.team = data, team
@@ -283,11 +257,11 @@ class AsLongAsAll:
         self.team.gather(False)
 
 
-Distribution = Alone | Shared
-ALONE = Alone()
+Distribution = SingleProcess | Distributed
+SINGLE_PROCESS = SingleProcess()
 
 
 def distribution(strategy: Strategy | Literal["auto"]) -> Distribution:
-    """Return how a Runner's work is shared, by the strategy that is given."""
-    found = chosen(strategy)
-    return ALONE if found is None else Shared(found)
+    """Return how a Runner with this strategy shares its work."""
+    chosen = choose_strategy(strategy)
+    return SINGLE_PROCESS if chosen is None else Distributed(chosen)

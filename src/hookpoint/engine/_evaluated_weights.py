@@ -1,4 +1,4 @@
-"""Evaluated weights: what a Runner that has not trained loads before it validates or predicts."""
+"""Evaluated weights: what a Runner loads before it validates or predicts without training."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-from hookpoint.parallel.checkpoint.by_all import by_chief, on_all_ranks
+from hookpoint.parallel.checkpoint.collective_calls import on_all_ranks, on_chief
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone, SavedWeights
 
 logger = logging.getLogger("hookpoint")
 
-ATTEMPTS = 50  # a run that saves and deletes faster than this one reads is not waited for
+ATTEMPTS = 50  # give up if the run deletes checkpoints faster than this process reads them
 SECONDS_BETWEEN = 0.02
 
 
 def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, resume: Resume) -> None:
-    """Load the weights that `resume` means into those parts of a run that have any, on all processes the same; say which."""
+    """Load the weights that `resume` selects, the same on all ranks, and print their path."""
     parts = {name: part for name, part in parts.items() if _has_weights(part)}
     if "model" not in parts:
         return
@@ -39,17 +39,17 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
         if name in found.parts:
             _load(name, part, found)
         elif run.is_chief:
-            logger.warning("%s has no state of '%s': it stays as it is", found.path, name)
+            logger.warning("%s has no state of '%s', which is left unchanged", found.path, name)
     clocks = found.manifest.clocks
     where = f"epoch {clocks.get('epoch', '?')}, step {found.manifest.step}"
-    say(f'{run.name} has the weights of {found.path} ({where}); pass resume="never" to keep those of the model')
+    say(f'{run.name}: using the weights of {found.path} ({where}); pass resume="never" to keep the model\'s own')
 
 
 def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> SavedWeights | None:
     team = run.team
     for _ in range(ATTEMPTS):
-        # The chief decides, and all processes read that one; where it is gone on any of them, all look again.
-        known = by_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
+        # The chief selects a checkpoint, and all ranks read it. If it is gone on any rank, all try again.
+        known = on_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
         if known is None:
             return None
         found = on_all_ranks(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]
@@ -58,7 +58,7 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
         time.sleep(SECONDS_BETWEEN)
     raise CannotResume(
         f"the checkpoints of {workdir or resume} are deleted faster than they can be read.",
-        keep="more of them, with max_to_keep=... of the saver",
+        keep="more of them: max_to_keep=... of the saver",
     )
 
 
@@ -87,14 +87,14 @@ def _load(name: str, part: Any, found: SavedWeights) -> None:
         load_state(part, _with_versions(part, found.parts[name]))
     except Exception as error:
         raise CannotResume(
-            f"the weights in {found.path} do not fit the {name} of this Runner: {error}",
+            f"the weights in {found.path} do not match the {name} of this Runner: {error}",
             give="the model that was trained, or the workdir of its run",
-            keep='the weights that the model has, with resume="never"',
+            write='resume="never" to keep the weights of the model',
         ) from error
 
 
 def _with_versions(part: Any, state: Any) -> Any:
-    """Return weights that come from a file of their own with the versions of the layers, which are not in it."""
+    """Add the versions of the layers to weights from a weights file, which does not have them."""
     if not isinstance(part, torch.nn.Module) or versions_of(state) is not None:
         return state
     given: Any = OrderedDict(state)

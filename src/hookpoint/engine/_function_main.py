@@ -1,4 +1,4 @@
-"""FunctionMain: a MainCallback made of one function."""
+"""FunctionMain: a MainCallback from one function."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hookpoint.engine._forward import total_of
 
 
 class FunctionMain(MainCallback):
-    """Take the loss from a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
+    """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
 
-    Of a dict of losses, the one that is called "loss" or else their sum is the loss, and the others are logged.
+    If it returns a dict of losses, the entry "loss" or else the sum is the loss. The other entries are logged.
     """
 
     writes_anything = True
@@ -23,7 +23,8 @@ class FunctionMain(MainCallback):
         if isinstance(function, type):
             raise NotACallback.a_class(function)
         if not callable(function):
-            raise BadArgument(f"main={function!r}.", give="a MainCallback, or a function of the run that returns the loss")
+            cure = "a MainCallback, or a function of the run that returns the loss"
+            raise BadArgument(f"main must be callable, got {function!r}.", give=cure)
         super().__init__(name=getattr(function, "__name__", None))
         self._function = function
 

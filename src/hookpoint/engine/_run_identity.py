@@ -1,4 +1,4 @@
-"""Run identity: what must be, or should be, the same when a run with torch resumes."""
+"""Run identity: what must, or should, be unchanged when a run resumes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.engine.module_modes import unwrapped
-from hookpoint.parallel.strategy.strategy import Loose, Staged
+from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined
 from hookpoint.parallel.team.world import world_size
 from hookpoint.storage.checkpoint.fingerprint import Fingerprint
 from hookpoint.storage.workdir.identity import collect
 
 
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
-    """Return what must be, or should be, the same when a run goes on."""
-    is_cut = world_size() > 1 and isinstance(strategy, Staged)
-    if world_size() > 1:  # one process alone goes on from what they have in common
-        facts["copies"] = type(strategy).__name__ if isinstance(strategy, Loose) else "alike"
-    if not isinstance(strategy, Staged) and (parameters := _parameters(unwrapped(model), optimizer)):
+    """Return the facts that must, or should, be unchanged when a run resumes."""
+    is_split = world_size() > 1 and isinstance(strategy, Pipelined)
+    if world_size() > 1:  # a single process resumes from the shared state
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
+    if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters
     cuda = torch.cuda.is_available()
     return collect(
@@ -30,8 +30,8 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=_fingerprint(strategy.whole_model(model) if is_cut else unwrapped(model)),
-        layout=strategy.layout(model) if is_cut else "whole",
+        model=_fingerprint(strategy.full_model(model) if is_split else unwrapped(model)),
+        layout=strategy.layout(model) if is_split else "whole",
         optimizer=_kind(optimizer),
         **facts,
     )
@@ -42,7 +42,7 @@ def _fingerprint(model: Any) -> str | None:
 
 
 def _parameters(model: Any, optimizer: Any) -> str | None:
-    """Return how many parameters the optimizers have, and a digest of their names and shapes in the order of their state."""
+    """Return the number of parameters of the optimizers, and a digest of their names and shapes in order."""
     names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
     optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
     groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]

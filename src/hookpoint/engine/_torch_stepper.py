@@ -1,4 +1,4 @@
-"""TorchStepper: the step, with accumulation, clipping and precision."""
+"""TorchStepper: forward, backward and step, with accumulation, clipping and precision."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import Any, Literal
 import torch
 
 from hookpoint.core.data.array_batches import BatchSize
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument, BadLoop, StopRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run.run import Run, now_of, set_now
+from hookpoint.core.run.run import Run, now_of, set_now, set_payload
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.clocks import Clocks
-from hookpoint.engine._distributed_step import ALONE, Distribution
+from hookpoint.engine._distributed_step import SINGLE_PROCESS, Distribution
 from hookpoint.engine._forward import Forward
-from hookpoint.engine._step_errors import is_computed
-from hookpoint.engine.data.as_loader import as_loader
+from hookpoint.engine.data.as_loader import as_loader, described
 
 Precision = Literal["32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchStepper:
-    """Compute outputs, loss, gradients and the step as a bare loop does, bit for bit.
+    """Compute outputs, loss, gradients and the step, bit-identical to a bare loop.
 
-    Each loss is divided by `accumulate`, and every `accumulate`-th batch steps, as does the last of an epoch. Gradients are
-    cleared before the first backward of a window, so that they can be looked at until then. A verdict counts until the part
-    it is about has begun: whoever skips or retries at on_step_begin drops the window's gradients, and nothing is stepped.
+    Each loss is divided by `accumulate`. Every `accumulate`-th batch of an epoch steps, and so does the last one. Gradients are
+    cleared before the first backward of a window, so that callbacks can read them until then. A request to skip or retry is
+    honoured until the part it is about has begun: at on_step_begin it drops the gradients of the window, and no step is made.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class TorchStepper:
         clip_grad_norm: float | None = None,
         lr_metric: str | None = None,
         after_step: Callable[[Run], None] | None = None,
-        distribution: Distribution = ALONE,
+        distribution: Distribution = SINGLE_PROCESS,
     ) -> None:
         self.backward_was_called = False
         self._forward = forward
@@ -72,20 +71,20 @@ class TorchStepper:
         self._values_read: dict[int, int] = {}
 
     def count_steps(self, run: Run) -> None:
-        """Count steps and fire their points here, where all of them are made, and not through the optimizer's hooks.
+        """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
 
-        A hook costs more than the count itself. With fp16 the hooks stay: the scaler alone knows which steps it leaves out.
+        With fp16 the hooks stay: only the scaler knows which steps it skips.
         """
-        watch, self._clocks = machine_of(run).steps, machine_of(run).clocks
-        if watch.are_reported and self._scaler is None:
-            watch.remove()
+        hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
+        if hooks.are_reported and self._scaler is None:
+            hooks.remove()
             self._counts_steps = True
 
     def forward(self, run: Run) -> None:
         self.in_precision(self.compute)(run)
 
     def in_precision(self, forward: Dispatch) -> Dispatch:
-        """Return a forward, ours or a MainCallback's, that runs in the precision of the run."""
+        """Return a forward that runs in the precision of the run."""
         if self._dtype is None:
             return forward
 
@@ -100,7 +99,7 @@ class TorchStepper:
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self.backward_was_called = True
-        if self._in_window == 0 or self._in_window >= self._accumulate:  # the second where someone else has stepped
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # the second if a MainCallback has stepped
             clear_gradients(run.optimizer)
             self._in_window = 0
         if self._begin is not None:
@@ -117,10 +116,13 @@ class TorchStepper:
             self._end(run)
 
     def backward_and_step(self, run: Run) -> None:
-        """What a MainCallback's on_iter_backward does by default."""
+        """Do what the default on_iter_backward of a MainCallback does."""
         now = now_of(run)
         self._compute_gradients(run, now)
-        self._step_if_due(run, now)
+        if self._accumulate == 1 and not now.has_requests:
+            self._apply(run)
+        else:
+            self._step_if_due(run, now)
 
     def step(self, run: Run) -> None:
         self._step_if_due(run, now_of(run))
@@ -132,19 +134,19 @@ class TorchStepper:
             self._apply(run)
 
     def adjust_lr(self, run: Run) -> None:
-        """Step each scheduler; one that waits for a plateau gets its metric, where there is a new value of it."""
+        """Step each scheduler; a plateau scheduler only if its metric has a new value."""
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
-            elif self._after_step is not None:  # with each step, when no value is final yet
+            elif self._after_step is not None:  # after each step, when no value of the epoch is final
                 scheduler.step(run.metrics[self._lr_metric or "loss"])
             else:
                 self._step_on_plateau(run, scheduler)
 
     def finish(self, run: Run) -> None:
-        """Step with what a last short window has gathered: for data whose end nobody knew.
+        """Step with the gradients of a short last window, for data of unknown length.
 
-        The batches are gone by then, and callbacks at on_step_begin and on_step_end find an iteration without any values.
+        The batches are released by then: callbacks at on_step_begin and on_step_end find an iteration without values.
         """
         if 0 < self._in_window < self._accumulate:
             set_now(run, Iteration())
@@ -154,20 +156,20 @@ class TorchStepper:
                 set_now(run, NO_ITERATION)
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
-        loader: Iterable[Any] = self._distribution.part(as_loader(data, batch_size, shuffle=False))
+        loader: Iterable[Any] = self._distribution.shard(as_loader(data, batch_size, shuffle=False))
         return loader
 
     def evaluating(self, run: Run) -> AbstractContextManager[None]:
         return self._distribution.evaluating(run.model)
 
     def evaluate(self, run: Run, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass in the precision of the run, and log its loss where it has one."""
+        """Compute a batch of a validation pass in the precision of the run, and log its loss if it has one."""
         now = now_of(run)
         if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
             machine_of(run).logbook.log("loss", now.loss, now.samples)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the scale of fp16, and how far a window and the plateau schedulers are."""
+        """Return the state for a checkpoint: the fp16 scaler, and the progress of the window and the plateau schedulers."""
         return {
             "in_window": self._in_window,
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
@@ -182,57 +184,49 @@ class TorchStepper:
             self._values_read[id(scheduler)] = values
 
     def forget_attempt(self, run: Run, now: Iteration) -> bool:
-        """Drop the gradients of a step that failed; say whether nothing else was lost with them."""
+        """Drop the gradients of a step that failed. Return whether no other batch lost gradients."""
         if self._in_window and self._accumulate > 1:
-            return now.loss is None  # it failed before its backward, and left the window as it was
+            return now.loss is None  # it failed before its backward: the window is unchanged
         for optimizer in run.optimizers:
             clear_gradients(optimizer)
         self._in_window = 0
         return True
 
     def refuse_own_step(self, steps: int) -> None:
-        """Refuse an overridden on_iter_backward, in which so many steps were made, if it made one of them itself."""
+        """Refuse an overridden on_iter_backward, in which so many steps were made, if it called the optimizer itself."""
         in_window, most = self._in_window, self._accumulate
         if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
             raise BadLoop(
-                "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
-                " lr_scheduler_on='step'.",
+                "on_iter_backward steps the optimizer itself: accumulate, clip_grad_norm, fp16 and lr_scheduler_on='step' have"
+                " no effect.",
                 call="run.backward() and run.optimizer_step() in it",
             )
 
     def compute(self, run: Run) -> None:
-        """Compute outputs and loss in the precision that is set."""
-        now, mode, forward = now_of(run), run.mode, self._forward
-        outputs, now.targets = forward.outputs(now.batch, predicts=mode == "pred")
-        now.outputs, loss = forward.split(outputs) if forward.may_return_loss else (outputs, None)
-        if mode != "pred":
-            now.loss = forward.loss(outputs, now.targets, is_needed=mode == "train") if loss is None else loss
-            if forward.parts:
-                self._log_parts(run, now)
-
-    def _log_parts(self, run: Run, now: Iteration) -> None:
-        """Log what the loss is the sum of; the next one may be no sum."""
-        parts, self._forward.parts = self._forward.parts, {}
-        for name, part in parts.items():
-            machine_of(run).logbook.log(name, part, now.samples)
+        """Compute outputs and loss of the current batch."""
+        now = now_of(run)
+        forward = self._forward
+        now.outputs, now.targets, now.loss = forward.compute(now.batch, run.mode)
+        if forward.parts:
+            parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
+            for name, part in parts.items():
+                machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
-        """Say whether the step stands although something was asked of the iteration; if not, drop what it would apply."""
+        """Return whether the step is made despite a request in this iteration. If not, drop the gradients it would apply."""
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
-        if now.is_discarded:
-            if self._in_window and not left_out:
-                self._drop_window(run, now)
-        elif self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
+        is_due = not left_out if now.is_discarded else self._in_window >= self._accumulate or self.is_last(run)
+        if self._in_window and is_due:
             self._drop_window(run, now)
         return False
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_discarded and self._accumulate > 1:
             raise BadLoop(
-                "a batch was to be skipped or retried after its gradients were added to those of others.",
-                ask="before on_backward_end, or run.skip_step() to drop all of the window",
+                "a batch cannot be skipped or retried after its gradients were accumulated with those of others.",
+                request="it before on_backward_end, or call run.skip_step() to drop the window",
             )
         clear_gradients(run.optimizer)
         self._in_window = 0
@@ -273,58 +267,81 @@ class TorchStepper:
                 scaler.step(optimizer)
                 scaler.update()
                 if machine_of(run).steps.are_reported and run.step == steps:
-                    return  # gradients overflowed, and the scaler left the step out
-            self._refuse_late_skip(now_of(run))
+                    return  # gradients overflowed, and the scaler skipped the step
+            now = now_of(run)
+            if now.has_requests and not wants(now, "step"):
+                raise BadLoop(
+                    "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: optimizer.step() has"
+                    " begun.",
+                    request="it at on_backward_end",
+                )
         if self._after_step is not None:
             self._after_step(run)
 
-    @staticmethod
-    def _refuse_late_skip(now: Iteration) -> None:
-        """Say that a skip came too late, where on_step_begin is fired by the optimizer, which then steps in any case."""
-        if now.has_requests and not wants(now, "step"):
-            raise BadLoop(
-                "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
-                " on_iter_backward of one's own.",
-                ask="at on_backward_end",
-            )
-
-    def weigh(self, share: float) -> None:
-        """Let the gradients of the batch that is at hand count so many times, or not at all."""
-        self._divide_by = self._accumulate / share if share else inf
+    def set_weight(self, weight: float) -> None:
+        """Set the weight of the gradients of the current batch."""
+        self._divide_by = self._accumulate / weight if weight else inf
 
     def steps_now(self, run: Run) -> bool:
-        """Say whether a step follows the batch that is at hand, as far as that is known."""
+        """Return whether a step follows the current batch, as far as that is known."""
         window, progress = self._in_window % self._accumulate, run.progress
         return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
 
     def begins_window(self) -> bool:
-        """Say whether the next batch is the first whose gradients a step uses."""
+        """Return whether the next batch begins an accumulation window."""
         return self._in_window in (0, self._accumulate)
 
     @staticmethod
     def is_last(run: Run) -> bool:
-        """Say whether this is the last batch of its pass, where the loader knows how many it has."""
+        """Return whether this is the last batch of its pass; False if the loader has no length."""
         progress = run.progress
         return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
 
 
 def wants(now: Iteration, part: str) -> bool:
-    """Say whether a part of the step, "backward" or "step", is still wanted when something was asked of its iteration."""
+    """Return whether "backward" or "step" is still to be done in an iteration with a request."""
     now.skips_were_read = True
     return not now.is_discarded and part not in now.skipped
 
 
+def is_computed(forward: Dispatch, run: Run) -> bool:
+    """Run a forward outside of training. Return whether the batch counts, i.e. no callback skipped or retried it."""
+    now = now_of(run)
+    try:
+        forward(run)
+    except Exception as error:
+        if not recovered(run, now, error):
+            raise
+    return not (now.has_requests and now.is_discarded)
+
+
+def recovered(run: Run, now: Iteration, error: Exception) -> bool:
+    """Fire on_iter_error for a step that failed. Return whether a callback requested to retry or skip it."""
+    if isinstance(error, StopRun):
+        return False
+    error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
+    handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
+    if handle is None:
+        return False
+    set_payload(run, {"error": error})
+    try:
+        handle(run)
+    finally:
+        set_payload(run, {})  # the error holds its frames, and they hold memory that a retry may need
+    return now.is_discarded
+
+
 def clear_gradients(optimizer: Any) -> None:
-    """Drop the gradients of an optimizer's parameters; `zero_grad` does the same and takes 20 microseconds longer."""
+    """Set the gradients of an optimizer to None. `zero_grad` does the same in 20 microseconds more."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
 
 
 def learning_rate(optimizer: Any) -> dict[str, Any]:
-    """Return the learning rate of an optimizer's first group under its name, or nothing where there is none.
+    """Return {"learning_rate": ...} of an optimizer's first group, or {} if it has none.
 
-    A tensor is changed in place when the rate is; it is copied, and becomes a float where that makes nobody wait.
+    A tensor is copied, as it changes in place. It becomes a float later, without a device synchronization.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rate = groups[0].get("lr") if groups else None
@@ -332,10 +349,10 @@ def learning_rate(optimizer: Any) -> dict[str, Any]:
 
 
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None) -> None:
-    """Refuse options of the step that mean nothing."""
+    """Check the options of the step."""
     if precision not in ("32", *DTYPES):
-        raise BadArgument(f"precision={precision!r}.", choose="'32', 'bf16' or 'fp16'")
+        raise BadArgument(f"precision must be '32', 'bf16' or 'fp16', got {precision!r}.")
     if not isinstance(accumulate, int) or accumulate < 1:
-        raise BadArgument(f"accumulate={accumulate!r}.", give="an integer, 1 or more")
+        raise BadArgument(f"accumulate must be an integer >= 1, got {accumulate!r}.")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
-        raise BadArgument(f"clip_grad_norm={clip_grad_norm!r}.", give="a number above 0, or None")
+        raise BadArgument(f"clip_grad_norm must be None or a number > 0, got {clip_grad_norm!r}.")

@@ -1,4 +1,4 @@
-"""The modules of a model, and their modes: train or eval, put back as found."""
+"""The modules of a model, and their modes: train or eval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.checkpoint.stateful import load_state
 
 
 def modules_of(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model: itself, or those of a dict of models."""
+    """Return a model as a list of modules, or the modules in a dict of models."""
     if isinstance(model, torch.nn.Module):
         return [model]
     found = model.values() if isinstance(model, Mapping) else ()
@@ -22,7 +22,7 @@ def modules_of(model: Any) -> list[torch.nn.Module]:
 
 
 def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
-    """Load a state dict into a model, or one each into several."""
+    """Load a state dict into a model, or one into each model of a dict."""
     if isinstance(model, Mapping):
         for name, state in weights.items():
             load_state(model[name], state)
@@ -32,7 +32,7 @@ def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
 
 @contextmanager
 def modes_kept(model: Any) -> Iterator[None]:
-    """Put every submodule back into the mode, train or eval, in which it was found, whatever happens."""
+    """Restore the mode of every submodule after the block."""
     found = [(part, part.training) for module in modules_of(model) for part in module.modules()]
     try:
         yield
@@ -43,7 +43,7 @@ def modes_kept(model: Any) -> Iterator[None]:
 
 @contextmanager
 def training(model: Any) -> Iterator[None]:
-    """Train: a model in eval mode is put into train mode; parts that its owner froze in a training model stay frozen."""
+    """Enable gradients and switch models in eval mode to train mode. Submodules in eval mode in a training model stay there."""
     with modes_kept(model), torch.enable_grad():
         for module in modules_of(model):
             if not module.training:
@@ -53,7 +53,7 @@ def training(model: Any) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Evaluate: eval mode, no gradients."""
+    """Switch models to eval mode and disable gradients."""
     with modes_kept(model), torch.no_grad():
         for module in modules_of(model):
             module.eval()
@@ -61,6 +61,6 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model inside a user's DistributedDataParallel, compiled or not: a checkpoint has the names of its weights."""
+    """Return the model inside a DistributedDataParallel, compiled or not. Checkpoints use the names of its weights."""
     inside = getattr(model, COMPILED, model)
     return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model

@@ -1,4 +1,4 @@
-"""Runner: fit, validate and predict for people who want no loop of their own. `fit` is written on `Loop`."""
+"""Runner: fit, validate and predict, without writing a loop. `fit` is built on `Loop`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,20 @@ from hookpoint.engine._distributed_step import distribution
 from hookpoint.engine._function_main import FunctionMain
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
-from hookpoint.engine._step_errors import is_computed, recovered
 from hookpoint.engine._strict_sync import StrictSync
-from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, learning_rate
+from hookpoint.engine._torch_stepper import (
+    Precision,
+    TorchStepper,
+    check_step_options,
+    is_computed,
+    learning_rate,
+    recovered,
+)
 from hookpoint.engine.async_floats import device_floats
-from hookpoint.engine.checkpoint_options import kept_in
+from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
-from hookpoint.engine.data.rng import apart, deterministic_algorithms, seed_all
+from hookpoint.engine.data.rng import deterministic_algorithms, seed_all, separate_rng
 from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training, unwrapped
 from hookpoint.parallel.strategy.strategy import Strategy
 
@@ -53,7 +59,10 @@ logger = logging.getLogger("hookpoint")
 
 
 class Runner:
-    """The runner without the default callbacks; `hookpoint.Runner` adds them, and its docstring says what the options do."""
+    """Train, validate and predict with a PyTorch model, without the default callbacks.
+
+    `hookpoint.Runner` adds the default callbacks. Its docstring describes the options.
+    """
 
     def __init__(
         self,
@@ -104,15 +113,9 @@ class Runner:
         if init_weights is not None:
             load_weights(model, init_weights)
         self._steps_lr_with_optimizer = lr_scheduler_on == "step"
-        self._step_options: dict[str, Any] = {
-            "precision": precision,
-            "accumulate": accumulate,
-            "clip_grad_norm": clip_grad_norm,
-            "lr_metric": lr_metric,
-        }
-        self._owns_the_step = (
-            precision == "fp16" or accumulate > 1 or clip_grad_norm is not None or self._steps_lr_with_optimizer
-        )
+        self._step_options: dict[str, Any] = {"precision": precision, "accumulate": accumulate}
+        self._step_options |= {"clip_grad_norm": clip_grad_norm, "lr_metric": lr_metric}
+        self._owns_step = precision == "fp16" or accumulate > 1 or clip_grad_norm is not None or self._steps_lr_with_optimizer
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
@@ -139,10 +142,8 @@ class Runner:
             floats=device_floats,
             prepare=partial(move, device=self.device) if self.device.type != "cpu" else None,
             **self._distribution.loop_options,
-            **kept_in(
-                workdir,
-                model,
-                optimizer,
+            **checkpoint_options(
+                *(workdir, model, optimizer),
                 seed=seed,
                 allow_world_change=allow_world_change,
                 strategy=self._distribution.strategy,
@@ -152,18 +153,18 @@ class Runner:
         )
         self._state = dict(state or {})
         self._run: Run | None = None
-        self._has_weights = False  # those that `resume` means, or those of a fit
+        self._has_weights = False  # True after a fit, or after loading those of `resume`
         self._loss_is_finite = True
-        self._make_loop()  # finds the mistakes in the callbacks now, not in fit
+        self._make_loop()  # raises errors in the callbacks now, not in fit
 
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
     ) -> list[Any]:
-        """Return all callbacks of a run; here None stands for none, in the public Runner for the defaults."""
+        """Return all callbacks of a run. The public Runner replaces None by the defaults."""
         return [*callbacks, *(extra_callbacks or ()), *(monitors or ())]
 
     def on(self, point: str, **options: Any) -> Callable[[Function], Function]:
-        """Add a function as a callback for a point: `@runner.on("on_epoch_end")`."""
+        """Register a function as a callback: `@runner.on("on_epoch_end")`."""
 
         def decorate(function: Function) -> Function:
             on(point, **options)(function)
@@ -173,7 +174,7 @@ class Runner:
 
         return decorate
 
-    # The three jobs
+    # fit, validate, predict
 
     def fit(
         self,
@@ -185,18 +186,26 @@ class Runner:
         validate_every: When | None = None,
         batch_size: BatchSize = AUTO,
     ) -> Run:
-        """Train for so many epochs, or until `max_steps` optimizer steps; validate on `val` when its schedule says so.
+        """Train the model and return the run.
 
-        Data is a DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a data set of
-        samples; `batch_size=None` says that the items of a data set are batches. Returns the run.
+            train: A DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a dataset.
+                Tuples and datasets are shuffled.
+            val: Validation data, in the same forms. It is not shuffled.
+            epochs: Number of epochs. A resumed run counts those it has done before.
+            max_steps: Stop after this many optimizer steps, if that is earlier.
+            validate_every: When to validate, as a schedule such as `Every(steps=500)`. By default at the end of each epoch.
+            batch_size: Samples per batch, per rank. None means that the items of a dataset are batches already.
+
+        With a workdir, `fit` resumes the newest good checkpoint, as `resume` of the Runner says.
         """
         if self.optimizer is None:
-            raise BadArgument("fit needs an optimizer.", give="Runner(model, optimizer, criterion)")
+            raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
         _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
         _checks.check_schedule("validate_every", validate_every)
         schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
-        inside = [self._validation(val, schedule)] if _checks.asks_in_epochs(validate_every, val) else []
+        is_inside = validate_every is not None and val is not None and "iter" in validate_every.moments()
+        inside = [self._validation(val, schedule)] if is_inside else []
         if self._seed is not None:
             seed_all(self._seed)
 
@@ -233,12 +242,13 @@ class Runner:
         return run
 
     def validate(self, data: Any, *, batch_size: BatchSize = AUTO, prefix: str = "val") -> dict[str, float]:
-        """Return the metrics of a validation pass under the names they are logged by; during a fit, disturb nothing.
+        """Compute the loss and the metrics on data, and return them by name: `val_loss` and so on.
 
-        With `prefix="test"` they are `test_loss` and so on.
+        With `prefix="test"` the names are `test_loss` and so on. `data` and `batch_size` are those of `fit`.
 
-        The first job of a Runner that has not trained loads the weights that `resume` means, and prints which: those of the
-        newest good checkpoint in the workdir, or of a path. It takes no lock, so that a run in progress may be evaluated.
+        If this Runner has not trained yet, the first call loads the weights that `resume` selects and prints their path: the
+        newest good checkpoint in the workdir, or a path. It takes no lock, so you can evaluate a run in progress. During a fit,
+        a call affects neither the training nor its random numbers.
         """
         loader = as_loader(data, batch_size, shuffle=False)
         results = _checks.check_prefix(prefix)
@@ -250,14 +260,17 @@ class Runner:
             return _floats(evaluate(machine_of(run), loader, is_side=True, results=results))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
-        """Return the outputs for each batch, on the host; during a fit, disturb nothing. Loads weights as `validate` does."""
+        """Return a list with the outputs of each batch, on the CPU. Loads weights as `validate` does.
+
+        During a fit, a call affects neither the training nor its random numbers.
+        """
         host = torch.device("cpu")
         return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
 
     def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
-        """Yield the outputs for each batch as it is computed, on the device; during a fit, disturb nothing."""
+        """Yield the outputs of each batch, on the device, as they are computed. Otherwise like `predict`."""
         loader = as_loader(data, batch_size, shuffle=False)
-        return self._predictions(loader) if self._run is None else apart(self._predictions(loader))
+        return self._predictions(loader) if self._run is None else separate_rng(self._predictions(loader))
 
     def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
         with nullcontext(self._run) if self._run is not None else self._running() as run:
@@ -271,7 +284,7 @@ class Runner:
                 if counts:
                     try:
                         yield run.outputs
-                    except GeneratorExit:  # whoever wants no more of them has not failed
+                    except GeneratorExit:  # the caller wants no more batches: not an error
                         batches.close()
                         return
 
@@ -281,17 +294,17 @@ class Runner:
         self._distribution.begin_epoch(train, run.epoch)
         machine, first_step = machine_of(run), run.step + 1
         batches = batches_over(machine, train, "train")
-        train_step = self._distribution.around(self._train_step, self._stepper)
+        train_step = self._distribution.wrap_step(self._train_step, self._stepper)
         for batch in batches:
-            del batch  # the run has it, and lets go of it when the iteration ends
+            del batch  # the run releases it when the iteration ends
             train_step(run)
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
-                else:  # in the middle of an epoch: whoever raises max_steps goes on from here
+                else:  # in the middle of an epoch: a higher max_steps resumes here
                     _checks.stop_at(run, max_steps)
         if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
-            raise BadData(f"the training data gave no batch in epoch {run.epoch}.", check=LOADER_CHECK)
+            raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
@@ -305,7 +318,7 @@ class Runner:
         try:
             self._forward(run)
             if now.loss is None:
-                raise BadLoop("the forward left no loss.", set="run.loss in on_iter_forward")
+                raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
             self._logbook.log("loss", now.loss, now.samples)
             self._backward(run)
         except Exception as error:
@@ -316,9 +329,9 @@ class Runner:
 
     @contextmanager
     def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None, **given: Any) -> Iterator[Run]:
-        """Run a loop around what is inside; with `begin`, which gets the run before its first point, it is a fit."""
+        """Open a loop. With `begin`, which is called before the first point of the run, it is a fit."""
         if self._run is not None:
-            raise OutsideRun("this runner is running already.", use="validate or predict, or a second Runner")
+            raise OutsideRun("this Runner is already running.", use="validate or predict, or a second Runner")
 
         def prepare(run: Run) -> None:
             self._run, self._loss_is_finite = run, True
@@ -342,20 +355,17 @@ class Runner:
 
     def _make_loop(self, inside: Sequence[Any] = (), **given: Any) -> Loop:
         mains = [self._main] if self._main is not None else []
-        # What is inside is a validation in the middle of epochs: whoever is triggered at the same step looks at what it found.
+        # `inside` validates in the middle of an epoch, before callbacks that run at the same step and read its metrics.
         callbacks = [*self._internal, *mains, *inside, *self._callbacks]
         options = replace(self._options, **given)
         loop = Loop(callbacks, options)
         return loop if loop.hooks.main is not None else Loop([MainCallback(), *callbacks], options)
 
     def _prepare(self, run: Run) -> None:
-        hooks = run.hooks
-        after_step = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
+        hooks, options = run.hooks, {**self._step_options, "distribution": self._distribution}
+        options["after_step"] = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
         self._distribution.begin_run(run)
-        forward = self._distribution.forward(self.model, self.criterion)
-        self._stepper = TorchStepper(
-            forward, hooks, self.device, after_step=after_step, distribution=self._distribution, **self._step_options
-        )
+        self._stepper = TorchStepper(self._distribution.forward(self.model, self.criterion), hooks, self.device, **options)
         set_stepper(run, self._stepper)
         self._logbook = machine_of(run).logbook
         self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
@@ -364,17 +374,17 @@ class Runner:
         self._backward: Dispatch = self._stepper.backward_and_step
         if _checks.overrides(hooks.main, "on_iter_backward"):
             backward = self._dispatched(run, "on_iter_backward", "train")
-            self._backward = partial(self._checked, backward) if self._owns_the_step else backward
+            self._backward = partial(self._checked, backward) if self._owns_step else backward
         run.at_log_step(lambda values: learning_rate(self.optimizer))
 
     def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
-        """Return what the MainCallback does at a point; its forwards run in the precision of the run."""
+        """Return the MainCallback's handler of a point; a forward runs in the precision of the run."""
         call = run.hooks.dispatch(point, mode=mode)
         assert call is not None
         return self._stepper.in_precision(call) if point.endswith("_forward") else call
 
     def _checked(self, backward: Dispatch, run: Run) -> None:
-        """Run an overridden on_iter_backward for the first time, and see that it leaves the step to the runner."""
+        """Call an overridden on_iter_backward for the first time, and check that it leaves the step to the Runner."""
         steps = run.step
         backward(run)
         self._stepper.refuse_own_step(run.step - steps)

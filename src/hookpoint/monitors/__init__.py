@@ -1,4 +1,4 @@
-"""Monitors: what receives everything that is logged. Names are loaded when they are first used."""
+"""Monitors receive everything that is logged. Names are loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CsvTable: a table on disk that grows by rows, and now and then by a column."""
+"""CsvTable: a CSV file that grows by rows and columns."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
+from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
 
 Row = Mapping[str, str]
 
 
 class CsvTable:
-    """Rows of named cells in a file of values that a `separator` parts, with the names in its first line.
+    """Rows of named cells in a CSV file with a header.
 
-    A row is appended. One with a name that is no column yet makes one: the file is written anew beside the old one and takes
-    its place in one step, so that a reader sees either of them whole. So it is where the file is not what it was, as after a
-    full disk. Cells without a value are empty. Only one process writes to it.
+    Rows are appended. A new column rewrites the file and replaces it atomically. So does a file whose size is not the expected
+    one, for example after a full disk. Missing cells are empty. Only one process may write to the file.
     """
 
     def __init__(self, path: Path, separator: str = ",") -> None:
@@ -30,17 +30,17 @@ class CsvTable:
         self._size = -1
 
     def read(self) -> list[Row]:
-        """Return the rows that are in the file, without a last one that was torn; none where there is no file."""
+        """Return the rows of the file, without an incomplete last one; none if there is no file."""
         content = disk.read(self.path) if disk.is_file(self.path) else b""
-        whole = content[: content.rfind(b"\n") + 1].decode(errors="replace")
-        lines = list(csv.reader(io.StringIO(whole, newline=""), delimiter=self._separator))
+        complete = content[: content.rfind(b"\n") + 1].decode(errors="replace")
+        lines = list(csv.reader(io.StringIO(complete, newline=""), delimiter=self._separator))
         self.columns = lines[0] if lines else []
         return [dict(zip(self.columns, line, strict=False)) for line in lines[1:] if line]
 
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
-        """Make these the rows of the table; a reader sees all of them, or what was there before."""
-        kept, self.columns = [*rows], list(dict.fromkeys(columns))
-        content = self._header() + self._lines(kept)
+        """Replace the file atomically by one with these rows."""
+        rows, self.columns = [*rows], list(dict.fromkeys(columns))
+        content = self._header() + self._lines(rows)
         staging = self.path.with_name(disk.hidden("staging", self.path.name))
         try:
             disk.write(staging, content)
@@ -48,15 +48,16 @@ class CsvTable:
         except BaseException:
             staging.unlink(missing_ok=True)
             raise
-        self.rows, self._size = len(kept), len(content)
+        self.rows, self._size = len(rows), len(content)
 
     def append(self, rows: list[Row]) -> None:
-        """Add rows behind those that are there."""
+        """Append rows."""
         columns = self.columns
         new = [name for row in rows for name in row if name not in columns]
-        if new or not self._is_as_it_was():
-            kept = self.read()[: self.rows]
-            self.replace([*kept, *rows], [*columns, *self.columns, *new])
+        status = disk.status(self.path)
+        if new or not disk.is_file(self.path) or status is None or status.st_size != self._size:
+            earlier = self.read()[: self.rows]
+            self.replace([*earlier, *rows], [*columns, *self.columns, *new])
             return
         content = self._lines(rows)
         flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -66,23 +67,15 @@ class CsvTable:
         self._size += len(content)
 
     def move_aside(self) -> None:
-        """Give what is in the place of the file another name, with a number that is free."""
+        """Rename the file, with the next free number."""
         names = (f"{self.path.stem}.{number}{self.path.suffix}" for number in count(1))
         disk.rename(self.path, next(path for name in names if not disk.exists(path := self.path.with_name(name))))
 
     def sync(self) -> None:
-        """Wait until the file, and its name, are on disk."""
+        """Wait until the file and its name are on disk."""
         if disk.is_file(self.path):
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            synced_size(self.path)
             disk.sync_folder(self.path.parent)
-
-    def _is_as_it_was(self) -> bool:
-        found = disk.status(self.path)
-        return disk.is_file(self.path) and found is not None and found.st_size == self._size
 
     def _header(self) -> bytes:
         lines = io.StringIO(newline="")

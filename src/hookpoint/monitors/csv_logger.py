@@ -1,4 +1,4 @@
-"""CSVLogger: a line of a table for each epoch, or each log step."""
+"""CSVLogger: one CSV row per epoch, or per log step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadArgument, BadOption
 from hookpoint.monitors._csv_table import CsvTable, Row
-from hookpoint.monitors._epoch_values import EPOCH, EpochValues
-from hookpoint.monitors._step_values import STEP, StepValues
+from hookpoint.monitors._row_values import EpochValues, StepValues
 from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
@@ -27,27 +26,23 @@ logger = logging.getLogger("hookpoint")
 
 
 class CSVLogger(Callback):
-    """Write a line for each epoch to a table in the workdir, which spreadsheets and pandas read.
+    """Write one CSV row per epoch to a file in the workdir.
 
         epoch,accuracy,loss,val_loss
         1,0.5,0.6931471805599453,0.71
         2,0.75,0.41,
 
-    Columns are the epoch, from 1, and the names of what was logged: means of training and validation passes, and values between
-    passes, not those of log steps. A name that comes later gets a column then, and what is missing is empty. A metric called
-    "epoch" is `values/epoch`. The file is `filename` in the workdir.
+    filename: A plain file name in the workdir.
+    separator: One character.
+    append: What a fresh run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and
+        False replaces it, as in Keras.
+    rows: "epoch" for one row per epoch: the means of training and validation passes, and values logged between passes.
+        "step" for one row per step that logged something: its number, its epoch, the means since the last log step (`log_every`
+        of the Runner or Loop), and validation results and other values of this step.
 
-    With `rows="step"` there is a line for each step at which something was logged: its number, its epoch, the means since the
-    last log step (`log_every` of the Runner or Loop), and validation results and other values in the line of the step they
-    came at.
-
-    A resumed run goes on with the table, cut back to what the checkpoint knew, so that each epoch is there once. A fresh run
-    begins a new one, and moves one that is there aside, to `log.1.csv` and so on; `append=True` goes on with it, and
-    `append=False` always replaces it, as in Keras. Without a workdir it does nothing.
-
-    Listens to on_run_begin, on_records and on_run_end, off the training thread. Keeps the number of rows, and what the running
-    epoch has logged, in the checkpoint. Runs on the chief, and never ends a run. A step pays nothing; a checkpoint waits until
-    the file is on disk.
+    A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
+    "values/epoch". A resumed run truncates the file to the rows that the checkpoint knows, so that each epoch appears once.
+    Without a workdir, the monitor does nothing.
 
     >>> with Loop([CSVLogger()], workdir="mine", monitors=[]) as run:
     ...     for epoch in run.epochs(2):
@@ -60,8 +55,10 @@ class CSVLogger(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the number of rows, and the values of the current epoch"
+    step_cost: ClassVar[str] = "nothing; a checkpoint waits until the file is on disk"
 
-    _writing = Lock()  # records come on a thread of their own, checkpoints are made on the one that trains
+    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
 
     def __init__(
         self,
@@ -74,11 +71,9 @@ class CSVLogger(Callback):
     ) -> None:
         super().__init__(**options)
         if not isinstance(filename, str) or filename in ("", ".", "..") or any(one in filename for one in "/\\\0"):
-            raise BadArgument(
-                f"CSVLogger(filename={filename!r}) is no plain name; the file is in the workdir.", write='"log.csv"'
-            )
+            raise BadArgument(f"CSVLogger: filename must be a plain name in the workdir, got {filename!r}.", write='"log.csv"')
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
-            raise BadArgument(f"CSVLogger(separator={separator!r}) parts nothing.", choose="',', ';', '\\t' or the like")
+            raise BadArgument(f"CSVLogger: separator must be one character, got {separator!r}.", choose="',', ';' or '\\t'")
         if rows not in ("epoch", "step"):
             raise BadOption("CSVLogger", "rows", rows, ("epoch", "step"))
         self.filename = filename
@@ -104,10 +99,7 @@ class CSVLogger(Callback):
         if self._table is None:
             return
         for record in records:
-            row = self._values.take(record)
-            if isinstance(row, tuple):
-                row = {EPOCH: row[0], **row[1]}
-            self._add(row)
+            self._add(self._values.take(record))
         self._write_all(self._table)
 
     def on_run_end(self) -> None:
@@ -116,17 +108,13 @@ class CSVLogger(Callback):
             self._write_all(self._table)
         self._table = None
 
-    def _new_values(self) -> EpochValues | StepValues:
+    def _new_values(self) -> EpochValues:
         return StepValues() if self.rows == "step" else EpochValues()
 
     def _add(self, row: Mapping[str, float] | None) -> None:
         if row:
-            numbers = {name: str(row[name]) for name in self._numbers}
+            numbers = {name: str(row[name]) for name in self._values.keys}
             self._unwritten.append({**numbers, **{name: repr(row[name]) for name in sorted(row) if name not in numbers}})
-
-    @property
-    def _numbers(self) -> list[str]:
-        return [STEP, EPOCH] if self.rows == "step" else [EPOCH]
 
     def _write_all(self, table: CsvTable) -> None:
         if self._unwritten:
@@ -139,7 +127,7 @@ class CSVLogger(Callback):
                 with self._writing:
                     self._table.sync()
             except OSError as error:
-                logger.warning("%s is not known to be on disk: %s; a resumed run may lose rows", self.filename, error)
+                logger.warning("%s may not be on disk: %s; a resumed run may lose rows", self.filename, error)
         rows = {} if self._rows is None else {"rows": self._rows}
         return {**rows, "gathered": dict(self._values.gathered)}
 
@@ -150,29 +138,30 @@ class CSVLogger(Callback):
     def _write(self, table: CsvTable) -> None:
         if not self._is_begun:
             os.makedirs(table.path.parent, mode=0o700, exist_ok=True)
-            kept = self._kept(table)
-            table.replace(kept, [*table.columns, *self._numbers] if kept else self._numbers)
+            rows = self._previous_rows(table)
+            table.replace(rows, [*table.columns, *self._values.keys] if rows else self._values.keys)
             self._is_begun = True
         table.append(self._unwritten)
         self._unwritten = []
         self._rows = table.rows
 
-    def _kept(self, table: CsvTable) -> list[Row]:
-        """Return the rows of the file that this run goes on with; what is no table of such rows is moved aside."""
+    def _previous_rows(self, table: CsvTable) -> list[Row]:
+        """Return the rows of the file that this run continues. A file with other columns is renamed."""
         if self.append is False or not disk.exists(table.path):
             return []
         rows = table.read()
-        if table.columns[: len(self._numbers)] != self._numbers or not (self._is_resumed or self.append):
+        keys = self._values.keys
+        if tuple(table.columns[: len(keys)]) != keys or not (self._is_resumed or self.append):
             table.move_aside()
             return []
         if not self._is_resumed:
             return rows
-        return rows[: self._rows] if self._rows is not None else before_row(rows, self._unwritten[0], self._numbers[0])
+        return rows[: self._rows] if self._rows is not None else before_row(rows, self._unwritten[0], keys[0])
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return rows without those at the end that are of the same epoch or step as this row, or a later one."""
-    kept = len(rows)
-    while kept and rows[kept - 1][number].isdecimal() and int(rows[kept - 1][number]) >= int(row[number]):
-        kept -= 1
-    return rows[:kept]
+    """Return rows without those at the end of the same or a later epoch or step."""
+    end = len(rows)
+    while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
+        end -= 1
+    return rows[:end]

@@ -1,11 +1,11 @@
-"""History: what was logged, epoch by epoch, to look at when the run is over."""
+"""History: the values of each epoch, as lists."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.monitors._epoch_values import EpochValues
+from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 
 class History(Callback):
-    """Keep the values of each epoch in lists: `history` has one for each name, `epoch` the numbers of the epochs, from 1.
+    """Collect the values of each epoch: `history` has a list per metric, `epoch` the numbers of the epochs, from 1.
 
-    A list of `history` has a value for each epoch in which one came, as in Keras: that of a validation in every fifth epoch is
-    a fifth as long. Epochs count from 0 in Keras. An epoch that was cut short counts too.
-
-    Listens to on_run_begin, on_records and on_run_end, off the training thread: an epoch is there a moment after its end, and
-    all of them are when the run is over. Keeps all of it in the checkpoint, so that a resumed run goes on with it. Runs on
-    the chief, and never ends a run. A step pays nothing, an epoch for one float per name, which is kept.
+    As in Keras, a list has a value only for epochs that logged one: with a validation every fifth epoch, it is a fifth as long.
+    Keras counts epochs from 0. Epochs that were cut short count too. The lists are complete when the run has ended; during the
+    run, an epoch appears a moment after its end.
 
     >>> history = History()
     >>> with Loop([history]) as run:
@@ -36,6 +33,8 @@ class History(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "all values so far"
+    step_cost: ClassVar[str] = "nothing; an epoch stores one float per metric"
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -55,10 +54,9 @@ class History(Callback):
         for record in records:
             row = self._values.take(record)
             if row is not None:
-                epoch, values = row
-                for name, value in values.items():
+                self.epoch.append(int(row.pop(EPOCH)))
+                for name, value in row.items():
                     self.history.setdefault(name, []).append(value)
-                self.epoch.append(epoch)
 
     def on_run_end(self) -> None:
         self._in_run = False

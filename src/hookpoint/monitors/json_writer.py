@@ -1,4 +1,4 @@
-"""JSONWriter: what was logged, as lines of JSON that anything can read."""
+"""JSONWriter: records as lines of JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import BadData
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
+from hookpoint.monitors._synced_size import synced_size
+from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line
 
 if TYPE_CHECKING:
@@ -34,29 +37,28 @@ NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JSONWriter(Callback):
-    """Append what is logged to `filename` in the workdir, one line of JSON per record, and what happens to events.jsonl.
+    """Append scalars to `filename` in the workdir, one line of JSON per record, and events to events.jsonl.
 
         {"step": 50, "iteration": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
 
-    `at` tells the mean since the last log step ("step") from that of a whole pass ("epoch") and from single values
-    ("value"). JSON knows no NaN and no infinity: they are the strings "nan", "inf" and "-inf", which `read_scalars` turns
-    back. A metric that is called like one of our own keys gets a `values/` in front: `values/time`.
+    `at` is "step" for the mean since the last log step, "epoch" for the mean of a pass, and "value" for single values. NaN and
+    infinity are the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric that has the name of another
+    key gets the prefix `values/`: `values/time`.
 
-    Lines are on their way to the disk when a batch of records has come. A line that a kill or a full disk tore is cut off
-    before the next is written. A resumed run first cuts `filename` back to where it was when the checkpoint was made, so that
-    each value is there once; events.jsonl is the story of what happened, and is never cut. Without a workdir, and for a
-    validation or prediction that is no part of a run, it does nothing.
-
-    Listens to on_run_begin, on_records and on_run_end. Keeps the size of `filename` in the checkpoint. Runs on the chief, and
-    never ends a run. A step pays nothing; a checkpoint waits until the files are on disk.
+    Records are written in batches, without waiting for the disk. A line torn by a kill or a full disk is removed before the
+    next is written. A resumed run truncates `filename` to its size at the checkpoint, so that each value appears once.
+    events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction outside a run, the
+    monitor does nothing.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the size of `filename`"
+    step_cost: ClassVar[str] = "nothing; a checkpoint waits until the files are on disk"
 
-    _writing = Lock()  # records come on a thread of their own, checkpoints are made on the one that trains
+    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
 
     def __init__(self, filename: str = "scalars.jsonl", **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -81,7 +83,7 @@ class JSONWriter(Callback):
             return
         os.makedirs(folder, mode=0o700, exist_ok=True)
         scalars = [_scalars_row(record) for record in records if record.kind == "scalars"]
-        events = [_event_row(record) for record in records if _is_event(record)]
+        events = [_event_row(record) for record in records if record.kind == "event" and "epoch_end" not in record.values]
         with self._writing:
             path = folder / self.filename
             if self._cut_after is not None:
@@ -96,18 +98,20 @@ class JSONWriter(Callback):
             return {} if self._sizes is None else {"sizes": dict(self._sizes)}
         try:
             with self._writing:
-                for path in (self._folder / self.filename, self._folder / EVENTS, self._folder):
-                    _sync(path)
+                for path in filter(Path.exists, (self._folder / self.filename, self._folder / EVENTS)):
+                    synced_size(path)
+                if self._folder.exists():
+                    disk.sync_folder(self._folder)
                 return {"sizes": {self.filename: self._end(self._folder / self.filename)}}
         except OSError as error:
-            logger.warning("%s is not known to be on disk: %s; a resumed run may lose lines of it", self.filename, error)
+            logger.warning("%s may not be on disk: %s; a resumed run may lose lines", self.filename, error)
             return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sizes = dict(state["sizes"]) if "sizes" in state else None
 
     def _end(self, path: Path) -> int:
-        """Return where the file ends, or will end when it is cut."""
+        """Return the size of the file, or the size to truncate it to."""
         if not path.exists():
             return 0
         with open(path, "rb") as file:
@@ -117,10 +121,9 @@ class JSONWriter(Callback):
 
 
 def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of a file that JSONWriter wrote, the oldest first, with NaN and infinities as floats again.
+    """Return the rows of a file that JSONWriter wrote, the oldest first, with NaN and infinities as floats.
 
-    The last line is left out while it is not whole: a run may be writing it, or was killed while it did. Any other line
-    that is no JSON is an error that names it.
+    An incomplete last line is left out: a run may still be writing it. Any other line that is not JSON raises BadData.
     """
     rows = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), 1):
@@ -128,13 +131,14 @@ def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{os.fspath(path)}, line {number} is no line of JSON: {error}") from None
-            rows.append({key: _read(value) if key not in OWN_KEYS else value for key, value in row.items()})
+                raise BadData(f"{os.fspath(path)}, line {number} is not valid JSON: {error}") from None
+            is_text = {key: isinstance(value, str) and key not in OWN_KEYS for key, value in row.items()}
+            rows.append({key: NOT_FINITE.get(value, value) if is_text[key] else value for key, value in row.items()})
     return rows
 
 
 def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add a line for each row, after the last whole line there is."""
+    """Append a line per row, after the last complete line."""
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     if lines:
         with open(path, "a+b") as file:
@@ -143,16 +147,15 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
-    """Return where to cut a file for a run that resumes from a moment: at a size, or else before the first later line.
+    """Return where to truncate a file for a run that resumes from a moment: at a size, or else before the first later line.
 
-    The size is that of the file when the checkpoint was made. Where no line ends there, it is the size of another file. Later
-    lines are looked for from the end, until there is none in 256 KiB: a run writes its lines in order.
+    `size` is that of the file at the checkpoint. If no line ends there, it belongs to another file. Later lines are searched
+    from the end, until there is none within 256 KiB: a run writes its lines in order.
     """
-    whole = end_of_whole_lines(file)
-    if size is not None and size <= whole and (size == 0 or ends_a_line(file, size)):
+    complete = end = end_of_whole_lines(file)
+    if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):
         return size
-    end = whole
-    for start, line in _backwards(file, whole):
+    for start, line in _backwards(file, complete):
         if _is_after(line, moment):
             end = start
         elif end - start > LOOK_BACK_BYTES:
@@ -161,14 +164,14 @@ def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
 
 
 def _backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each line before a place where one ends, the last one first, with where it begins."""
+    """Yield each line before `end` with its position, the last one first."""
     start, rest = end, b""
     while start > 0:
         size = min(start, PIECE_BYTES)
         start -= size
         file.seek(start)
         lines = (file.read(size) + rest).split(b"\n")
-        rest = lines[0]  # which may begin further in front
+        rest = lines[0]  # it may start earlier
         position = start + sum(map(len, lines)) + len(lines) - 1
         for line in reversed(lines[1:]):
             position -= len(line)
@@ -179,45 +182,25 @@ def _backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
         yield 0, rest
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on disk."""
-    if path.exists():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _is_after(line: bytes, moment: Moment) -> bool:
     try:
         return Moment.of(json.loads(line)).is_after(moment)
-    except (AttributeError, KeyError, TypeError, ValueError):  # not ours: it stays
+    except (AttributeError, KeyError, TypeError, ValueError):  # not written by JSONWriter: keep it
         return False
 
 
 def _scalars_row(record: Record) -> dict[str, Any]:
-    values = {_key(name): plain(value) for name, value in record.scalars().items()}
-    return {**_clocks(record), "at": record.at, **values}
-
-
-def _is_event(record: Record) -> bool:
-    return record.kind == "event" and "epoch_end" not in record.values  # that one only tells monitors to close an epoch
+    return {**_clocks(record), "at": record.at, **_plain(record.scalars())}
 
 
 def _event_row(record: Record) -> dict[str, Any]:
     ((event, fields),) = record.values.items()
-    values = masked({_key(name): plain(value) for name, value in fields.items()})
-    return {**_clocks(record), "event": event, **values}
+    return {**_clocks(record), "event": event, **masked(_plain(fields))}
 
 
 def _clocks(record: Record) -> dict[str, Any]:
     return {"step": record.step, "iteration": record.iteration, "epoch": record.epoch, "time": round(record.time, 3)}
 
 
-def _key(name: str) -> str:
-    return f"values/{name}" if name in OWN_KEYS else name
-
-
-def _read(value: Any) -> Any:
-    return NOT_FINITE.get(value, value) if isinstance(value, str) else value
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"values/{name}" if name in OWN_KEYS else name: plain(value) for name, value in values.items()}

@@ -1,17 +1,21 @@
-"""MLflowMonitor: what was logged, for MLflow."""
+"""MLflowMonitor: send records to MLflow."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import hookpoint._version as version
 from hookpoint.core.errors import BadArgument
-from hookpoint.monitors._tracking.mlflow_run import MLflowRun, load, short_errors
-from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
-from hookpoint.monitors._tracking.tracker import Tracker
+from hookpoint.monitors._chart_values import call_each, chart_scalars, to_pixels
+from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
+from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -19,36 +23,127 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from hookpoint.core.callback.callback import Options
+    from hookpoint.core.log.records import Record
 
 logger = logging.getLogger("hookpoint")
 
+DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
+MOST_METRICS, MOST_PARAMS = 1000, 100  # in one call
+MOST_NAME_LETTERS, MOST_VALUE_LETTERS = 250, 5000
+
+
+class MLflowRun(RemoteRun):
+    """A run at an MLflow server or in a database. MLflow deletes no value, so a resumed run leaves out what MLflow has."""
+
+    monitor: MLflowMonitor
+
+    def open(self, run_id: str | None) -> str:
+        from mlflow.entities import Param
+
+        self._client = _client(self.address)
+        self._sent: dict[str, set[tuple[int, str]]] = {}  # by name, see `_is_sent`
+        run = None if run_id is None else _find_run(self._client, run_id)
+        self._is_resumed = run is not None
+        if run is None:
+            if run_id is not None:
+                logger.warning("MLflow no longer has run %s; creating a new one", run_id)
+            tags = {"hookpoint.version": version.__version__, "hookpoint.workdir": str(self.workdir or "")}
+            run = self._client.create_run(self._experiment_id(), run_name=self.name, tags=tags)
+        else:
+            self._client.update_run(run.info.run_id, status="RUNNING")
+        present = run.data.params  # MLflow lets none of them change
+        texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
+        params = [Param(name, text[:MOST_VALUE_LETTERS]) for name, text in texts.items() if name not in present]
+        for start in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(run.info.run_id, params=params[start : start + MOST_PARAMS])
+        return str(run.info.run_id)
+
+    def send(self, records: list[Record]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        metrics = [
+            Metric(name, value, round(record.time * 1000), record.step)
+            for record in records
+            if record.kind == "scalars"
+            for name, value in {metric_name(name): value for name, value in chart_scalars(record).items()}.items()
+            if not self._is_sent(name, record.step, value)
+        ]
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
+        tags = {
+            metric_name(f"hookpoint.{name}"): event_line(fields, record.step)[:MOST_VALUE_LETTERS]
+            for record in records
+            if record.kind == "event" and "epoch_end" not in record.values
+            for name, fields in record.values.items()
+        }
+        if tags:
+            self._client.log_batch(self.run_id, tags=[RunTag(name, line) for name, line in tags.items()])
+        call_each(self._send_media, records)
+
+    def finish(self) -> None:
+        self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MOST_VALUE_LETTERS])
+        self._client.set_terminated(self.run_id, self.status.upper())
+
+    def _is_sent(self, name: str, step: int, value: float) -> bool:
+        """Return whether MLflow has a value of this step. At the restored step itself, only the same value counts."""
+        if not self._is_resumed:
+            return False
+        restored = -1 if self.restored_step is None else self.restored_step
+        if name not in self._sent:
+            history = self._client.get_metric_history(self.run_id, name)
+            self._sent[name] = {(one.step, repr(one.value) if one.step == restored else "") for one in history}
+        return step >= restored and (step, repr(value) if step == restored else "") in self._sent[name]
+
+    def _send_media(self, record: Record) -> None:
+        for name, value in record.values.items() if record.kind in ("image", "text") else ():
+            if record.kind == "text":
+                self._client.log_text(self.run_id, str(value), f"text/{safe_name(name)}/step-{record.step:08d}.txt")
+                continue
+            pixels = to_pixels(name, value)
+            for number, image in enumerate(pixels if pixels.ndim == 4 else [pixels]):
+                key = safe_name(f"{name}-{number}" if number else name).replace(".", "-")
+                milliseconds = round(record.time * 1000)
+                self._client.log_image(self.run_id, image, key=key, step=record.step, timestamp=milliseconds, synchronous=True)
+
+    def _experiment_id(self) -> str:
+        """Return the id of the experiment; create it if needed. Files go beside a database, or where the server puts them."""
+        from mlflow.exceptions import MlflowException
+
+        name = self.monitor.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "hookpoint"
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            database = Path(self.address.removeprefix("sqlite:///")).absolute()
+            folder = (database.parent / "mlflow-artifacts").as_uri() if self.address.startswith("sqlite:") else None
+            try:
+                return str(self._client.create_experiment(name, folder))
+            except MlflowException:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:  # otherwise another run has just created it
+                    raise
+        return str(experiment.experiment_id)
+
 
 class MLflowMonitor(Tracker):
-    """Send scalars, settings, events, images and texts to MLflow, as one MLflow run for each run, also after a resume.
+    """Send scalars, settings, events, images and texts to MLflow. A resumed run continues its MLflow run.
 
-    `tracking_uri` is a server or a database; else the variable MLFLOW_TRACKING_URI says it, else it is `mlflow.db` in the
-    workdir, with files in `mlflow-artifacts`: `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db`, of the whole
-    MLflow, shows it. Its `file://` stores are refused, as today's MLflow writes none. `experiment` is "hookpoint" unless it or
-    MLFLOW_EXPERIMENT_NAME says otherwise. `params` are settings besides those of the optimizer; what looks like a secret is
-    masked.
+    tracking_uri: Server or database. Defaults to the variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the workdir, with
+        files in `mlflow-artifacts`. `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db` (of the full mlflow package)
+        shows it. `file://` stores are refused: current versions of MLflow cannot write them.
+    experiment: Defaults to the variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
+    params: Settings in addition to those of the optimizer. Values that look like secrets are masked.
 
-    Names and the x axis are those of TFEventWriter: `loss` of log steps, `epoch/loss` of epochs, by step. What MLflow does not
-    take in a name becomes `_`; it keeps infinity as the largest number there is, and has no histograms. What happened is in
-    tags such as `hookpoint.stop`, of each kind the latest. A run ends as FINISHED, FAILED (an exception) or KILLED (a signal),
-    with why in `hookpoint.ending`; one that was killed with -9 stays RUNNING.
+    Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Characters that
+    MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. Events are
+    tags such as `hookpoint.stop`, the latest of each kind. A run ends as FINISHED, FAILED (an exception) or KILLED (a signal),
+    with the reason in `hookpoint.ending`; after `kill -9` it stays RUNNING.
 
-    A resumed run goes on with the MLflow run that its checkpoint names, or else `mlflow.json` in the workdir, and so does one
-    that was killed before its first checkpoint. MLflow deletes no value, so of a step that runs twice the first value stands,
-    and the second is not sent; settings that are there stay as they are. A run that MLflow has no more is made anew.
+    A resumed run continues the MLflow run that its checkpoint names, or else `mlflow.json` in the workdir. So does a run that
+    was killed before its first checkpoint. MLflow cannot delete values: if a step runs twice, the first value stays. Settings
+    that exist stay as they are. If MLflow no longer has the run, the monitor creates a new one.
 
-    A server that does not answer never holds up a step: when 1000 records wait, the oldest are dropped, after three failures
-    in a row it is left alone, and the end of a run waits ten seconds for records and ten for MLflow. For as long as the run
-    lasts, MLflow tries again twice at most, waits ten seconds for an answer, and sends no usage data, where its variables do
-    not say otherwise.
-
-    Listens to on_setup, on_run_begin, on_records, on_exception and on_run_end. Keeps the id of the MLflow run in the
-    checkpoint. Runs on the chief. A step pays nothing; the start of a run pays for the import and a new database, about three
-    seconds.
+    A server that does not respond never blocks a step. Once 1000 records wait, the oldest are dropped. After three failures in
+    a row, nothing more is sent. The end of a run waits 10 s for records and 10 s for MLflow. During a run, MLflow retries at
+    most twice, waits 10 s for a response and sends no usage data, unless its variables are set otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -59,11 +154,12 @@ class MLflowMonitor(Tracker):
     ('FINISHED', {'rate': 0.5}, '1')
     """
 
+    keeps = "the id of the MLflow run"
+    step_cost: ClassVar[str] = "nothing; the start of a run takes about 3 s for the import and a new database"
+
     service = "MLflow"
-    package = "mlflow"
-    extra = "mlflow"
-    file_name = "mlflow.json"
-    environment: Mapping[str, str] = {
+    remote_class = MLflowRun
+    variables: ClassVar[Mapping[str, str]] = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -79,60 +175,84 @@ class MLflowMonitor(Tracker):
     ) -> None:
         super().__init__(params, **options)
         if tracking_uri is not None:
-            _refuse(tracking_uri)
+            _check_address(tracking_uri)
         if experiment is not None and not (isinstance(experiment, str) and experiment.strip()):
-            raise BadArgument(f"MLflowMonitor(experiment={experiment!r}) is no name.", give='"mine"')
+            raise BadArgument(f"MLflowMonitor: experiment must be a name, got {experiment!r}.", write='"mine"')
         self.tracking_uri = tracking_uri
         self.experiment = experiment
 
     @property
-    def outside(self) -> bool:  # type: ignore[override]  # a file of this machine is waited for
+    def outside(self) -> bool:  # type: ignore[override]  # a local file is waited for
         return not (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:").startswith("sqlite:")
 
-    def where(self, workdir: Path | None) -> str | None:
-        given = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        if given:
-            return given
-        return None if workdir is None else f"sqlite:///{workdir.absolute() / 'mlflow.db'}"
-
-    def prepare(self, workdir: Path | None) -> None:
-        where = self.where(workdir)
-        if where is None:
-            logger.warning("MLflowMonitor does nothing without a workdir or a tracking_uri")
-            return
-        _refuse(where)
-        load(where)
-        if where.startswith("sqlite:"):
-            if self.where(None) is None:
-                os.makedirs(workdir or ".", mode=0o700, exist_ok=True)
-            self._client(where)  # which makes the tables, now and not while it trains
-
-    def open_run(self, facts: Facts, kept: Kept | None) -> Tracked:
-        where = self.where(facts.workdir)
-        assert where is not None
-        experiment = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "hookpoint"
-        with short_errors():
-            return MLflowRun(self._client(where), experiment, facts, kept, where)
-
-    def _client(self, where: str) -> MlflowClient:
-        from mlflow import MlflowClient
-
-        quiet = logging.getLogger("mlflow.store.db.utils")
-        level = quiet.level
-        quiet.setLevel(logging.WARNING)  # it tells of the tables it makes
-        try:
-            return MlflowClient(where)
-        finally:
-            quiet.setLevel(level)
+    def prepare(self, workdir: Path | None) -> str | None:
+        address = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if not address:
+            if workdir is None:
+                logger.warning("MLflowMonitor does nothing without a workdir or a tracking_uri")
+                return None
+            os.makedirs(workdir, mode=0o700, exist_ok=True)
+            address = f"sqlite:///{workdir.absolute() / 'mlflow.db'}"
+        _check_address(address)
+        load(address)
+        if address.startswith("sqlite:"):
+            _client(address)  # creates the tables now, not during training
+        return address
 
 
-def _refuse(uri: Any) -> None:
-    """Refuse what is no address, and files, which MLflow has given up."""
+def load(address: str) -> None:
+    """Import MLflow and what a database needs. Call it on the training thread: filters of warnings are global."""
+    import mlflow
+
+    if address.startswith(DATABASES):
+        missing = [name for name in ("alembic", "sqlalchemy") if find_spec(name) is None]
+        if missing:
+            raise ImportError(f"MLflow's database needs {' and '.join(missing)}: pip install 'hookpoint[mlflow]'")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``noload`` loader strategy is deprecated")  # MLflow's use of SQLAlchemy
+            import mlflow.store.tracking.sqlalchemy_store
+    assert mlflow.MlflowClient is not None
+
+
+def metric_name(name: str) -> str:
+    """Return a name that MLflow accepts: letters, digits and `_-.:/ `. Anything else becomes `_`.
+
+    >>> metric_name("val-error@1"), metric_name("../x"), metric_name("a//b")
+    ('val-error_1', '_./x', 'a/_/b')
+    """
+    cleaned = re.sub(r"[^\w.: /-]", "_", name)
+    parts = [part if part not in ("", ".", "..") else "_" + part[1:] for part in cleaned.split("/")]
+    return "/".join(parts)[:MOST_NAME_LETTERS].rstrip("/")
+
+
+def _client(address: str) -> MlflowClient:
+    from mlflow import MlflowClient
+    from mlflow.utils.logging_utils import suppress_logs
+
+    with suppress_logs("mlflow.store.db.utils", re.compile("")):  # it logs the tables that it creates
+        return MlflowClient(address)
+
+
+def _find_run(client: MlflowClient, run_id: str) -> Any:
+    """Return a run, or None if it is gone or deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return run if run.info.lifecycle_stage == "active" else None
+
+
+def _check_address(uri: Any) -> None:
+    """Refuse anything but an address, and file stores, which MLflow no longer writes."""
     if not isinstance(uri, str) or not uri.strip():
-        raise BadArgument(f"MLflowMonitor(tracking_uri={uri!r}) is no address.", write='"sqlite:///mlflow.db"')
+        raise BadArgument(f"MLflowMonitor: tracking_uri must be an address, got {uri!r}.", write='"sqlite:///mlflow.db"')
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
         raise BadArgument(
-            "MLflowMonitor: MLflow keeps runs in files no more.",
-            write='tracking_uri="sqlite:////where/mlflow.db"',
-            leave="or it out: then it is mlflow.db in the workdir",
+            "MLflowMonitor: MLflow no longer stores runs in files.",
+            write='tracking_uri="sqlite:////path/to/mlflow.db"',
+            omit="or omit it: the default is mlflow.db in the workdir",
         )

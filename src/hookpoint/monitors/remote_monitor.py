@@ -1,4 +1,4 @@
-"""RemoteMonitor: post each epoch's values to a server."""
+"""RemoteMonitor: POST the values of each epoch to a server."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import math
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadArgument
-from hookpoint.monitors._epoch_values import EPOCH, EpochValues
+from hookpoint.core.text.plain_values import plain
+from hookpoint.monitors._chart_values import call_each
+from hookpoint.monitors._row_values import EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -21,24 +23,23 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.log.records import Record
 
-HERE = ("localhost", "127.0.0.1", "::1")
+LOCALHOST = ("localhost", "127.0.0.1", "::1")
 
 
 class RemoteMonitor(Callback):
-    """Post the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
+    """POST the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
-    The address is `root` and `path`. Without `send_as_json` it is a form with this text as its `field`, which is what Keras
-    does unless told otherwise; epochs count from 0 there. `headers` may hold a token. NaN and infinity, which JSON does not
-    know, are the strings "nan", "inf" and "-inf"; a metric called "epoch" is `values/epoch`. An answer other than 2xx is a
-    failure, also one that leads elsewhere. Addresses of other machines have to be https, unless `allow_http` says that the
-    network in between can be trusted.
+    root, path: The address. Other machines need https, unless `allow_http=True` says that you trust the network.
+    send_as_json: If False, send a form with the JSON text as its `field`. That is the default in Keras, which counts epochs
+        from 0.
+    headers: Added to every request, for example a token.
+    timeout_seconds: How long to wait for a response.
 
-    A server that does not answer is given up on after `timeout_seconds`, and where too many records wait meanwhile, the oldest
-    are dropped. One that fails three times in a row is left alone for the rest of the run, with a message each time.
+    NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any
+    response other than 2xx is a failure, redirects included.
 
-    Listens to on_run_begin, on_records and on_run_end, off the training thread. Keeps nothing in the checkpoint: what an epoch
-    has logged between passes before one is not posted after a resume. Runs on the chief, and never ends a run or holds one up.
-    A step pays nothing.
+    A slow server never blocks a step: once 1000 records wait, the oldest are dropped. After three failures in a row, nothing
+    more is sent. Values logged between passes before a checkpoint are not sent after a resume.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'
@@ -47,6 +48,8 @@ class RemoteMonitor(Callback):
     ranks = "chief"
     on_error = "warn"
     outside = True
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "nothing"
 
     def __init__(
         self,
@@ -67,10 +70,10 @@ class RemoteMonitor(Callback):
         self.headers = dict(headers or {})
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
-                raise BadArgument(f"RemoteMonitor: the header {name!r} is no line of text.")
+                raise BadArgument(f"RemoteMonitor: header {name!r} must be a line of text.")
         self.send_as_json = send_as_json
         if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
-            raise BadArgument(f"RemoteMonitor(timeout_seconds={timeout_seconds!r}) means nothing.", give="a number above 0")
+            raise BadArgument(f"RemoteMonitor: timeout_seconds must be a number > 0, got {timeout_seconds!r}.")
         self.timeout_seconds = timeout_seconds
         self._values = EpochValues()
         self._in_run = False
@@ -80,71 +83,56 @@ class RemoteMonitor(Callback):
         self._in_run = True
 
     def on_records(self, records: list[Record]) -> None:
-        failures = []
-        for record in records if self._in_run else ():
-            row = self._values.take(record)
-            if row is not None:
-                epoch, values = row
-                try:
-                    self._post({EPOCH: epoch, **{name: _plain(value) for name, value in values.items()}})
-                except Exception as error:  # the next epoch is posted all the same
-                    failures.append(error)
-        if failures:
-            raise failures[0]
+        if self._in_run:
+            rows = [self._values.take(record) for record in records]
+            call_each(self._post, [row for row in rows if row is not None])
 
     def on_run_end(self) -> None:
         self._in_run = False
 
-    def _post(self, row: Mapping[str, float | str]) -> None:
-        words = json.dumps(row, allow_nan=False)
-        body = words if self.send_as_json else urlencode({self.field: words})
+    def _post(self, row: Mapping[str, float]) -> None:
+        text = json.dumps(plain(row), allow_nan=False)
+        body = text if self.send_as_json else urlencode({self.field: text})
         kind = "application/json" if self.send_as_json else "application/x-www-form-urlencoded"
         request = Request(self.address, body.encode(), {"Content-Type": kind, **self.headers}, method="POST")
         try:
             _opener(request).open(request, timeout=self.timeout_seconds).close()
         except HTTPError as error:
             error.close()
-            raise ConnectionError(f"{self._origin} answered {error.code} {error.reason}") from None
+            raise ConnectionError(f"{self._origin} responded {error.code} {error.reason}") from None
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            raise ConnectionError(f"{self._origin} did not take an epoch: {reason}") from None
+            raise ConnectionError(f"{self._origin} did not accept an epoch: {reason}") from None
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Follow no answer elsewhere: headers would be sent there as well."""
+    """Do not follow redirects: the headers would be sent there too."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
 
 
 def _opener(request: Request) -> OpenerDirector:
-    is_here = urlsplit(request.full_url).hostname in HERE
-    return build_opener(NoRedirect, *([ProxyHandler({})] if is_here else []))
+    is_local = urlsplit(request.full_url).hostname in LOCALHOST
+    return build_opener(NoRedirect, *([ProxyHandler({})] if is_local else []))
 
 
 def _checked(address: str, *, allow_http: bool) -> str:
-    """Return the part of an address that names the server; refuse what is none."""
-    parts = urlsplit(address)
-    is_one = address.isascii() and address.isprintable() and " " not in address
-    if not is_one or parts.scheme not in ("http", "https") or not parts.hostname or _port(parts) == 0:
-        raise BadArgument("RemoteMonitor(root=...) is no address of a server.", write='"https://example.org"')
-    if parts.username is not None or parts.password is not None:
-        raise BadArgument("RemoteMonitor(root=...) holds a name or a password.", give="headers= instead")
-    if parts.scheme == "http" and parts.hostname not in HERE and not allow_http:
-        raise BadArgument(
-            f"RemoteMonitor: what is sent to http://{parts.netloc} can be read on its way.",
-            write=f"https://{parts.netloc}",
-            give="or allow_http=True for a network that can be trusted",
-        )
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _port(parts: SplitResult) -> int | None:
+    """Return scheme and host of an address, or refuse it."""
+    url = urlsplit(address)
+    is_valid = address.isascii() and address.isprintable() and " " not in address
     try:
-        return parts.port
-    except ValueError:  # it is no number
-        return 0
-
-
-def _plain(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+        is_valid = is_valid and url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # the port is not a number
+        is_valid = False
+    if not is_valid:
+        raise BadArgument("RemoteMonitor: root and path must form the address of a server.", write='"https://example.org"')
+    if url.username is not None or url.password is not None:
+        raise BadArgument("RemoteMonitor: root must not contain a user name or a password.", write="headers= instead")
+    if url.scheme == "http" and url.hostname not in LOCALHOST and not allow_http:
+        raise BadArgument(
+            f"RemoteMonitor: http://{url.netloc} is not encrypted.",
+            write=f"https://{url.netloc}",
+            trust="or pass allow_http=True if you trust the network",
+        )
+    return f"{url.scheme}://{url.netloc}"

@@ -1,4 +1,4 @@
-"""ScalarPrinter: the epoch's values, in words."""
+"""ScalarPrinter: print the values of each epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadSchedule
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class ScalarPrinter(Callback):
-    """Print scalars to stderr at the end of each epoch: training means, validation results and what was logged beside them.
+    """Print scalars to stderr at the end of each epoch: training means, validation results and single values, by name.
 
-    Names are sorted; on a terminal too narrow for one line each value gets a line of its own. `enable_step` prints the means
-    of each log step too, as they come. `whitelist` and `blacklist` are regular expressions that are searched for in a name:
-    one that a whitelist does not hold, or a blacklist does, is not printed. With `every_n_epochs=10` only epochs 10, 20 and so
-    on are printed, and the last one.
+    enable_step: Also print the means of each log step.
+    enable_epoch: Print the values of each epoch.
+    whitelist, blacklist: Regular expressions, searched for in each name. A name is printed if any of the whitelist matches, or
+        there is no whitelist, and none of the blacklist matches.
+    every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
 
-    Listens to on_records and on_run_end. Keeps nothing in the checkpoint. Runs on the chief, and never ends a run. A step
-    pays nothing.
+    On a terminal too narrow for one line, the values continue on further lines.
 
     >>> ScalarPrinter(blacklist=["^learning_rate", "/ema$"])  # doctest: +ELLIPSIS
     <...ScalarPrinter object at ...>
@@ -37,6 +37,8 @@ class ScalarPrinter(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "nothing"
 
     def __init__(
         self,
@@ -64,8 +66,7 @@ class ScalarPrinter(Callback):
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
             if record.kind == "scalars" and record.at == "step":
-                if self.enable_step:
-                    self._print(f"step {record.step}", record.scalars())
+                self._print(f"step {record.step}", record.scalars() if self.enable_step else {})
             elif record.kind == "scalars" and self.enable_epoch:
                 self._gathered.update(record.scalars())
             elif "epoch_end" in record.values and record.kind == "event":
@@ -97,7 +98,7 @@ def _patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
 
 
 def _lines(title: str, shown: list[str], width: float) -> list[str]:
-    """Return the values behind the title, on as many lines as they need; a value is never torn from its name."""
+    """Return the title and the values, on as many lines as needed. A name and its value stay together."""
     lines = [title]
     for value in shown:
         if len(lines[-1]) + len(value) + 2 < width:
@@ -108,10 +109,10 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 
 def _width() -> float:
-    """The columns of the terminal; a file takes lines of any length, and one per epoch is easier to search."""
+    """Return the columns of the terminal. A file has no limit: one line per epoch is easier to search."""
     try:
         if sys.stderr is None or not sys.stderr.isatty():
             return float("inf")
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):  # it is closed, or the terminal is gone
+    except (OSError, ValueError):  # stderr is closed, or the terminal is gone
         return float("inf")

@@ -1,17 +1,20 @@
-"""TFEventWriter: what was logged, for TensorBoard."""
+"""TFEventWriter: event files for TensorBoard."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
+from hookpoint.monitors._synced_size import synced_size
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -24,35 +27,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-NEEDED = ("tensorboard", "torch")  # which are also the names of our extras
+NEEDED = ("tensorboard", "torch")  # our extras have the same names
+FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # of images, by their number of dimensions
 FILES = "events.out.tfevents.*"
-LONGEST_WAIT_SECONDS = 1.5  # for a name that comes after those of other files
-_said: set[str] = set()
+LONGEST_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
+_warned: set[str] = set()
 _written: set[Path] = set()  # by this process
 
 
 class TFEventWriter(Callback):
-    """Write scalars, images, histograms and texts as TensorBoard's event files, in a folder of the workdir.
+    """Write scalars, images, histograms and texts as TensorBoard event files, in `subfolder` of the workdir.
 
-    The x axis is the step. A training value is `loss` as the mean of each log step, and `epoch/loss` as that of each epoch,
-    so that the two never share a curve; validation results and single values keep their names. Images are height x width,
-    height x width x channels, or a batch of the latter; integers and floats above 1 count from 0 to 255. Histograms leave out
-    what is not finite. A text with a `graph_def`, the graph of a model, is written as a graph, too. A resumed run first
-    cuts the files back to where they were when the checkpoint was made, and removes those that came later, so that each value
-    is there once. Without a workdir, and for a validation or prediction that is no part of a run, it does nothing; without
-    tensorboard or torch it says so once and does nothing.
+    The x axis is the step. Training values have two curves: `loss` for the mean of each log step, `epoch/loss` for the mean of
+    each epoch. Validation results and single values keep their names. Images are height x width, height x width x channels, or
+    a batch of the latter; integers and floats above 1 range from 0 to 255. Histograms leave out values that are not finite. A
+    text with a `graph_def` (the graph of a model) is also written as a graph.
 
-    Listens to on_run_begin, on_records and on_run_end. Keeps the sizes of its files in the checkpoint. Runs on the chief, and
-    never ends a run. A step pays nothing; a checkpoint waits until the files are on disk, and the writing thread takes about
-    50 microseconds per record.
+    A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
+    Without a workdir, and for a validation or prediction outside a run, the monitor does nothing. Without tensorboard or torch,
+    it logs one warning and does nothing.
 
     >>> loop = Loop([TFEventWriter()], workdir="runs/mine")
     """
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the sizes of its files"
+    step_cost: ClassVar[str] = "nothing (50 microseconds per record on another thread); a checkpoint waits for the disk"
 
-    _writing = Lock()  # records come on a thread of their own, checkpoints are made on the one that trains
+    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
 
     def __init__(self, subfolder: str = "tensorboard", **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -80,15 +83,10 @@ class TFEventWriter(Callback):
                 self._sizes = None
             if self._writer is None:
                 self._writer = _open(self._folder, self._purge_step)
-            failures = []
-            for record in records:
-                try:
-                    _write(self._writer, record)
-                except Exception as error:  # the others are written all the same
-                    failures.append(error)
-            self._writer.flush()
-        if failures:
-            raise failures[0]
+            try:
+                call_each(partial(_write, self._writer), records)
+            finally:
+                self._writer.flush()
 
     def on_run_end(self) -> None:
         self._folder = None
@@ -103,7 +101,7 @@ class TFEventWriter(Callback):
                     self._writer.flush()
                 return {"sizes": {path.name: synced_size(path) for path in sorted(self._folder.glob(FILES))}}
         except OSError as error:
-            logger.warning("TensorBoard's files are not known to be on disk: %s; a resumed run may lose values", error)
+            logger.warning("TensorBoard's files may not be on disk: %s; a resumed run may lose values", error)
             return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -119,42 +117,35 @@ class TFEventWriter(Callback):
 
 
 def cut_back(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Cut event files to these sizes, and remove those that are not among them.
+    """Truncate event files to these sizes, and delete all others.
 
-    Where none of them is there, they are those of another folder, and nothing is done. Files that others write in this process
-    are left alone.
+    Do nothing if none of the named files exists: the sizes are those of another folder. Files that other writers in this
+    process have open stay as they are.
     """
-    here = {path.name: path for path in folder.glob(FILES)}
-    if sizes and not sizes.keys() & here.keys():
+    files = {path.name: path for path in folder.glob(FILES)}
+    if sizes and not sizes.keys() & files.keys():
         return
-    for name, path in here.items():
+    for name, path in files.items():
         if name in sizes:
             os.truncate(path, min(sizes[name], path.stat().st_size))
         elif path in _written or f".{os.getpid()}." not in name:
             path.unlink()
 
 
-def synced_size(path: Path) -> int:
-    """Return the size of a file that is on disk for good."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
-
-
 def _is_installed() -> bool:
     missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing and not _said.issuperset(missing):
-        _said.update(missing)
+    if missing and not _warned.issuperset(missing):
+        _warned.update(missing)
         names, extras = " and ".join(missing), ",".join(missing)
         logger.warning("TFEventWriter writes nothing without %s: pip install 'hookpoint[%s]'", names, extras)
     return not missing
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file, which tells TensorBoard to forget what it has read from `purge_step` on.
+    """Return a writer with a new file. It makes TensorBoard forget values from `purge_step` on.
 
-    TensorBoard reads files by name: a second, and numbers of any length. A file whose name came before an older one's would be
-    read first, and forgotten with what the older one purges: then the next second is waited for, off the training thread.
+    TensorBoard reads files in the order of their names: a second, then numbers of any length. A new file whose name sorts
+    before an older one would be purged with it. In this case, wait for the next second, on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 
@@ -179,9 +170,13 @@ def _write(writer: SummaryWriter, record: Record) -> None:
         return
     for name, value in record.values.items():
         if record.kind == "image":
-            _write_image(writer, name, value, record)
+            pixels = to_pixels(name, value)
+            add = writer.add_images if pixels.ndim == 4 else writer.add_image
+            add(name, pixels, record.step, walltime=record.time, dataformats=FORMATS[pixels.ndim])
         elif record.kind == "histogram":
-            _write_histogram(writer, name, value, record)
+            numbers = finite(value)
+            if numbers.size:
+                writer.add_histogram(name, numbers, record.step, walltime=record.time)
         elif record.kind == "text":
             writer.add_text(name, value, record.step, walltime=record.time)
             if hasattr(value, "graph_def"):
@@ -189,34 +184,12 @@ def _write(writer: SummaryWriter, record: Record) -> None:
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
-    """Write a record's scalars as one event: `add_scalar` for each would take as long for every one of them."""
+    """Write a record's scalars as one event: one `add_scalar` call per value would each cost as much."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
-    values = [Summary.Value(tag=prefix + name, simple_value=value) for name, value in record.scalars().items()]
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in chart_scalars(record).items()]
     assert writer.file_writer is not None
     writer.file_writer.add_summary(Summary(value=values), record.step, record.time)
-
-
-def _write_image(writer: SummaryWriter, name: str, image: Any, record: Record) -> None:
-    pixels = _array(image)
-    if pixels.dtype != "uint8" and (pixels.dtype.kind in "iu" or pixels.max(initial=0) > 1):
-        pixels = pixels.clip(0, 255).astype("uint8")
-    shape = {2: "HW", 3: "HWC", 4: "NHWC"}.get(pixels.ndim)
-    if shape is None:
-        raise ValueError(f"image '{name}' has shape {pixels.shape}; height x width x channels, or a batch of such, is shown")
-    add = writer.add_images if shape == "NHWC" else writer.add_image
-    add(name, pixels, record.step, walltime=record.time, dataformats=shape)
-
-
-def _write_histogram(writer: SummaryWriter, name: str, values: Any, record: Record) -> None:
-    import numpy
-
-    numbers = _array(values)
-    if numbers.dtype.kind == "f":
-        numbers = numbers[numpy.isfinite(numbers)]  # the others fall in no bucket; of none but them there is no histogram
-    if numbers.size:
-        writer.add_histogram(name, numbers, record.step, walltime=record.time)
 
 
 def _write_graph(writer: SummaryWriter, graph_def: bytes, record: Record) -> None:
@@ -224,13 +197,3 @@ def _write_graph(writer: SummaryWriter, graph_def: bytes, record: Record) -> Non
 
     assert writer.file_writer is not None
     writer.file_writer.add_event(Event(graph_def=graph_def), walltime=record.time)
-
-
-def _array(values: Any) -> Any:
-    import numpy
-
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if str(values.dtype) == "torch.bfloat16":  # which numpy does not know
-            values = values.float()
-    return numpy.asarray(values)

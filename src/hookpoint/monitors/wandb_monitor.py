@@ -1,60 +1,162 @@
-"""WandbMonitor: what was logged, for Weights & Biases."""
+"""WandbMonitor: send records to Weights & Biases."""
 
 from __future__ import annotations
 
+import html
 import logging
 import netrc
 import os
+import sys
 import uuid
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors._tracking.tracked import Facts, Kept, Tracked
-from hookpoint.monitors._tracking.tracker import Tracker
-from hookpoint.monitors._tracking.wandb_run import WandbRun, settings
+from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
+from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
+    from hookpoint.core.log.records import Record
 
 logger = logging.getLogger("hookpoint")
 
 WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
+EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's own for Ctrl-C
+SERVICE = "WANDB_SERVICE"  # set while a process of wandb runs
+FLUSH_SECONDS = 1.0  # between writes to wandb's file; a kill loses what is younger
+SETTINGS: dict[str, Any] = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "finish_timeout": 8.0,  # less than the end of a run waits
+    "init_timeout": 6.0,  # less than the end of a run waits for records
+    "silent": True,
+    "symlink": False,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+    "x_transaction_log_flush_interval": FLUSH_SECONDS,
+}
 
-_said: set[str] = set()
+_warned: set[str] = set()
+
+
+class WandbRun(RemoteRun):
+    """A run of Weights & Biases, online or in a folder.
+
+    wandb stores one row per step and cannot add to an earlier one: a resumed run leaves out the rows that wandb has. The last
+    of them is known from wandb's server; offline, from our file.
+    """
+
+    monitor: WandbMonitor
+
+    def open(self, run_id: str | None) -> str:
+        run_id = run_id or uuid.uuid4().hex[:12]
+        mode = self.monitor.current_mode()
+        try:
+            self._init(run_id, mode)
+        except Exception as error:
+            if mode == "offline":
+                raise
+            logger.warning("wandb is not reachable; writing this run to %s/wandb: %s", self.address, masked(str(error)))
+            self._init(run_id, "offline")
+        if self._run.resumed:
+            self.sent_step = max(self.sent_step, self._run.starting_step - 1)
+        self._first_step = self.sent_step + 1
+        self._step: int | None = None
+        self._unflushed: deque[tuple[float, int]] = deque()  # complete steps, each with the time of its last value
+        return run_id
+
+    def _init(self, run_id: str, mode: WandbMode) -> None:
+        import wandb
+
+        folder = Path(self.address) / "wandb"
+        os.makedirs(folder.parent, mode=0o700, exist_ok=True)
+        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second, and would overwrite one
+        suffix = str(starts + 1) if starts else ""
+        self._owns_service = SERVICE not in os.environ
+        hooks = sys.exit, sys.excepthook
+        try:
+            self._run: Any = wandb.init(
+                id=run_id,
+                name=self.name,
+                dir=self.address,
+                project=self.monitor.project or os.environ.get("WANDB_PROJECT") or "hookpoint",
+                entity=self.monitor.entity,
+                mode=mode,
+                settings=wandb_settings({"x_sync_dir_suffix": suffix, **self.monitor.settings}),
+                config={name: value for name, value in self.settings.items() if value is not None},
+                resume="allow",
+                reinit="create_new",
+            )
+        except BaseException:
+            if self._owns_service:
+                wandb.teardown()
+            raise
+        finally:
+            sys.exit, sys.excepthook = hooks  # wandb replaces them
+
+    def send(self, records: list[Record]) -> None:
+        call_each(self._send, records)
+        while self._unflushed and self._unflushed[0][0] + 2 * FLUSH_SECONDS < monotonic():
+            self.sent_step = self._unflushed.popleft()[1]
+
+    def _send(self, record: Record) -> None:
+        if record.kind == "event":
+            for name, fields in record.values.items() if "epoch_end" not in record.values else ():
+                self._run.summary.update({f"hookpoint/{name}": event_line(fields, record.step)})
+        elif record.step >= self._first_step:
+            if self._step is not None and record.step != self._step:
+                self._unflushed.append((monotonic(), self._step))
+            self._step = record.step
+            self._run.log(_values(record), step=record.step)
+
+    def finish(self) -> None:
+        import wandb
+
+        try:
+            self._run.summary.update({"hookpoint/ending": self.message or self.status})
+            self._run.finish(exit_code=EXIT_CODES[self.status])
+            self.sent_step = self.sent_step if self._step is None else self._step
+        finally:
+            if self._owns_service and wandb.run is None:
+                wandb.teardown()
 
 
 class WandbMonitor(Tracker):
-    """Send scalars, settings, events, images, histograms and texts to Weights & Biases, as one wandb run, also after a resume.
+    """Send scalars, settings, events, images, histograms and texts to Weights & Biases. A resumed run continues its wandb run.
 
-    `mode` is "online" or "offline". Without it the variable WANDB_MODE says it, else it is online where there is an API key,
-    and offline where there is none, which is said once. Offline needs no account and no network: what is logged is in
-    `wandb/offline-run-...` of the workdir, and `wandb sync` sends it whenever one likes. `project` and `entity` are wandb's;
-    `params` go to its config besides the settings of the optimizer, with what looks like a secret masked; `settings` are more
-    of wandb's own, such as `{"x_disable_stats": False}`.
+    project, entity: As in wandb. The project defaults to the variable WANDB_PROJECT, then to "hookpoint".
+    mode: "online" or "offline". Defaults to the variable WANDB_MODE, then to online if there is an API key. Without a key, the
+        monitor logs once that it writes offline. Offline needs no account and no network: the run is in `wandb/offline-run-...`
+        of the workdir, and `wandb sync` sends it at any time.
+    params: Added to wandb's config, with the settings of the optimizer. Values that look like secrets are masked.
+    settings: More of wandb's own settings, such as `{"x_disable_stats": False}`.
 
-    Names and the x axis are those of TFEventWriter: `loss` of log steps, `epoch/loss` of epochs, by step. What happened is in
-    the summary, such as `hookpoint/stop`, of each kind the latest, and how the run ended is in `hookpoint/ending`; wandb's
-    exit code is 0, 1 after an exception, 255 after a signal. wandb shows nothing, takes no output of the script, no signals
-    and no facts of the machine, and its process is gone when the run is over, unless runs of one's own are open in it.
+    Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Events are in the
+    summary, such as `hookpoint/stop`, the latest of each kind. `hookpoint/ending` says how the run ended; wandb's exit code is
+    0, 1 after an exception, 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts about
+    the machine. Its process ends with the run, unless you have other wandb runs open.
 
-    A resumed run goes on with the wandb run that its checkpoint names, or else `wandb.json` in the workdir, and so does one
-    that was killed before its first checkpoint. A row that wandb has is not sent again: of a step that runs twice the first
-    stands. Offline, each start writes a folder of its own under the one id. A kill with -9 loses what is younger than a second
-    or two; those rows are sent by the resumed run, and a few may then be there twice.
+    A resumed run continues the wandb run that its checkpoint names, or else `wandb.json` in the workdir. So does a run that was
+    killed before its first checkpoint. A row that wandb has is not sent again: if a step runs twice, the first row stays.
+    Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two; the resumed run sends
+    these rows, and a few may then exist twice.
 
-    A server that does not answer never holds up a step: a run that cannot be opened within six seconds is written offline,
-    and what wandb could not send later stays in its folder. When 1000 records wait, the oldest are dropped; the end of a run
-    waits ten seconds for records and ten for wandb.
-
-    Listens to on_setup, on_run_begin, on_records, on_exception and on_run_end. Keeps the id of the wandb run in the
-    checkpoint. Runs on the chief. A step pays nothing; the start of a run pays for the import, half a second.
+    A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. Whatever
+    wandb cannot send later stays in its folder. Once 1000 records wait, the oldest are dropped. The end of a run waits 10 s for
+    records and 10 s for wandb.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -64,11 +166,12 @@ class WandbMonitor(Tracker):
     ['offline-run']
     """
 
+    keeps = "the id of the wandb run"
+    step_cost: ClassVar[str] = "nothing; the start of a run takes half a second for the import"
+
     service = "wandb"
-    package = "wandb"
-    extra = "wandb"
-    file_name = "wandb.json"
-    environment: Mapping[str, str] = {"WANDB_ERROR_REPORTING": "false"}
+    remote_class = WandbRun
+    variables: ClassVar[Mapping[str, str]] = {"WANDB_ERROR_REPORTING": "false"}
 
     def __init__(
         self,
@@ -83,73 +186,71 @@ class WandbMonitor(Tracker):
         super().__init__(params, **options)
         for name, value in (("project", project), ("entity", entity)):
             if value is not None and not (isinstance(value, str) and value.strip()):
-                raise BadArgument(f"WandbMonitor({name}={value!r}) is no name.", give='"mine"')
+                raise BadArgument(f"WandbMonitor: {name} must be a name, got {value!r}.", write='"mine"')
         if mode is not None and mode not in MODES:
-            raise BadArgument(f"WandbMonitor(mode={mode!r}) is none of wandb's ways.", choose="'offline', 'online'")
+            raise BadArgument(f"WandbMonitor: unknown mode {mode!r}.", choose="'offline', 'online'")
         self.project, self.entity, self.mode = project, entity, mode
         self.settings = dict(settings or {})
 
-    def where(self, workdir: Path | None) -> str | None:
-        return None if workdir is None or self._is_off() else str(workdir.absolute())
-
-    def prepare(self, workdir: Path | None) -> None:
+    def prepare(self, workdir: Path | None) -> str | None:
         if workdir is None:
-            logger.warning("WandbMonitor does nothing without a workdir, where wandb keeps what it sends")
-            return
-        if self._is_off():
-            return
-        settings(**self.settings)  # which imports wandb, and refuses what it does not know
-        if self._mode() == "online" and not _has_key(self.settings):
-            raise BadArgument("WandbMonitor finds no API key of wandb.", run="wandb login", give='or mode="offline"')
-        if self.mode is None and not os.environ.get("WANDB_MODE") and self._mode() == "offline" and "offline" not in _said:
-            _said.add("offline")
-            logger.warning("WandbMonitor finds no API key, and writes to %s/wandb; `wandb sync` sends it later", workdir)
+            logger.warning("WandbMonitor does nothing without a workdir, where wandb stores what it sends")
+            return None
+        if self.mode is None and os.environ.get("WANDB_MODE") == "disabled":
+            return None
+        wandb_settings(self.settings)  # imports wandb, and refuses settings that it does not know
+        mode = self.current_mode()
+        if mode == "online" and not self._has_key():
+            raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='or mode="offline"')
+        if mode == "offline" and self.mode is None and not os.environ.get("WANDB_MODE") and "offline" not in _warned:
+            _warned.add("offline")
+            logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` sends it later", workdir)
+        return str(workdir.absolute())
 
-    def open_run(self, facts: Facts, kept: Kept | None) -> Tracked:
-        where = self.where(facts.workdir)
-        assert where is not None
-        assert facts.workdir is not None
-        os.makedirs(facts.workdir, mode=0o700, exist_ok=True)
-        run_id = uuid.uuid4().hex[:12] if kept is None else kept.run_id
-        given = {
-            "project": self.project or os.environ.get("WANDB_PROJECT") or "hookpoint",
-            "entity": self.entity,
-            "mode": self._mode(),
-            "settings": settings(**{"x_sync_dir_suffix": _suffix(facts.workdir, run_id), **self.settings}),
-        }
-        try:
-            return WandbRun(run_id, facts, kept, where, given)
-        except Exception as error:
-            if given["mode"] == "offline":
-                raise
-            logger.warning("wandb cannot be reached, so this run is written to %s/wandb: %s", where, masked(str(error)))
-            return WandbRun(run_id, facts, kept, where, {**given, "mode": "offline"})
+    def current_mode(self) -> WandbMode:
+        """Return the mode that is set, here or in WANDB_MODE, or the one that works."""
+        mode = self.mode or os.environ.get("WANDB_MODE")
+        return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
-    def _mode(self) -> WandbMode:
-        said = self.mode or os.environ.get("WANDB_MODE")
-        if said in MODES:
-            return cast(WandbMode, said)
-        return "online" if _has_key(self.settings) else "offline"
-
-    def _is_off(self) -> bool:
-        return self.mode is None and os.environ.get("WANDB_MODE") == "disabled"
+    def _has_key(self) -> bool:
+        """Return whether wandb finds an API key: in its settings, a variable or the file that `wandb login` writes."""
+        settings, variables = self.settings, os.environ
+        if settings.get("api_key") or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
+            return True
+        url = str(settings.get("base_url") or variables.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+        for path in filter(None, [variables.get("NETRC"), "~/.netrc", "~/_netrc"]):
+            with suppress(OSError, netrc.NetrcParseError):
+                if netrc.netrc(os.path.expanduser(path)).authenticators(str(urlsplit(url).hostname)):
+                    return True
+        return False
 
 
-def _suffix(workdir: Path, run_id: str) -> str:
-    """Return what sets a folder apart from those of earlier starts: wandb names them by the second, and writes over them."""
-    number = len(list((workdir / "wandb").glob(f"*-{run_id}*")))
-    return str(number + 1) if number else ""
+def wandb_settings(given: Mapping[str, Any]) -> Any:
+    """Return wandb's settings: ours, as far as this version knows them, and the given ones."""
+    import wandb
+
+    known = wandb.Settings.model_fields
+    return wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known} | dict(given))
 
 
-def _has_key(given: Mapping[str, Any]) -> bool:
-    """Say whether wandb would find an API key: in its settings, a variable or the file that `wandb login` writes."""
-    if given.get("api_key") or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urlsplit(str(given.get("base_url") or os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")).hostname
-    for path in filter(None, [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]):
-        try:
-            if netrc.netrc(os.path.expanduser(path)).authenticators(str(host)):
-                return True
-        except (OSError, netrc.NetrcParseError):
-            continue
-    return False
+def _values(record: Record) -> dict[str, Any]:
+    """Return what wandb logs, by name."""
+    import wandb
+
+    if record.kind == "scalars":
+        return dict(chart_scalars(record))
+    values: dict[str, Any] = {}
+    for name, value in record.values.items():
+        # wandb creates a file of this name; it stays in wandb's folder
+        name = "/".join(part if part.strip(".") else "_" for part in name.replace("\\", "/").replace("\0", "_").split("/"))
+        if record.kind == "image":
+            pixels = to_pixels(name, value)
+            images = [wandb.Image(image) for image in (pixels if pixels.ndim == 4 else [pixels])]
+            values[name] = images if len(images) > 1 else images[0]
+        elif record.kind == "histogram":
+            numbers = finite(value)
+            if numbers.size:
+                values[name] = wandb.Histogram(numbers.ravel())
+        elif record.kind == "text":
+            values[name] = wandb.Html(f"<pre>{html.escape(str(value))}</pre>", inject=False)
+    return values

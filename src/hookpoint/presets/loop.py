@@ -108,9 +108,9 @@ def _team(seconds: float) -> Team:
     """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
     if not _uses_torch():
         return Solo()
-    from hookpoint.parallel.team.init_process import joined
+    from hookpoint.parallel.team.init_process import join_team
 
-    return joined(seconds=seconds)
+    return join_team(seconds=seconds)
 
 
 def _floats() -> Floats:
@@ -136,9 +136,9 @@ def _stepper(model: Any) -> PlainStepper:
 def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
     if _uses_torch():
-        from hookpoint.engine.checkpoint_options import kept_in
+        from hookpoint.engine.checkpoint_options import checkpoint_options
 
-        return kept_in(workdir, model, optimizer, allow_world_change=allow_world_change)
+        return checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.fs_calls import perform
 
 logger = logging.getLogger("hookpoint")
 
@@ -42,15 +41,7 @@ class RunFile:
             self._facts = self._with_earlier_starts(facts)
         else:
             self._facts |= facts
-        staged = self._path.with_name(disk.hidden("staging", NAME))
-        try:
-            disk.write(staged, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
-            perform(lambda: os.replace(staged, self._path), "replace", staged, target=os.fspath(self._path))
-        except OSError:
-            if disk.exists(staged):
-                disk.remove(staged)
-            raise
-        disk.sync_folder(self._path.parent)
+        disk.replace(self._path, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
 
     def earlier(self) -> dict[str, Any]:
         """Return what is written there; say so where it cannot be read, and return nothing."""

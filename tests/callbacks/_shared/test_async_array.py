@@ -37,6 +37,8 @@ def test_of_a_sparse_tensor_it_has_the_values():
 
 def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
     class Sharded:
+        is_sparse = False
+
         def detach(self):
             return self
 

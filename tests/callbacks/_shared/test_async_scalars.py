@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks._shared.async_scalars import MOST_WAITING, AsyncScalars, is_on_host
+from hookpoint.callbacks._shared.async_scalars import MAX_PENDING, AsyncScalars, is_on_host
 
 
 class Distant:
@@ -36,7 +36,7 @@ def test_what_is_on_the_host_is_there_at_once(value):
 
 def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
     late = AsyncScalars()
-    for number in range(MOST_WAITING * 2):
+    for number in range(MAX_PENDING * 2):
         late.add(number, Distant(number))
         assert late.take() == []
     assert Distant.reads == 0
@@ -45,17 +45,17 @@ def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
 def test_the_oldest_are_read_when_many_have_come():
     late = AsyncScalars()
     found = []
-    for number in range(MOST_WAITING * 4):
+    for number in range(MAX_PENDING * 4):
         late.add(number, Distant(number))
         found += late.take()
-    assert found == [(number, float(number)) for number in range(MOST_WAITING * 2)]
+    assert found == [(number, float(number)) for number in range(MAX_PENDING * 2)]
 
 
 def test_whoever_waits_gets_all_in_order():
     late = AsyncScalars()
-    for number in range(MOST_WAITING + 3):
+    for number in range(MAX_PENDING + 3):
         late.add(number, Distant(number) if number % 2 else number)
-    assert late.take(wait=True) == [(number, float(number)) for number in range(MOST_WAITING + 3)]
+    assert late.take(wait=True) == [(number, float(number)) for number in range(MAX_PENDING + 3)]
     assert late.take(wait=True) == []
 
 
@@ -84,10 +84,10 @@ def test_values_on_a_gpu_come_without_waiting():
     torch.cuda.set_sync_debug_mode("error")
     try:
         found = []
-        for number in range(MOST_WAITING * 4):
+        for number in range(MAX_PENDING * 4):
             late.add(number, torch.full((), float(number), device="cuda"))
             found += late.take()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     found += late.take(wait=True)
-    assert found == [(number, float(number)) for number in range(MOST_WAITING * 4)]
+    assert found == [(number, float(number)) for number in range(MAX_PENDING * 4)]

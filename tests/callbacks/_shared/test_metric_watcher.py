@@ -76,5 +76,5 @@ def test_a_metric_that_never_comes_is_an_error(train_on_disk):
 
 @pytest.mark.parametrize("metric", ["", None, 3])
 def test_something_else_is_no_metric(metric):
-    with pytest.raises(ValueError, match="is no metric"):
+    with pytest.raises(ValueError, match="is not the name of a metric"):
         Watches(metric)

@@ -38,9 +38,8 @@ def test_what_fits(pattern, names):
 
 @pytest.mark.parametrize("pattern", [None, 3, [], [None], re.compile(b"x"), ["head", 1]])
 def test_what_is_no_pattern_is_refused(pattern):
-    with pytest.raises(ValueError, match=r"^Tap\(.*\) names nothing\.\n  give      a glob such as") as caught:
+    with pytest.raises(BadArgument, match=r"^Tap: .* is not a pattern\.\n  give      a glob such as"):
         NamePattern("Tap", pattern)
-    assert type(caught.value) is BadArgument
 
 
 def test_a_thing_with_two_names_is_there_once_by_the_first_that_fits():
@@ -56,16 +55,16 @@ def chosen(pattern, names=NAMES):
 
 def test_each_pattern_has_to_fit_something():
     assert chosen(["head", "conv1"]) == ["conv1", "head"]
-    with pytest.raises(BadLoop, match=r"^Tap\(x\): 'layers\.0\.liner1' fits no module\.\n  near      layers\.0\.linear1, "):
+    with pytest.raises(BadLoop, match=r"^Tap\(x\): 'layers\.0\.liner1' matches no module\.\n  similar   layers\.0\.linear1, "):
         chosen(["head", "layers.0.liner1"])
 
 
 def test_without_a_near_name_it_says_what_there_is():
-    with pytest.raises(BadLoop, match=r"'\^zzz' fits no module\.\n  are       conv1, conv1\.norm, .*, head$"):
+    with pytest.raises(BadLoop, match=r"'\^zzz' matches no module\.\n  known     conv1, conv1\.norm, .*, head$"):
         chosen(re.compile("^zzz"))
-    with pytest.raises(BadLoop, match=r"are       0, 1, 2, 3, 4, 5, 6, 7 and 12 more"):
+    with pytest.raises(BadLoop, match=r"known     0, 1, 2, 3, 4, 5, 6, 7 and 12 more"):
         chosen("zzz", [str(number) for number in range(20)])
-    with pytest.raises(BadLoop, match="are       none but '', the model itself"):
+    with pytest.raises(BadLoop, match="known     only '', the model itself"):
         chosen("zzz", [""])
 
 

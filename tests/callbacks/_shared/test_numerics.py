@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks._shared.numerics import bad_ones, largest
+from hookpoint.callbacks._shared.numerics import largest, nonfinite_names
 
 KINDS = [torch.tensor, numpy.array, lambda values: values[0]]
 
@@ -52,6 +52,6 @@ def test_large_numbers_are_numbers(dtype):
 
 def test_bad_ones_are_named():
     named = [(f"p{number}", torch.tensor([math.nan if number % 2 else 1.0])) for number in range(10)]
-    assert bad_ones(named[:2]) == "p1"
-    assert bad_ones(named) == "p1, p3, p5 and 2 more"
-    assert bad_ones(named[:1]) == ""
+    assert nonfinite_names(named[:2]) == "p1"
+    assert nonfinite_names(named) == "p1, p3, p5 and 2 more"
+    assert nonfinite_names(named[:1]) == ""

@@ -74,12 +74,20 @@ def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train_on_d
         (
             lambda: MinSaver("loss"),
             lambda: MaxSaver("loss"),
-            r"^MinSaver\(loss\) and MaxSaver\(loss\) both keep 'best-loss', and would delete each other's checkpoints.",
+            r"^MinSaver\(loss\) and MaxSaver\(loss\) both use the tag 'best-loss' and would delete each other's checkpoints.",
         ),
-        (lambda: ModelSaver(), lambda: ModelSaver(3), "^ModelSaver and ModelSaver#2 both keep 'model'"),
-        (lambda: TopKSaver("acc", 2), lambda: TopKSaver("acc", 3), r"TopKSaver\(acc\)#2 both keep 'top-acc'"),
-        (lambda: MinSaver("loss"), lambda: ModelCheckpoint(monitor="loss"), r"ModelCheckpoint\(CKP\) both keep 'best-loss'"),
-        (lambda: BackupAndRestore(), lambda: BackupAndRestore(), "^BackupAndRestore and BackupAndRestore#2 both keep 'backup'"),
+        (lambda: ModelSaver(), lambda: ModelSaver(3), "^ModelSaver and ModelSaver#2 both use the tag 'model'"),
+        (lambda: TopKSaver("acc", 2), lambda: TopKSaver("acc", 3), r"TopKSaver\(acc\)#2 both use the tag 'top-acc'"),
+        (
+            lambda: MinSaver("loss"),
+            lambda: ModelCheckpoint(monitor="loss"),
+            r"ModelCheckpoint\(CKP\) both use .* 'best-loss'",
+        ),
+        (
+            lambda: BackupAndRestore(),
+            lambda: BackupAndRestore(),
+            "BackupAndRestore#2 both use the tag 'backup'",
+        ),
     ],
 )
 def test_two_savers_with_one_tag_are_refused_before_anything_is_deleted(disk, first, second, message):
@@ -118,10 +126,10 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
     make(None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         make("runs/x")
-    name = argument.partition("(")[2].partition("=")[0]
+    owner, name = re.match(r"(\w+)\((\w+)=", argument).groups()
     assert str(caught.value) == (
-        f"{argument}: checkpoints are in the checkpoints/ folder of the run's workdir."
-        f"\n  leave     {name} out, and give the Runner or Loop workdir='runs/x'"
+        f"{owner}: {name} is not supported; checkpoints are in the checkpoints/ folder of the workdir."
+        f"\n  leave     {name} out, and pass workdir='runs/x' to the Runner or Loop"
     )
 
 
@@ -137,24 +145,24 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
     ],
 )
 def test_the_workdir_of_the_advice_is_a_folder(given, workdir):
-    with pytest.raises(BadLoop, match=re.escape(f"workdir='{workdir}'") + "$"):
+    with pytest.raises(BadLoop, match=re.escape(f"workdir='{workdir}' to")):
         ModelCheckpoint(filepath=given)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MinSaver(""), "MinSaver(monitor_stat='') is no name."),
-        (lambda: MaxSaver(None), "MaxSaver(monitor_stat=None) is no name."),
-        (lambda: MinSaver("a", filename=""), "MinSaver(filename='') is no name."),
-        (lambda: TopKSaver(3), "TopKSaver(monitor_stat=3) is no name."),
-        (lambda: TopKSaver("a", filename=""), "TopKSaver(filename='') is no name."),
-        (lambda: ModelSaver(tag=""), "ModelSaver(tag='') is no name."),
-        (lambda: ModelCheckpoint(monitor=["a"]), "ModelCheckpoint(monitor=['a']) is no name."),
+        (lambda: MinSaver(""), "MinSaver: monitor_stat must be a non-empty string, got ''."),
+        (lambda: MaxSaver(None), "MaxSaver: monitor_stat must be a non-empty string, got None."),
+        (lambda: MinSaver("a", filename=""), "MinSaver: filename must be a non-empty string, got ''."),
+        (lambda: TopKSaver(3), "TopKSaver: monitor_stat must be a non-empty string, got 3."),
+        (lambda: TopKSaver("a", filename=""), "TopKSaver: filename must be a non-empty string, got ''."),
+        (lambda: ModelSaver(tag=""), "ModelSaver: tag must be a non-empty string, got ''."),
+        (lambda: ModelCheckpoint(monitor=["a"]), "ModelCheckpoint: monitor must be a non-empty string, got ['a']."),
     ],
 )
 def test_a_name_is_a_name(make, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}\n  give      a string that is not empty$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make()
 
 

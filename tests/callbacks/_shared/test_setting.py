@@ -178,7 +178,7 @@ def test_a_setting_that_is_not_there_is_an_error_before_training():
 
 @pytest.mark.parametrize("param", ["", None, 3, object()])
 def test_something_else_is_no_setting(param):
-    with pytest.raises(TypeError, match="is no setting"):
+    with pytest.raises(TypeError, match="is not a setting"):
         Setting(param)
 
 
@@ -193,8 +193,8 @@ def test_a_change_is_an_event_and_a_line_in_the_log(caplog):
         {"param": "learning_rate", "value": 0.25, "previous": 0.5, "by": "W"},
     ]
     assert caplog.messages == [
-        "learning_rate: W sets it to 0.5, after 1.0",
-        "learning_rate: W sets it to 0.25, after 0.5",
+        "learning_rate: 1.0 -> 0.5 (set by W)",
+        "learning_rate: 0.5 -> 0.25 (set by W)",
     ]
 
 
@@ -223,7 +223,7 @@ THING = SimpleNamespace(rate=1.0)
 def test_two_writers_of_one_setting_are_named_once(caplog, one, other):
     writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125, 4: 0.0625}, name="B")]
     said = warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0))
-    assert said == [f"{writers[1].setting.name} is set by A and by B: whichever writes last wins"]
+    assert said == [f"A and B both set {writers[1].setting.name}; the last write wins"]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_scheduler_is_a_writer_too(caplog):
     said = warnings_of(
         caplog, [Writer("lr", {}, name="A"), Writer("momentum", {}, name="B")], optimizer=sgd, lr_scheduler=scheduler
     )
-    assert said == ["lr is set by the lr_scheduler, StepLR and by A: whichever writes last wins"]
+    assert said == ["the lr_scheduler, StepLR and A both set lr; the last write wins"]
 
 
 # What a checkpoint keeps

@@ -68,8 +68,8 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
     assert found == [None, None, (Moment(4, 4, 4), 2.0)]
     assert caplog.messages == [
         (
-            "'score' was measured at step 1, and it is step 2 now: the weights that had it are gone, and not saved."
-            " Trigger its saver where it is measured, with .when(...)"
+            "'score' was measured at step 1, but the run is at step 2: the measured weights are gone and cannot be saved."
+            " Trigger the saver when the metric is measured, with .when(...)"
         )
     ]
 

@@ -298,7 +298,7 @@ def test_other_bad_arguments_are_refused():
         StartProcOrThread([])
     with pytest.raises(ValueError, match=r"if_it_dies='die'\) is no policy"):
         StartProcOrThread(["ls"], if_it_dies="die")
-    with pytest.raises(ValueError, match=r"stop_seconds=-1\) means nothing"):
+    with pytest.raises(ValueError, match=r"stop_seconds must be a finite number >= 0, got -1"):
         StartProcOrThread(["ls"], stop_seconds=-1)
 
 

@@ -81,7 +81,7 @@ def test_a_line_holds_against_others_wherever_they_stand(train_with_edits, tmp_p
     table = ScheduledHyperParamSetter("learning_rate", [(1, 0.1), (2, 0.2)])
     function = LearningRateScheduler(lambda epoch: 0.3)
     assert train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n", ""], human, table, function) == [0.3, 0.5, 0.5]
-    assert len([one for one in caplog.messages if "whichever writes last wins" in one]) == 2  # each pair is named once
+    assert len([one for one in caplog.messages if "the last write wins" in one]) == 2  # each pair is named once
 
 
 def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(train_with_edits, tmp_path, caplog):
@@ -89,8 +89,8 @@ def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(tr
     train_with_edits(tmp_path, [None, None], *callbacks)
     assert caplog.messages == []
     train_with_edits(tmp_path, [None, None, "learning_rate:0.25\n"], *callbacks)
-    both = "ScheduledHyperParamSetter(learning_rate) and by HumanHyperParamSetter(learning_rate)"
-    assert caplog.messages == [f"learning_rate is set by {both}: whichever writes last wins"]
+    both = "ScheduledHyperParamSetter(learning_rate) and HumanHyperParamSetter(learning_rate)"
+    assert caplog.messages == [f"{both} both set learning_rate; the last write wins"]
 
 
 def test_each_change_is_said_once(train_with_edits, tmp_path):
@@ -205,7 +205,7 @@ def test_what_is_no_learning_rate_is_refused_and_the_last_good_value_stays(train
 
 def test_a_good_line_above_a_refused_one_counts(train_with_edits, tmp_path, caplog):
     assert train_with_edits(tmp_path, ["lr:0.5\nlearning_rate:-1\n", ""]) == [1.0, 0.5]
-    assert caplog.messages == ["hyper.txt, line 2, is refused: learning_rate takes no negative number. It says -1.0"]
+    assert caplog.messages == ["hyper.txt, line 2, is refused: learning_rate must not be negative. It says -1.0"]
 
 
 def test_what_a_setting_of_ones_own_refuses_ends_no_run(train_with_edits, tmp_path, caplog):

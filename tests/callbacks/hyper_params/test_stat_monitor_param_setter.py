@@ -48,9 +48,9 @@ def test_a_second_run_starts_anew(rates):
 def test_mistakes_are_refused(rates):
     with pytest.raises(MissingMetric, match=r"^StatMonitorParamSetter\(lr, error\) reads 'error'"):
         rates([make()], [None, None])
-    with pytest.raises(ValueError, match=r"threshold=-1\) means nothing"):
+    with pytest.raises(ValueError, match=r"threshold must be a finite number >= 0, got -1"):
         make(threshold=-1)
-    with pytest.raises(ValueError, match=r"last_k=1\) means nothing"):
+    with pytest.raises(ValueError, match=r"last_k must be an integer >= 2, got 1"):
         make(last_k=1)
     with pytest.raises(TypeError, match=r"takes a function, not 0\.5"):
         StatMonitorParamSetter("lr", "error", 0.5, 0.0, 3)

@@ -796,7 +796,7 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
         (top(1, "a"), {"metrics": {"a": Accuracy()}}, ValueError, "'a' is measured twice."),
         ([Accuracy()], {}, TypeError, "Accuracy() is a metric without a name.\n  give      metrics={'val-name': metric}"),
         ({"acc": Accuracy()}, {}, TypeError, "a mapping of names to metrics is metrics="),
-        ([ClassificationError], {}, TypeError, "ClassificationError is a class where an instance belongs."),
+        ([ClassificationError], {}, TypeError, "ClassificationError is a class; expected an instance."),
         ("val-error", {}, TypeError, "'v' is no inferencer: it has no reset, update, results, names."),
         (5, {}, TypeError, "5 is no inferencer"),
         ((), {"metrics": {"acc": 3}}, TypeError, "metrics['acc'] is 3.\n  give      a function (outputs, targets) -> number"),

@@ -292,9 +292,9 @@ def test_mistakes_are_refused():
         FeatureTap("*", file="../x")
     with pytest.raises(BadLoop, match=r"has no workdir to write 'x' to"):
         make(Net(), FeatureTap("*", file="x")).predict(images())
-    with pytest.raises(BadLoop, match=r"'haed' fits no module\.\n  near      head"):
+    with pytest.raises(BadLoop, match=r"'haed' matches no module\.\n  similar   head"):
         make(Net(), FeatureTap("haed")).predict(images())
-    with pytest.raises(BadLoop, match=r"'haed' fits no module"):
+    with pytest.raises(BadLoop, match=r"'haed' matches no module"):
         make(Net(), FeatureTap("haed")).fit(labelled(), epochs=1)
 
 

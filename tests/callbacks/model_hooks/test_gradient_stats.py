@@ -173,9 +173,9 @@ def test_a_compiled_model_has_the_names_of_the_plain_one():
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(ValueError, match=r"GradientStats\(every=True\) means nothing"):
+    with pytest.raises(ValueError, match=r"GradientStats: every must be an integer >= 1, got True"):
         GradientStats(every=True)
-    with pytest.raises(BadLoop, match=r"'0\.wieght' fits no parameter\.\n  near      0\.weight"):
+    with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
         make(net(), GradientStats("0.wieght")).fit(data(), epochs=1)
     unseen = r"sees no optimizer step, before which it measures\.\n  give      optimizer="
     with pytest.raises(BadLoop, match=unseen), Loop([GradientStats()], model=net(), **QUIET):

@@ -184,5 +184,5 @@ def test_mistakes_are_refused():
         ParameterHooks("*")
     with pytest.raises(TypeError, match=r"ParameterHooks\(grad='x'\) is no function"):
         ParameterHooks("*", grad="x")
-    with pytest.raises(BadLoop, match=r"'0\.wieght' fits no parameter\.\n  near      0\.weight"):
+    with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
         make(net(), ParameterHooks("0.wieght", grad=print)).fit(data(), epochs=1)

@@ -8,12 +8,12 @@ from time import monotonic, sleep
 import pytest
 
 from hookpoint.callbacks.notify._command import Command
-from hookpoint.callbacks.notify._command_transport import CommandWay
+from hookpoint.callbacks.notify._command_transport import CommandTransport
 from hookpoint.callbacks.notify._send_queue import SendFailed
 
 
-def way(command, timeout_seconds=60, **given):
-    return CommandWay(Command(command, words=["run"], **given), timeout_seconds)
+def transport(command, timeout_seconds=60, **given):
+    return CommandTransport(Command(command, texts=["run"], **given), timeout_seconds)
 
 
 def is_alive(pid):
@@ -33,60 +33,63 @@ def wait_until(condition):
 
 
 def test_a_command_is_run_with_its_arguments(tmp_path):
-    way(["touch", f"{tmp_path}/{{run}}"]).send({"run": "; touch x"})
+    transport(["touch", f"{tmp_path}/{{run}}"]).send({"run": "; touch x"})
     assert [path.name for path in tmp_path.iterdir()] == ["; touch x"]
 
 
 def test_it_gets_no_input_and_nothing_is_shown(capfd):
-    way("cat; echo out; echo err >&2", shell=True).send({"run": ""})
+    transport("cat; echo out; echo err >&2", shell=True).send({"run": ""})
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("exit 3", "the command ended with 3"),
-        ("echo first >&2; echo 'the last \x1b[31mline' >&2; exit 6", "the command ended with 6: the last ?[31mline"),
-        ("yes | head -c 300000 >&2; exit 1", "the command ended with 1: y"),
+        ("exit 3", "the command exited with code 3"),
+        ("echo first >&2; echo 'the last \x1b[31mline' >&2; exit 6", "the command exited with code 6: the last ?[31mline"),
+        ("yes | head -c 300000 >&2; exit 1", "the command exited with code 1: y"),
     ],
 )
 def test_a_failure_is_told_with_the_last_thing_that_was_said(command, says):
     with pytest.raises(SendFailed) as caught:
-        way(command, shell=True).send({"run": ""})
+        transport(command, shell=True).send({"run": ""})
     assert str(caught.value) == says
 
 
 def test_a_program_that_is_not_there():
     with pytest.raises(SendFailed, match=r"^no-such-program could not be started: No such file or directory$"):
-        way(["/nowhere/no-such-program", "--password=secret"]).send({"run": ""})
+        transport(["/nowhere/no-such-program", "--password=secret"]).send({"run": ""})
 
 
 def test_messages_do_not_hold_arguments():
     with pytest.raises(SendFailed) as caught:
-        way(["false", "--password=secret", "{run}"]).send({"run": "x"})
-    assert str(caught.value) == "false ended with 1"
+        transport(["false", "--password=secret", "{run}"]).send({"run": "x"})
+    assert str(caught.value) == "false exited with code 1"
 
 
 @pytest.mark.parametrize(
-    ("run", "says"), [("a\0b", "could not be started: embedded null byte"), ("-x", "was not run: {run} begins")]
+    ("run", "says"), [("a\0b", "could not be started: embedded null byte"), ("-x", "was not run: {run} starts")]
 )
 def test_what_cannot_be_an_argument_is_told(run, says):
     with pytest.raises(SendFailed) as caught:
-        way(["echo", "{run}"]).send({"run": run})
+        transport(["echo", "{run}"]).send({"run": run})
     assert says in str(caught.value)
 
 
 def test_what_takes_too_long_is_killed_with_all_it_has_started(tmp_path):
     script = f"sleep 1000 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait"
-    with pytest.raises(SendFailed, match=r"^the command was ended after 2 s$"):
-        way(script, 2, shell=True).send({"run": ""})
+    with pytest.raises(SendFailed, match=r"^the command was killed after 2 s$"):
+        transport(script, 2, shell=True).send({"run": ""})
     for name in ("pid", "child"):
         pid = int((tmp_path / name).read_text())
         wait_until(lambda pid=pid: not is_alive(pid))
 
 
 def test_one_that_hangs_can_be_cancelled(tmp_path):
-    hangs, errors = way(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", shell=True), []
+    hangs, errors = (
+        transport(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", shell=True),
+        [],
+    )
 
     def send():
         try:
@@ -99,12 +102,12 @@ def test_one_that_hangs_can_be_cancelled(tmp_path):
     wait_until((tmp_path / "pid").exists)
     hangs.cancel()
     thread.join(60)
-    assert errors == ["the command ended with -9"]
+    assert errors == ["the command exited with code -9"]
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
 def test_after_that_nothing_is_started(tmp_path):
-    cancelled = way(["touch", f"{tmp_path}/x"])
+    cancelled = transport(["touch", f"{tmp_path}/x"])
     cancelled.cancel()
     with pytest.raises(SendFailed, match="cancelled"):
         cancelled.send({"run": ""})
@@ -112,13 +115,13 @@ def test_after_that_nothing_is_started(tmp_path):
 
 
 def test_what_it_leaves_behind_does_not_hold_it_up(tmp_path):
-    way(f"sleep 1000 & echo $! > {tmp_path}/child", shell=True).send({"run": ""})
+    transport(f"sleep 1000 & echo $! > {tmp_path}/child", shell=True).send({"run": ""})
     os.kill(int((tmp_path / "child").read_text()), 9)
 
 
 def test_ctrl_c_is_not_for_it(tmp_path):
     program = f"import os, pathlib; pathlib.Path({str(tmp_path / 'group')!r}).write_text(str(os.getpgrp()))"
-    way([sys.executable, "-S", "-c", program]).send({"run": ""})
+    transport([sys.executable, "-S", "-c", program]).send({"run": ""})
     assert int((tmp_path / "group").read_text()) != os.getpgrp()
 
 
@@ -127,7 +130,7 @@ def test_without_room_for_what_it_says_it_is_run_all_the_same(tmp_path, monkeypa
         raise OSError("no room")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    way(f"touch {tmp_path}/x", shell=True).send({"run": ""})
+    transport(f"touch {tmp_path}/x", shell=True).send({"run": ""})
     assert (tmp_path / "x").exists()
-    with pytest.raises(SendFailed, match=r"^false ended with 1$"):
-        way("false").send({"run": ""})
+    with pytest.raises(SendFailed, match=r"^false exited with code 1$"):
+        transport("false").send({"run": ""})

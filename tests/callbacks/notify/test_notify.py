@@ -17,7 +17,7 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint.callbacks import MaxSteps, ModelSaver, Notify, StopAtThreshold
-from hookpoint.callbacks.notify import notify
+from hookpoint.callbacks.notify import _sender, notify
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_next_message_counts_the_bests_in_between(train_on_disk, server, mon
         "run: score is 1, the best so far",
         "run: score is 0.25, the best so far, after 0.33333",
     ]
-    assert server.got[1]["message"].startswith("the best 3 times since the last message\n\nepoch 4/4")
+    assert server.got[1]["message"].startswith("3 new bests since the last message\n\nepoch 4/4")
 
 
 def test_a_metric_of_nan_is_no_best_and_zero_is_one(train_on_disk, server):
@@ -105,7 +105,7 @@ def test_a_metric_of_nan_is_no_best_and_zero_is_one(train_on_disk, server):
     assert titles(server) == ["run: score is 0.5, the best so far", "run: score is 0, the best so far, after 0.5"]
 
 
-def test_a_failure_says_what_where_and_how_to_go_on(train_on_disk, server):
+def test_a_failure_says_what_where_and_how_to_resume(train_on_disk, server):
     with pytest.raises(ValueError, match="luck"):
         train_on_disk([Notify(server.url), ModelSaver(), Fails()], ROWS)
     assert titles(server) == ["run: started", "run: failed: ValueError"]
@@ -115,14 +115,14 @@ def test_a_failure_says_what_where_and_how_to_go_on(train_on_disk, server):
     assert lines[1].startswith("in callback Fails at on_epoch_end")
     python = os.path.basename(sys.executable)
     command = shlex.join([python, "train.py", "--name", "it's", "--token", "***"])
-    assert f"goes on with: cd {shlex.quote(os.getcwd())} && {command}" in lines
+    assert f"resume with: cd {shlex.quote(os.getcwd())} && {command}" in lines
     assert "abc" not in server.got[1]["message"]
 
 
-def test_a_failure_before_the_first_checkpoint_starts_anew(train_on_disk, server):
+def test_a_failure_before_the_first_checkpoint_starts_over(train_on_disk, server):
     with pytest.raises(ValueError, match="luck"):
         train_on_disk([Notify(server.url), Fails()], ROWS)
-    assert "\nstarts anew with: cd " in server.got[1]["message"]
+    assert "\nstart over with: cd " in server.got[1]["message"]
 
 
 def test_a_stop_says_who_and_why(train_on_disk, server):
@@ -183,14 +183,14 @@ def test_only_what_was_asked_for_is_told(train_on_disk, server, on, expected):
     assert titles(server) == expected
 
 
-def test_a_resumed_run_goes_on_and_knows_its_best(train_on_disk, server):
+def test_a_resumed_run_reports_it_and_knows_its_best(train_on_disk, server):
     def once(rows):
         train_on_disk([Notify(server.url, best="score", mode="min", minutes_between=0), ModelSaver()], rows)
 
     once(ROWS[:2])
     server.got.clear()
     once([*ROWS, {"score": 0.125}])
-    assert titles(server) == ["run: goes on", "run: score is 0.125, the best so far, after 0.25", "run: finished"]
+    assert titles(server) == ["run: resumed", "run: score is 0.125, the best so far, after 0.25", "run: finished"]
 
 
 def test_an_instance_that_is_used_again_starts_afresh(train_on_disk, server, disk):
@@ -220,30 +220,30 @@ def test_a_server_that_fails_is_named_once_and_ends_no_run(train_on_disk, server
     server.code = 500
     assert train_on_disk([Notify(server.url)], ROWS).step == 9
     assert [message for message in caplog.messages if "Notify" in message] == [
-        "Notify: Apprise did not deliver a message: FAILURE; the run goes on, and this is not said again",
-        "Notify: of its messages 2 failed",
+        "Notify: Apprise did not deliver a message: FAILURE; the run continues, and this is logged once",
+        "Notify: messages lost: 2 failed",
     ]
 
 
 def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch, caplog):
-    monkeypatch.setattr(notify, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(_sender, "WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         assert train_on_disk([Notify(f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], ROWS).step == 9
-    assert "Notify: of its messages 2 not sent at the end" in caplog.messages
+    assert "Notify: messages lost: 2 not sent before the run ended" in caplog.messages
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"on": "epoch"}, "Notify(on='epoch') is nothing to tell.\n  choose    'start', 'end', 'failure', 'stop', 'best'"),
-        ({"on": ()}, "Notify(on=()) would tell nothing."),
+        ({"on": "epoch"}, "Notify: 'epoch' is not an event for on=.\n  choose    'start', 'end', 'failure', 'stop', 'best'"),
+        ({"on": ()}, "Notify: () is not an event for on=."),
         ({"best": "score"}, "is ambiguous"),
         ({"best": ""}, "best"),
-        ({"minutes_between": -1}, "Notify(minutes_between=-1) means nothing."),
+        ({"minutes_between": -1}, "Notify: minutes_between must be a finite number >= 0, got -1."),
         ({"timeout_seconds": 0}, "timeout_seconds"),
-        ({"url": "json://example.org"}, "Notify: what is sent to 'json://...' can be read on its way."),
-        ({"url": "nonsense://me:pw@host"}, "Notify: Apprise knows no service for 'nonsense:...'"),
-        ({"url": ""}, "Notify: url= takes an address, or several."),
+        ({"url": "json://example.org"}, "Notify: 'json://...' is not encrypted."),
+        ({"url": "nonsense://me:pw@host"}, "Notify: Apprise has no service for 'nonsense:...'"),
+        ({"url": ""}, "Notify: url must be a URL or a list of URLs."),
     ],
 )
 def test_what_means_nothing_is_refused(given, words):

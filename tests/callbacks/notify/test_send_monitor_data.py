@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from hookpoint.callbacks import ModelSaver, SendMonitorData
-from hookpoint.callbacks.notify import _stat_sender as stat_sender
+from hookpoint.callbacks.notify import _sender
 
 WRITE = "import json, sys; open(sys.argv[1], 'a').write(json.dumps(sys.argv[2:]) + chr(10))"
 
 
 @pytest.fixture
 def send(tmp_path, monkeypatch):
-    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(_sender, "WAIT_SECONDS", 60)
     return lambda: SendMonitorData(
         [sys.executable, "-I", "-S", "-c", WRITE, str(tmp_path / "sent"), "{epoch}: {a} {b}"], ["a", "b"]
     )
@@ -37,6 +37,6 @@ def test_what_has_come_before_a_resume_counts(train_on_disk, send, sent):
 
 
 def test_it_takes_what_send_stat_takes():
-    with pytest.raises(ValueError, match=r"^SendMonitorData: '\|' is for a shell"):
+    with pytest.raises(ValueError, match=r"^SendMonitorData: '\|' is shell syntax"):
         SendMonitorData("echo | cat")
     assert SendMonitorData("echo | cat", "loss", shell=True, timeout_seconds=3).name == "SendMonitorData(loss)"

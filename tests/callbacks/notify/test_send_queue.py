@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from hookpoint.callbacks.notify._send_queue import Outbox, SendFailed
+from hookpoint.callbacks.notify._send_queue import SendFailed, SendQueue
 
 
 class Door:
-    """A way that lets messages through while it is open, and fails with what it is told to."""
+    """A transport that lets messages through while it is open, and fails with what it is told to."""
 
     def __init__(self, *, is_open=True):
         self.sent, self.cancelled, self.fails = [], 0, {}
@@ -34,98 +34,98 @@ def threads():
 
 def test_messages_are_sent_in_order(caplog):
     door = Door()
-    outbox = Outbox("mail", door)
+    queue = SendQueue("mail", door)
     for number in range(50):
-        outbox.put(number)
-    outbox.finish(60)
+        queue.put(number)
+    queue.finish(60)
     assert door.sent == list(range(50))
     assert door.cancelled == 0
     assert caplog.messages == []
 
 
 def test_without_messages_there_is_no_thread():
-    outbox = Outbox("nothing", Door())
+    queue = SendQueue("nothing", Door())
     assert "hookpoint nothing" not in threads()
-    outbox.finish(0)
+    queue.finish(0)
 
 
 def test_the_thread_ends():
-    outbox = Outbox("mail", Door())
-    outbox.put(1)
-    thread = outbox._thread
-    outbox.finish(60)
+    queue = SendQueue("mail", Door())
+    queue.put(1)
+    thread = queue._thread
+    queue.finish(60)
     thread.join(60)
     assert not thread.is_alive()
 
 
-def test_nobody_waits_for_a_way_that_hangs_and_the_oldest_are_dropped(caplog):
+def test_nobody_waits_for_a_transport_that_hangs_and_the_oldest_are_dropped(caplog):
     door = Door(is_open=False)
-    outbox = Outbox("mail", door, capacity=3)
-    outbox.put(0)
+    queue = SendQueue("mail", door, capacity=3)
+    queue.put(0)
     assert door.has_begun.wait(60)
     for number in range(1, 11):
-        outbox.put(number)
-    assert outbox.dropped == 7
+        queue.put(number)
+    assert queue.dropped == 7
     door.is_open.set()
-    outbox.finish(60)
+    queue.finish(60)
     assert door.sent == [0, 8, 9, 10]
-    assert caplog.messages == ["mail: of its messages 7 dropped as too many waited"]
+    assert caplog.messages == ["mail: messages lost: 7 dropped from a full queue"]
 
 
-def test_what_hangs_at_the_end_is_cancelled_and_said(caplog):
+def test_what_hangs_at_the_end_is_cancelled_and_logged(caplog):
     door = Door(is_open=False)
-    outbox = Outbox("mail", door)
-    outbox.put(0)
-    outbox.put(1)
+    queue = SendQueue("mail", door)
+    queue.put(0)
+    queue.put(1)
     assert door.has_begun.wait(60)
-    outbox.finish(0.01)
+    queue.finish(0.01)
     assert door.cancelled == 1
-    outbox._thread.join(60)
+    queue._thread.join(60)
     assert door.sent == [0]
-    assert caplog.messages == ["mail: of its messages 2 not sent at the end"]
+    assert caplog.messages == ["mail: messages lost: 2 not sent before the run ended"]
 
 
-def test_a_failure_is_said_once_for_each_kind_and_the_next_message_is_tried(caplog):
+def test_a_failure_is_logged_once_for_each_kind_and_the_next_message_is_tried(caplog):
     door = Door()
     door.fails = {
-        1: SendFailed("timeout", "curl was ended after 10 s"),
-        2: SendFailed("timeout", "curl was ended after 11 s"),
+        1: SendFailed("timeout", "curl was killed after 10 s"),
+        2: SendFailed("timeout", "curl was killed after 11 s"),
         3: ValueError("no such thing"),
-        5: SendFailed("code 6", "curl ended with 6"),
+        5: SendFailed("code 6", "curl exited with code 6"),
         6: ValueError("another"),
     }
-    outbox = Outbox("mail", door)
+    queue = SendQueue("mail", door)
     for number in range(8):
-        outbox.put(number)
-    outbox.finish(60)
+        queue.put(number)
+    queue.finish(60)
     assert door.sent == [0, 4, 7]
     assert caplog.messages == [
-        "mail: curl was ended after 10 s; the run goes on, and this is not said again",
-        "mail: ValueError: no such thing; the run continues, and this is not said again",
-        "mail: curl ended with 6; the run goes on, and this is not said again",
-        "mail: of its messages 5 failed",
+        "mail: curl was killed after 10 s; the run continues, and this is logged once",
+        "mail: ValueError: no such thing; the run continues, and this is logged once",
+        "mail: curl exited with code 6; the run continues, and this is logged once",
+        "mail: messages lost: 5 failed",
     ]
 
 
-def test_a_failure_of_what_was_cancelled_is_not_said_twice(caplog):
+def test_a_failure_of_what_was_cancelled_is_not_logged_twice(caplog):
     door = Door(is_open=False)
-    door.fails = {0: SendFailed("code -9", "curl ended with -9")}
-    outbox = Outbox("mail", door)
-    outbox.put(0)
+    door.fails = {0: SendFailed("code -9", "curl exited with code -9")}
+    queue = SendQueue("mail", door)
+    queue.put(0)
     assert door.has_begun.wait(60)
-    outbox.finish(0)
-    outbox._thread.join(60)
-    assert caplog.messages == ["mail: of its messages 1 not sent at the end"]
+    queue.finish(0)
+    queue._thread.join(60)
+    assert caplog.messages == ["mail: messages lost: 1 not sent before the run ended"]
 
 
 @pytest.mark.parametrize("times", [1, 5])
 def test_many_threads_may_put(times):
     door = Door()
-    outbox = Outbox("mail", door, capacity=10_000)
-    putters = [threading.Thread(target=lambda: [outbox.put(number) for number in range(100)]) for _ in range(times)]
+    queue = SendQueue("mail", door, capacity=10_000)
+    putters = [threading.Thread(target=lambda: [queue.put(number) for number in range(100)]) for _ in range(times)]
     for putter in putters:
         putter.start()
     for putter in putters:
         putter.join()
-    outbox.finish(60)
+    queue.finish(60)
     assert sorted(door.sent) == sorted(list(range(100)) * times)

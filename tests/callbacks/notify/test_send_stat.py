@@ -14,7 +14,7 @@ import pytest
 
 from hookpoint import Callback, Every, on
 from hookpoint.callbacks import ModelSaver, SendStat
-from hookpoint.callbacks.notify import _stat_sender as stat_sender
+from hookpoint.callbacks.notify import _sender
 from hookpoint.core.loop.loop import Loop
 
 WRITE = 'import json, sys; open(sys.argv[1], "a").write(json.dumps(sys.argv[2:]) + chr(10))'
@@ -41,7 +41,7 @@ HOSTILE = [
 def in_folder(tmp_path, monkeypatch):
     """Let commands work in a folder of their own, where what they should not do would be seen; and wait for them all."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(_sender, "WAIT_SECONDS", 60)
 
 
 def writes(*arguments):
@@ -187,7 +187,7 @@ def test_a_metrics_name_stays_a_name(train, hostile, shell, tmp_path):
 )
 @pytest.mark.parametrize("shell", [False, True])
 def test_there_is_no_way_to_an_attribute(hostile, shell):
-    with pytest.raises(ValueError, match=r"^SendStat: .* is no field"):
+    with pytest.raises(ValueError, match=r"^SendStat: .* is not a field"):
         SendStat(f"echo {hostile}", "score", shell=shell)
 
 
@@ -202,9 +202,9 @@ def test_a_name_that_would_be_an_option_is_not_sent(train, name, caplog):
     train([SendStat(writes("{run}"))], [{}, {}], name=name)
     assert sent() == []
     assert caplog.messages[0].startswith(
-        f"SendStat: {os.path.basename(sys.executable)} was not run: {{run}} begins with '{name[0]}'"
+        f"SendStat: {os.path.basename(sys.executable)} was not run: {{run}} starts with '{name[0]}'"
     )
-    assert caplog.messages[1:] == ["SendStat: of its messages 2 failed"]
+    assert caplog.messages[1:] == ["SendStat: messages lost: 2 failed"]
 
 
 # It never stalls or stops a run
@@ -212,7 +212,7 @@ def test_a_name_that_would_be_an_option_is_not_sent(train, name, caplog):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(stat_sender, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(_sender, "WAIT_SECONDS", 0.01)
 
 
 class Watch(Callback):
@@ -226,8 +226,8 @@ class Watch(Callback):
             self.has_begun()
 
     def on_train_iter_end(self):
-        outbox = self.send._outbox
-        self.steps += outbox._is_sending and outbox.failed == 0
+        queue = self.send._queue
+        self.steps += queue._is_sending and queue.failed == 0
 
 
 def test_a_command_that_sleeps_does_not_hold_up_the_run(train, tmp_path, impatient, caplog):
@@ -240,7 +240,7 @@ def test_a_command_that_sleeps_does_not_hold_up_the_run(train, tmp_path, impatie
     watch = Watch(send, has_begun)
     assert train([send, watch], [{}] * 50).step == 150
     assert watch.steps == 147  # all but the first epoch's
-    assert caplog.messages == ["SendStat: of its messages 50 not sent at the end"]
+    assert caplog.messages == ["SendStat: messages lost: 50 not sent before the run ended"]
 
 
 def test_a_server_that_never_answers_does_not_hold_up_the_run(train, impatient, caplog):
@@ -260,7 +260,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_run(train, impatient, 
         assert watch.steps == 147
         accepting.join(60)
         connections[0].close()
-    assert caplog.messages == ["SendStat: of its messages 50 not sent at the end"]
+    assert caplog.messages == ["SendStat: messages lost: 50 not sent before the run ended"]
 
 
 def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(train, caplog):
@@ -268,8 +268,8 @@ def test_a_command_that_takes_too_long_is_ended_and_the_next_is_tried(train, cap
     train([send], [{}, {}])
     assert os.path.exists("came")
     assert caplog.messages == [
-        "SendStat: the command was ended after 1.5 s; the run goes on, and this is not said again",
-        "SendStat: of its messages 1 failed",
+        "SendStat: the command was killed after 1.5 s; the run continues, and this is logged once",
+        "SendStat: messages lost: 1 failed",
     ]
 
 
@@ -288,14 +288,17 @@ def test_after_an_exception_too():
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [("false", "false ended with 1"), ("no-such-program", "no-such-program could not be started: No such file or directory")],
+    [
+        ("false", "false exited with code 1"),
+        ("no-such-program", "no-such-program could not be started: No such file or directory"),
+    ],
 )
 def test_a_failure_is_logged_once_and_the_run_goes_on(train, command, says, caplog):
     with caplog.at_level(logging.INFO):
         assert train([SendStat(command)], [{}] * 5).step == 15
     assert caplog.messages == [
-        f"SendStat: {says}; the run goes on, and this is not said again",
-        "SendStat: of its messages 5 failed",
+        f"SendStat: {says}; the run continues, and this is logged once",
+        "SendStat: messages lost: 5 failed",
     ]
 
 
@@ -332,11 +335,11 @@ def test_no_thread_is_left(train, caplog):
         ({"url": "ntfys://topic", "shell": True}, "shell=True is for a command"),
         ({"command": "true", "timeout_seconds": 0}, r"SendStat: timeout_seconds must be a number > 0, got 0"),
         ({"command": "true", "timeout_seconds": math.inf}, r"SendStat: timeout_seconds must be a number > 0, got inf"),
-        ({"command": "true", "names": ["loss", ""]}, r"SendStat\(names=''\) is no name"),
-        ({"command": "true", "names": [3]}, r"SendStat\(names=3\) is no name"),
-        ({"command": "true", "names": "epoch"}, "'epoch' is what the run says of itself, and no metric"),
-        ({"command": "echo {loss}"}, r"^SendStat: \{loss\} is no field"),
-        ({"command": "echo a | cat"}, r"^SendStat: '\|' is for a shell.*\n  give      shell=True"),
+        ({"command": "true", "names": ["loss", ""]}, r"SendStat: names must be a non-empty string, got ''"),
+        ({"command": "true", "names": [3]}, r"SendStat: names must be a non-empty string, got 3"),
+        ({"command": "true", "names": "epoch"}, "'epoch' is a reserved field, not a metric"),
+        ({"command": "echo {loss}"}, r"^SendStat: \{loss\} is not a field"),
+        ({"command": "echo a | cat"}, r"^SendStat: '\|' is shell syntax.*\n  give      shell=True"),
         ({"command": ""}, "^SendStat: the command is empty"),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from hookpoint import Every, Loop, Runner, on
 from hookpoint.callbacks import JSONWriter, ModelSaver, ProfilerTrace
-from hookpoint.callbacks.profiling._profiler_window import ProfilerWindow
+from hookpoint.callbacks.profiling import _torch_profile
 from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
 
@@ -152,7 +153,7 @@ def test_a_profiler_that_cannot_start_is_given_up(tmp_path, monkeypatch, caplog)
 
 def test_without_a_workdir_it_says_so_and_records_nothing(caplog):
     trained(None, ProfilerTrace(at=2, steps=2))
-    assert "ProfilerTrace writes its trace into the workdir, and there is none" in caplog.text
+    assert "ProfilerTrace needs a workdir" in caplog.text
 
 
 def test_an_instance_can_be_used_again(tmp_path):
@@ -175,25 +176,50 @@ def test_training_is_as_without_it(tmp_path):
 
 @pytest.mark.parametrize("bad", [{"wait": -1}, {"at": -1}, {"warmup": -1}, {"steps": 0}, {"rows": 1.5}])
 def test_bad_numbers_are_refused(bad):
-    with pytest.raises(ValueError, match=r"ProfilerTrace\(.*\) means nothing"):
+    with pytest.raises(ValueError, match=r"ProfilerTrace: .* must be an integer"):
         ProfilerTrace(**bad)
 
 
 def test_wait_and_at_are_two_words_for_one_thing():
-    with pytest.raises(ValueError, match=r"ProfilerTrace\(wait=1, at=2\) says twice when to record\.\n  give +one of them"):
+    with pytest.raises(ValueError, match=r"ProfilerTrace: wait=1 and at=2 exclude each other\.\n  give +one of them"):
         ProfilerTrace(wait=1, at=2)
 
 
 @pytest.mark.parametrize(
-    ("window", "first", "phases"),
+    ("options", "first", "phases"),
     [
-        (ProfilerWindow(3, 0, 1, 2), 0, "off off warmup record record over over"),
-        (ProfilerWindow(0, 0, 5, 1), 0, "record over"),
-        (ProfilerWindow(3, 0, 1, 2), 4, "record over"),
-        (ProfilerWindow(3, 0, 1, 2), 9, "over over"),
-        (ProfilerWindow(None, 2, 1, 1), 7, "off warmup record over"),
+        ({"at": 3, "warmup": 1, "steps": 2}, 0, "off off warmup record record over over"),
+        ({"at": 0, "warmup": 5, "steps": 1}, 0, "record over"),
+        ({"at": 3, "warmup": 1, "steps": 2}, 4, "record over"),
+        ({"at": 3, "warmup": 1, "steps": 2}, 9, "over over"),
+        ({"wait": 1, "warmup": 1, "steps": 1}, 7, "off warmup record over"),
     ],
 )
-def test_what_is_due_at_a_step(window, first, phases):
-    expected = phases.split()
-    assert [window.phase(first + number) for number in range(len(expected))] == expected
+def test_what_is_due_at_a_step(options, first, phases, monkeypatch, tmp_path):
+    class Profile:
+        is_recording = False
+
+        def __init__(self, options):
+            profiles.append(self)
+
+        def is_taken():
+            return False
+
+        def warm_up(self):
+            done[-1] = "warmup"
+
+        def record(self):
+            self.is_recording = True
+
+        def stop(self):
+            self.is_recording = False
+
+    profiles, done = [], []
+    monkeypatch.setattr(_torch_profile, "TorchProfile", Profile)
+    callback, run = ProfilerTrace(**options), SimpleNamespace(workdir=tmp_path, step=first)
+    callback.on_run_begin(run)
+    for run.step in range(first, first + len(phases.split())):
+        done.append("over" if callback._record_at is not None and run.step >= callback._record_at else "off")
+        callback.on_train_iter_begin(run)
+        done[-1] = "record" if profiles and profiles[0].is_recording else done[-1]
+    assert " ".join(done) == phases

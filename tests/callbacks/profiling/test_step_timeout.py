@@ -54,7 +54,7 @@ def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, capl
     assert run.step == 5
     words = file.read_text()
     assert "StepTimeout: step 3 takes longer than 0.5 s" in words
-    assert "MainThread, the last call last:" in words
+    assert "MainThread, most recent call last:" in words
     assert "hang_until(file)" in words
     assert words.split("\n\n")[1].startswith("MainThread")
     assert "hookpoint StepTimeout" not in words  # the thread that looks has nothing to do with it
@@ -157,7 +157,7 @@ def start(workdir, then, how="lock", hangs="hangs"):
 def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):
     done = start(tmp_path, "exit")
     assert done.returncode == StepTimeout.EXIT_CODE == 75
-    assert "the process ends with exit code 75" in done.stderr
+    assert "exiting with code 75" in done.stderr
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-7.txt"]
     assert events(tmp_path)
     again = start(tmp_path, "exit", hangs="goes on")
@@ -297,7 +297,7 @@ def test_stacks_begin_with_the_thread_that_matters():
     words = thread_dump(thread.ident)
     end.set()
     thread.join()
-    assert words.startswith("the one, the last call last:\n")
+    assert words.startswith("the one, most recent call last:\n")
     assert "test_step_timeout" not in words.splitlines()[0]
     assert not is_in_debugger(threading.get_ident())
 
@@ -306,7 +306,7 @@ def test_a_watch_that_fails_says_so_and_ends(caplog):
     def late(seconds):
         raise RuntimeError("no")
 
-    watch = StepWatch("StepTimeout", 0.01, 0.01, late)
+    watch = StepWatch("StepTimeout", 0.01, 0.01, late, stuck=None, exits=False)
     watch.began = time.monotonic()
     until(lambda: "StepTimeout failed: RuntimeError: no; the run continues without it" in caplog.text)
     watch.close()
@@ -315,13 +315,13 @@ def test_a_watch_that_fails_says_so_and_ends(caplog):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"seconds": 0}, "allows no step"),
-        ({"seconds": -1}, "means nothing"),
-        ({"seconds": "10"}, "means nothing"),
-        ({"seconds": 1, "first_seconds": 0}, "allows no step"),
-        ({"seconds": 1, "then": "die"}, r"then='die'\) is no policy"),
-        ({"seconds": 1, "covers": ["test"]}, "names no modes"),
-        ({"seconds": 1, "covers": []}, "names no modes"),
+        ({"seconds": 0}, "seconds must be a number > 0, got 0"),
+        ({"seconds": -1}, "seconds must be a number > 0, got -1"),
+        ({"seconds": "10"}, "seconds must be a number > 0, got '10'"),
+        ({"seconds": 1, "first_seconds": 0}, "first_seconds must be a number > 0, got 0"),
+        ({"seconds": 1, "then": "die"}, "then must be one of 'log', .* got 'die'"),
+        ({"seconds": 1, "covers": ["test"]}, "covers must list modes of 'train', 'val', 'pred', got"),
+        ({"seconds": 1, "covers": []}, "covers must list modes of 'train', 'val', 'pred', got"),
     ],
 )
 def test_bad_arguments_are_refused(bad, words):

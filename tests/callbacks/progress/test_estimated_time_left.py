@@ -89,5 +89,5 @@ def test_where_it_is_new_in_a_resumed_run_the_rest_of_the_epoch_does_not_count(t
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
 def test_mistakes_are_refused(number):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match="last_k_epochs must be an integer >= 1"):
         EstimatedTimeLeft(number)

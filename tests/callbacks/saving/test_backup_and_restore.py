@@ -38,11 +38,11 @@ def test_a_run_that_is_started_again_goes_on_from_it(train_on_disk, disk):
 
 @pytest.mark.parametrize("save_freq", [0, -1, False, True, 1.5, "batch", None])
 def test_a_frequency_that_means_nothing_is_refused(save_freq):
-    message = f"BackupAndRestore: save_freq must be an integer ≥ 1, got {save_freq!r}."
+    message = f"BackupAndRestore: save_freq must be an integer >= 1, got {save_freq!r}."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         BackupAndRestore(save_freq=save_freq)
 
 
 def test_the_last_state_stays():
-    with pytest.raises(ValueError, match="the last state of a run stays, for a longer run to go on from"):
+    with pytest.raises(ValueError, match="a longer run resumes from the last checkpoint"):
         BackupAndRestore(delete_checkpoint=True)

@@ -130,7 +130,7 @@ def test_a_value_of_weights_that_are_gone_is_never_the_best(disk, caplog):
                 pass
     assert saver.best.value is None
     assert [tags for _, tags in disk.saved] == [["end"]]
-    assert caplog.messages[0].startswith("'score' was measured at step 0, and it is step 4 now")
+    assert caplog.messages[0].startswith("'score' was measured at step 0, but the run is at step 4")
 
 
 @pytest.mark.parametrize("schedule", [None, Every(steps=1), Every(steps=2), Every(epochs=1)])

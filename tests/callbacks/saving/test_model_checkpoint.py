@@ -142,21 +142,21 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
     [
         (
             {"save_best_only": True},
-            'ModelCheckpoint(save_best_only=True): the best of what?\n  write     monitor="val_loss"',
+            'ModelCheckpoint: save_best_only=True needs a metric.\n  write     monitor="val_loss"',
         ),
         (
             {"prefix": "runs/{epoch:02d}.keras"},
             (
-                "ModelCheckpoint(prefix='runs/{epoch:02d}.keras') is no plain word; it is a tag, and no path or template."
-                '\n  write     prefix="resnet", and give the Runner or Loop workdir="runs/resnet"'
+                "ModelCheckpoint: prefix must be a plain name, not a path or a template, got 'runs/{epoch:02d}.keras'."
+                '\n  write     prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop'
             ),
         ),
-        ({"prefix": ""}, "ModelCheckpoint(prefix='') is no plain word"),
-        ({"prefix": None}, "ModelCheckpoint(prefix=None) is no plain word"),
+        ({"prefix": ""}, "ModelCheckpoint: prefix must be a plain name"),
+        ({"prefix": None}, "ModelCheckpoint: prefix must be a plain name"),
         (
             {"save_weights_only": True},
             (
-                "ModelCheckpoint(save_weights_only=True): a checkpoint is what a run can go on from."
+                "ModelCheckpoint: save_weights_only=True is not supported; a run resumes from a complete checkpoint."
                 "\n  leave     it out; the weights are model.safetensors in each checkpoint"
             ),
         ),
@@ -173,8 +173,8 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
             "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=1))",
         ),
         ({"mode": "least"}, "mode must be 'auto', 'min' or 'max', got 'least'."),
-        ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer ≥ 1, got 0."),
-        ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer ≥ 1, got False."),
+        ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer >= 1, got 0."),
+        ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer >= 1, got False."),
         ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' is ambiguous."),
     ],
 )

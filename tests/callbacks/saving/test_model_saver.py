@@ -8,7 +8,7 @@ from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.checkpoint.store import Kept
 
-NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none for good"
+NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none permanently"
 
 
 def kept(saver, *minutes):
@@ -64,9 +64,9 @@ def test_a_tag_of_its_own_is_in_its_name():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"max_to_keep": 0}, "ModelSaver: max_to_keep must be an integer ≥ 1, got 0."),
-        ({"max_to_keep": 2.5}, "ModelSaver: max_to_keep must be an integer ≥ 1, got 2.5."),
-        ({"max_to_keep": True}, "ModelSaver: max_to_keep must be an integer ≥ 1, got True."),
+        ({"max_to_keep": 0}, "ModelSaver: max_to_keep must be an integer >= 1, got 0."),
+        ({"max_to_keep": 2.5}, "ModelSaver: max_to_keep must be an integer >= 1, got 2.5."),
+        ({"max_to_keep": True}, "ModelSaver: max_to_keep must be an integer >= 1, got True."),
         (
             {"keep_checkpoint_every_n_hours": 0},
             "ModelSaver: keep_checkpoint_every_n_hours must be a number > 0, got 0.\n" + NONE_FOR_GOOD,

@@ -92,7 +92,9 @@ def test_a_fresh_run_forgets_the_ranking(train_on_disk, new_disk):
     assert saver.top.ranking == [(1.0, 3)]
 
 
-@pytest.mark.parametrize(("given", "message"), [({"k": 0}, "k=0 is no number"), ({"mode": "best"}, "got 'best'")])
+@pytest.mark.parametrize(
+    ("given", "message"), [({"k": 0}, "k must be an integer >= 1, got 0"), ({"mode": "best"}, "mode='best' does not say")]
+)
 def test_what_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         TopKSaver("acc", **given)

@@ -117,7 +117,9 @@ def test_what_comes_late_is_told_with_its_step():
             return self.value
 
     callback = CheckNumerics(parameters=False, tensors={"x": lambda run: 0.0})
-    callback.on_train_iter_end = lambda run: callback._late.add(("x", run.step), Distant(math.nan if run.step == 2 else 1.0))
+    callback.on_train_iter_end = lambda run: callback._magnitudes.add(
+        ("x", run.step), Distant(math.nan if run.step == 2 else 1.0)
+    )
     step, said = train_checked(callback, batches=5)
     assert step == 5
     assert said[0] == "CheckNumerics: NaN or infinity in x at step 2, seen at step 5."
@@ -160,11 +162,11 @@ def test_mistakes_are_refused():
         CheckNumerics(run_as_trigger=False)
     with pytest.raises(ValueError, match="has nothing to check"):
         CheckNumerics(parameters=False)
-    with pytest.raises(TypeError, match="takes functions of the run"):
+    with pytest.raises(TypeError, match="must be a function"):
         CheckNumerics(tensors={"logits": "outputs"})
     with pytest.raises(BadLoop, match="CheckNumerics finds no parameters"):
         train_checked(CheckNumerics(), object())
-    with pytest.raises(BadLoop, match="sees no optimizer step"):
+    with pytest.raises(BadLoop, match="needs an optimizer"):
         train_checked(CheckNumerics(gradients=True), net())
 
 

@@ -130,7 +130,7 @@ def test_the_reason_says_what_has_stopped_it(train_until_stopped, capsys):
     stops = Stops()
     callback = EarlyStopping(patience=2, verbose=1)
     train_until_stopped(callback, [3.0, 2.5, 2.5, 2.75], [stops])
-    reason = "EarlyStopping(val_loss): nothing better than 2.5, of step 4, in 2 values"
+    reason = "EarlyStopping(val_loss): no improvement over 2.5 (step 4) in 2 values"
     assert stops.reasons == [reason]
     assert callback.stopped
     assert capsys.readouterr().err == f"epoch 4: {reason}\n"
@@ -139,7 +139,7 @@ def test_the_reason_says_what_has_stopped_it(train_until_stopped, capsys):
 def test_the_reason_where_there_never_was_a_number(train_until_stopped):
     stops = Stops()
     train_until_stopped(EarlyStopping(), [NAN], [stops])
-    assert stops.reasons == ["EarlyStopping(val_loss): nothing better in 1 value"]
+    assert stops.reasons == ["EarlyStopping(val_loss): no improvement in 1 value"]
 
 
 def test_a_second_run_starts_anew(train_until_stopped):
@@ -172,8 +172,8 @@ def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplo
     model, again = Model(), EarlyStopping(patience=1)
     run = train_until_stopped(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
     assert (run.epoch, run.step, model.weight) == (2, 4, 2)
-    assert caplog.messages[-1].startswith("EarlyStopping(val_loss): nothing better than 2")
-    assert caplog.messages[-1].endswith("; that had stopped this run, and a higher patience goes on with it")
+    assert caplog.messages[-1].startswith("EarlyStopping(val_loss): no improvement over 2")
+    assert caplog.messages[-1].endswith("; this had stopped the run, raise patience to resume it")
 
 
 def test_more_patience_goes_on(train_until_stopped, disk):
@@ -251,13 +251,11 @@ def test_a_metric_of_other_weights_is_said(caplog):
                     for _ in run.batches(range(1), mode="val"):
                         run.log(loss=1.0 / run.epoch)
     (said,) = caplog.messages
-    assert said.startswith(
-        "'val_loss' was measured at step 1, and it is step 3 now: the weights that EarlyStopping(val_loss) keeps"
-    )
+    assert said.startswith("'val_loss' was measured at step 1, but the run is at step 3: EarlyStopping(val_loss) stores")
 
 
 def test_a_model_without_weights_is_refused(train_until_stopped):
-    with pytest.raises(BadLoop, match="the model has no state_dict and load_state_dict"):
+    with pytest.raises(BadLoop, match="needs a model with state_dict and load_state_dict"):
         train_until_stopped(EarlyStopping(restore_best_weights=True), [1.0], model=type("Bare", (), {"weight": 0})())
 
 
@@ -296,12 +294,12 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"patience": -1}, "patience=-1. means nothing"),
-        ({"patience": 1.5}, "patience=1.5. means nothing"),
-        ({"min_delta": -0.1}, "min_delta=-0.1. means nothing"),
-        ({"baseline": NAN}, "baseline=nan. means nothing"),
-        ({"start_from_epoch": -1}, "start_from_epoch=-1. means nothing"),
-        ({"mode": "least"}, "got 'least'"),
+        ({"patience": -1}, "patience must be an integer >= 0, got -1"),
+        ({"patience": 1.5}, "patience must be an integer >= 0, got 1.5"),
+        ({"min_delta": -0.1}, "min_delta must be a finite number >= 0, got -0.1"),
+        ({"baseline": NAN}, "baseline must be a finite number, got nan"),
+        ({"start_from_epoch": -1}, "start_from_epoch must be an integer >= 0, got -1"),
+        ({"mode": "least"}, "mode='least'"),
         ({"monitor": "thing"}, "is ambiguous"),
     ],
 )

@@ -141,5 +141,5 @@ def test_the_last_good_checkpoint_stays_the_newest(tmp_path):
 
 @pytest.mark.parametrize("times", [-1, 1.5, True, "3"])
 def test_mistakes_are_refused(times):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match="per_print_times must be an integer"):
         LossMonitor(times)

@@ -38,7 +38,7 @@ def test_a_resumed_run_that_has_had_its_steps_says_so(train, disk, caplog):
     train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
     assert not caplog.records
     train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
-    assert caplog.messages == ["MaxSteps: 4 steps are done, and nothing is trained; a higher n goes on"]
+    assert caplog.messages == ["MaxSteps: already at step 4, nothing to train; raise n to resume"]
 
 
 def test_a_second_run_counts_anew():
@@ -75,7 +75,7 @@ def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, None, "3"])
 def test_mistakes_are_refused(n):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match="n must be an integer >= 0"):
         MaxSteps(n)
 
 

@@ -18,7 +18,7 @@ from hookpoint.core.errors import NothingToSaveTo
 @pytest.fixture(autouse=True)
 def watchful(monkeypatch):
     """Look at the file with every step: tests are quicker than a second."""
-    monkeypatch.setattr(on_request_exit, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(on_request_exit, "CHECK_SECONDS", 0.0)
 
 
 def at(iteration, do):
@@ -107,11 +107,11 @@ def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(train, tmp_path, mo
     (tmp_path / "REQUEST_EXIT.tmp").touch()
     monkeypatch.setattr(on_request_exit.Path, "unlink", refuse)
     assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 1
-    assert "could not be deleted: Permission denied; it would stop the next run as well" in caplog.text
+    assert "REQUEST_EXIT.tmp: Permission denied; it would stop the next run as well" in caplog.text
 
 
 def test_the_file_is_looked_at_once_a_second(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(on_request_exit, "LOOK_EVERY_SECONDS", 1000.0)
+    monkeypatch.setattr(on_request_exit, "CHECK_SECONDS", 1000.0)
     looks = []
     monkeypatch.setattr(on_request_exit, "_is_own_file", lambda path: looks.append(path))
     train([OnRequestExit(save_ckpt=False)], batches=50, workdir=tmp_path)
@@ -127,7 +127,7 @@ def test_outside_the_main_thread_it_says_that_it_hears_nothing(train, caplog):
         thread.start()
         thread.join()
     assert steps == [6]
-    assert caplog.messages == ["OnRequestExit does not hear SIGUSR2: signals come to the main thread only"]
+    assert caplog.messages == ["OnRequestExit cannot handle SIGUSR2: only the main thread receives signals"]
 
 
 def test_saving_needs_a_place(train):
@@ -138,15 +138,15 @@ def test_saving_needs_a_place(train):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"sig": signal.SIGKILL}, "no program hears it"),
-        ({"sig": signal.SIGSTOP}, "no program hears it"),
-        ({"sig": signal.SIGUSR1}, "asks for a checkpoint already"),
-        ({"sig": 12345}, "is no signal"),
-        ({"save_mindir": True}, "there is no MindIR here"),
-        ({"file_name": "Net"}, r"OnRequestExit\(file_name='Net'\): checkpoints are in"),
-        ({"directory": "./"}, r"OnRequestExit\(directory='./'\): checkpoints are in"),
-        ({"file": "a/b"}, "is no plain name"),
-        ({"file": ""}, "is no plain name"),
+        ({"sig": signal.SIGKILL}, "no program can handle it"),
+        ({"sig": signal.SIGSTOP}, "no program can handle it"),
+        ({"sig": signal.SIGUSR1}, "already requests a checkpoint"),
+        ({"sig": 12345}, "is not a signal"),
+        ({"save_mindir": True}, "there is no MindIR"),
+        ({"file_name": "Net"}, r"OnRequestExit: file_name is not supported; checkpoints are in"),
+        ({"directory": "./"}, r"OnRequestExit: directory is not supported; checkpoints are in"),
+        ({"file": "a/b"}, "must be the name of a file"),
+        ({"file": ""}, "must be the name of a file"),
     ],
 )
 def test_mistakes_are_refused(options, says):

@@ -95,12 +95,12 @@ def test_the_reason(train_by_tens):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "at what time?"),
-        ({"run_time": -1}, "run_time=-1. means nothing"),
-        ({"seconds": float("nan")}, "seconds=nan. means nothing"),
-        ({"hours": "8"}, "hours='8'. means nothing"),
-        ({"until": "tomorrow"}, "until='tomorrow'. is no time"),
-        ({"until": 5}, "until=5. is no time"),
+        ({}, "has no time"),
+        ({"run_time": -1}, "run_time must be a finite number >= 0, got -1"),
+        ({"seconds": float("nan")}, "seconds must be a finite number >= 0, got nan"),
+        ({"hours": "8"}, "hours must be a finite number >= 0, got '8'"),
+        ({"until": "tomorrow"}, "until must be a time, got 'tomorrow'"),
+        ({"until": 5}, "until must be a time, got 5"),
     ],
 )
 def test_mistakes_are_refused(given, says):

@@ -68,7 +68,5 @@ def test_what_is_no_number_among_the_losses_is_refused_at_its_step(train, callba
 
     with pytest.raises(BadValue) as caught:
         train([callback()], step=step)
-    assert str(caught.value) == (
-        "run.loss holds 'mse', which is no number.\n  set       run.loss to a number, a tensor, or several of them"
-    )
+    assert str(caught.value) == ("run.loss must be a number, a tensor, or a tuple, list or dict of them, got 'mse'.")
     assert "(step 1, rank 0)" in caught.value.__notes__[0]

@@ -100,7 +100,7 @@ def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(train_to_peaks, cut_of
 
 
 def test_a_gpu_that_is_not_there_is_refused(train_to_peaks, allocator):
-    with pytest.raises(BadLoop, match=r"GPUMemoryTracker\(devices=\(7,\)\): PyTorch sees 2 GPUs.\n  give      numbers below 2"):
+    with pytest.raises(BadLoop, match=r"GPUMemoryTracker: devices=\(7,\), but PyTorch sees 2 GPUs.\n +give +numbers below 2"):
         train_to_peaks([GPUMemoryTracker(devices=[7])], allocator)
 
 
@@ -112,7 +112,7 @@ def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked
     for _ in range(2):
         run = train_to_peaks([GPUMemoryTracker(**given)], Allocator())
     assert dict(run.metrics) == {}
-    assert caplog.messages == ["GPUMemoryTracker finds no GPU, and does nothing"] * said
+    assert caplog.messages == ["GPUMemoryTracker does nothing: no GPU found"] * said
 
 
 def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):
@@ -124,7 +124,7 @@ def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypa
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
 def test_mistakes_are_refused(devices):
-    with pytest.raises(ValueError, match="names no devices"):
+    with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUMemoryTracker(devices)
 
 

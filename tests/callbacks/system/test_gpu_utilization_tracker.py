@@ -142,13 +142,13 @@ def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked
         run = train_sampled([GPUUtilizationTracker(devices)], samples=[(), ()])
     assert dict(run.metrics) == {}
     assert len(caplog.messages) == (devices is not None)
-    assert all(line.startswith("GPUUtilizationTracker finds no GPU") for line in caplog.messages)
+    assert all(line.startswith("GPUUtilizationTracker does nothing: no GPU found") for line in caplog.messages)
     assert "hookpoint GPUUtilizationTracker" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
 def test_mistakes_are_refused(devices):
-    with pytest.raises(ValueError, match="names no devices"):
+    with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUUtilizationTracker(devices)
 
 

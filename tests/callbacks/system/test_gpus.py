@@ -108,7 +108,7 @@ def test_closing_lets_go_of_the_library(machine):
 
 def test_a_gpu_that_is_not_there_is_refused(machine):
     library = machine(10, 20)
-    with pytest.raises(BadLoop, match=r"Mine\(devices=\(5,\)\): this process may use 2 GPUs.\n  give      numbers below 2"):
+    with pytest.raises(BadLoop, match=r"Mine: devices=\(5,\), but this process sees 2 GPUs.\n  give      numbers below 2"):
         open_gpus("Mine", (5,))
     assert library.inits == 0
 
@@ -120,14 +120,14 @@ def test_a_process_that_may_use_none_says_so_once(machine, monkeypatch, caplog):
     assert caplog.messages == []  # nobody has asked for any
     for _ in range(2):
         assert open_gpus("Mine", (0,)) is None
-    assert caplog.messages == ["Mine finds no GPU that this process may use, and does nothing"]
+    assert caplog.messages == ["Mine does nothing: no GPU is visible to this process"]
     assert library.inits == 0
 
 
 def test_gpus_that_do_not_answer_are_left_alone(machine, caplog):
     library = machine(10, fails=True)
     assert open_gpus("Mine", None) is None
-    assert caplog.messages == ["Mine cannot ask the GPUs (Not Supported), and does nothing"]
+    assert caplog.messages == ["Mine does nothing: the GPUs cannot be queried (Not Supported)"]
     assert library.inits == 0
 
 
@@ -149,4 +149,4 @@ def test_without_a_driver_it_says_so_once(caplog):
     assert caplog.messages == []
     for _ in range(2):
         assert open_gpus("Mine", (0,)) is None
-    assert caplog.messages == ["Mine finds no GPU (NVML Shared Library Not Found), and does nothing"]
+    assert caplog.messages == ["Mine does nothing: no GPU found (NVML Shared Library Not Found)"]

@@ -123,7 +123,7 @@ def test_a_resumed_run_has_the_images_it_would_have_had(train_outputs, cuts, cut
 
 
 def test_what_is_no_image_ends_the_run(train_outputs, tmp_path):
-    with pytest.raises(BadValue, match="is no image"):
+    with pytest.raises(BadValue, match="is not an image"):
         train_outputs(tmp_path, [DumpTensorAsImage("batch")])
 
 
@@ -143,11 +143,11 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ({"map_func": 3}, TypeError, "map_func=3"),
-        ({"scale": "1"}, ValueError, "give      a number"),
-        ({"prefix": "a/b"}, ValueError, "is no name of a file"),
-        ({"tensor_name": 3}, TypeError, "names no tensor"),
-        ({"tensor_name": ""}, TypeError, "names no tensor"),
+        ({"map_func": 3}, TypeError, "map_func must be a function, got 3"),
+        ({"scale": "1"}, ValueError, "scale must be a finite number"),
+        ({"prefix": "a/b"}, ValueError, "is not a file name"),
+        ({"tensor_name": 3}, TypeError, "is not the name of a tensor"),
+        ({"tensor_name": ""}, TypeError, "is not the name of a tensor"),
         ({"tensor_name": {"mine": len}}, TypeError, "write     lambda run"),
     ],
 )
@@ -157,5 +157,5 @@ def test_wrong_arguments_are_refused(given, kind, message):
 
 
 def test_it_needs_a_workdir(train_outputs):
-    with pytest.raises(BadLoop, match="DumpTensorAsImage has nowhere to write to"):
+    with pytest.raises(BadLoop, match="DumpTensorAsImage needs a workdir"):
         train_outputs(None, [DumpTensorAsImage("outputs")])

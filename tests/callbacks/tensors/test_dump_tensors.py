@@ -145,7 +145,7 @@ def test_two_of_them_need_two_prefixes(tmp_path):
 
 
 def test_it_needs_a_workdir():
-    with pytest.raises(BadLoop, match="DumpTensors has nowhere to write to"):
+    with pytest.raises(BadLoop, match="DumpTensors needs a workdir"):
         runner(None, DumpTensors("loss")).fit(data(), epochs=1)
 
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from hookpoint.callbacks.tensors._images import Pictures, png
+from hookpoint.callbacks.tensors._images import Images, png
 from hookpoint.core.errors import BadValue
 
 
@@ -26,18 +26,18 @@ from hookpoint.core.errors import BadValue
     ],
 )
 def test_images_are_found_whatever_the_layout(shape, expected):
-    assert [image.shape for image in Pictures(numpy.zeros(shape)).each()] == expected
+    assert [image.shape for image in Images(numpy.zeros(shape)).each()] == expected
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 5, 8, 9), (1, 1, 3, 8, 9), (0, 3, 8, 9), (3, 0, 9)])
 def test_what_is_no_image_is_refused(shape):
-    with pytest.raises(BadValue, match="is no image"):
-        Pictures(numpy.zeros(shape)).each()
+    with pytest.raises(BadValue, match="is not an image"):
+        Images(numpy.zeros(shape)).each()
 
 
 def test_neither_are_words_or_complex_numbers():
-    with pytest.raises(BadValue, match="is no image"):
-        Pictures(numpy.zeros((2, 2), complex)).each()
+    with pytest.raises(BadValue, match="is not an image"):
+        Images(numpy.zeros((2, 2), complex)).each()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_neither_are_words_or_complex_numbers():
     ],
 )
 def test_values_are_scaled_and_cut_off(values, scale, expected):
-    (image,) = Pictures(numpy.array(values), scale=scale).each()
+    (image,) = Images(numpy.array(values), scale=scale).each()
     assert image.dtype == "uint8"
     assert image.tolist() == expected
 
@@ -65,16 +65,16 @@ def test_map_func_makes_images_and_is_called_once():
         calls.append(array.shape)
         return [array[0], array[1, :1]]
 
-    pictures = Pictures(numpy.ones((2, 4, 4)), maps, 100)
+    pictures = Images(numpy.ones((2, 4, 4)), maps, 100)
     assert [image.shape for image in pictures.each()] == [(4, 4), (1, 4)]
     assert pictures.each()[0][0, 0] == 100
     assert calls == [(2, 4, 4)]
 
 
 def test_monitors_get_the_first_images_of_one_size():
-    assert numpy.asarray(Pictures(numpy.zeros((20, 3, 4, 5)))).shape == (16, 4, 5, 3)
-    assert numpy.asarray(Pictures(numpy.zeros((4, 5)))).shape == (1, 4, 5, 1)
-    mixed = Pictures(numpy.zeros((4, 5)), lambda array: [array, array[:2], array])
+    assert numpy.asarray(Images(numpy.zeros((20, 3, 4, 5)))).shape == (16, 4, 5, 3)
+    assert numpy.asarray(Images(numpy.zeros((4, 5)))).shape == (1, 4, 5, 1)
+    mixed = Images(numpy.zeros((4, 5)), lambda array: [array, array[:2], array])
     assert numpy.asarray(mixed).shape == (2, 4, 5, 1)
     assert numpy.asarray(mixed, dtype="float32").dtype == "float32"
 

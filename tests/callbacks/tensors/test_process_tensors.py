@@ -83,8 +83,8 @@ def test_fp16_steps_that_were_left_out_are_no_steps():
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (3, "takes a function, not 3"),
-        (lambda one: None, "with 2 values, which it does not take"),
+        (3, "fn must be a function, got 3"),
+        (lambda one: None, "fn must take 2 values: "),
         (lambda *, a: None, "2 values"),
     ],
 )

@@ -147,5 +147,5 @@ def test_it_has_no_schedule_but_its_window(train_on_values):
 
 @pytest.mark.parametrize("window", [0, -1, 2.0, True, None])
 def test_a_window_has_a_size(window):
-    with pytest.raises(ValueError, match="an integer, 1 or more"):
+    with pytest.raises(ValueError, match="an integer >= 1"):
         SimpleMovingAverage("loss", window)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookpoint.callbacks.tensors._tensor_dumps import MOST_WAITING, TensorDumps
+from hookpoint.callbacks.tensors._tensor_dumps import MAX_WAITING, TensorDumps
 from hookpoint.storage.disk.fs_calls import intercepted
 
 
@@ -45,7 +45,7 @@ def test_the_training_thread_does_not_wait_unless_too_many_do(tmp_path):
         assert go.wait(10)
         return [("x", b"")]
 
-    for _ in range(MOST_WAITING):
+    for _ in range(MAX_WAITING):
         dumps.put(make)  # would never return if it waited
     assert names(tmp_path) == []
     threading.Timer(0.05, go.set).start()
@@ -114,7 +114,7 @@ def test_any_other_failure_is_raised_on_the_training_thread_and_the_thread_ends(
     dumps.close()
 
 
-def test_who_goes_on_removes_what_is_later_and_what_a_kill_left_half_written(tmp_path):
+def test_a_resumed_run_removes_what_is_later_and_what_a_kill_left_half_written(tmp_path):
     folder = tmp_path / "tensor-dumps"
     folder.mkdir()
     half, others = f".staging-x-1-{'0' * 16}", f".staging-y-1-{'0' * 16}"
@@ -128,5 +128,5 @@ def test_who_goes_on_removes_what_is_later_and_what_a_kill_left_half_written(tmp
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "..", ".hidden", "a b", None, "x" * 200])
 def test_a_prefix_is_a_name_and_no_path(prefix):
-    with pytest.raises(ValueError, match="is no name of a file"):
+    with pytest.raises(ValueError, match="is not a file name"):
         TensorDumps("Dumps", prefix)

@@ -112,5 +112,5 @@ def test_it_can_be_used_again(train_public, slow, capsys):
 
 @pytest.mark.parametrize("most", [0, -1, 2.5, True])
 def test_it_shows_something(most):
-    with pytest.raises(ValueError, match="an integer, 1 or more"):
+    with pytest.raises(ValueError, match="an integer >= 1"):
         TensorPrinter("loss", most=most)

@@ -137,12 +137,12 @@ def test_it_takes_over_from_a_scheduler(on, caplog):
     _, watch, _ = fit(swa, scheduler=scheduler, lr_scheduler_on=on)
     assert watch.rates[:18] == [0.2 * 0.5 ** (step if on == "step" else step // 6) for step in range(18)]
     assert watch.rates[18:] == [0.1] * 18
-    assert "whichever writes last wins" not in caplog.text
+    assert "the last write wins" not in caplog.text
 
 
 def test_another_callback_that_sets_the_rate_is_named(caplog):
     fit(StochasticWeightAveraging(4, 0.1), LearningRateScheduler(lambda epoch, rate: rate * 0.9))
-    assert "learning_rate is set by" in caplog.text
+    assert "both set learning_rate" in caplog.text
     assert "StochasticWeightAveraging" in caplog.text
 
 
@@ -278,7 +278,7 @@ def test_what_is_missing_is_said_before_it_trains():
 
 @pytest.mark.parametrize("given", [{"lr": -1.0}, {"lr": float("inf")}, {"start": 0}], ids=str)
 def test_what_means_nothing_is_refused(given):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match=r"lr must be|means nothing"):
         StochasticWeightAveraging(**given)
     with pytest.raises(TypeError, match="takes a function"):
         StochasticWeightAveraging(forward=3)

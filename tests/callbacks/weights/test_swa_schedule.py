@@ -37,5 +37,5 @@ def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
     ids=str,
 )
 def test_what_means_nothing_is_refused(given):
-    with pytest.raises(ValueError, match="means nothing"):
+    with pytest.raises(ValueError, match=r"anneal_epochs must be|means nothing"):
         SWASchedule(**{"start": 2, "anneal_epochs": 10, "anneal": "cos", **given})

@@ -595,10 +595,10 @@ def test_load_weights_finds_the_averages_of_a_checkpoint(tmp_path):
     ("given", "words"),
     [
         ({"decay": 1.0}, "would never move"),
-        ({"decay": -0.1}, "means nothing"),
-        ({"decay": float("nan")}, "means nothing"),
-        ({"every": 0}, "an integer, 1 or more"),
-        ({"start": -1}, "an integer, 0 or more"),
+        ({"decay": -0.1}, "decay must be a finite number >= 0, got -0.1"),
+        ({"decay": float("nan")}, "decay must be a finite number >= 0, got nan"),
+        ({"every": 0}, "every must be an integer >= 1, got 0"),
+        ({"start": -1}, "start must be an integer >= 0, got -1"),
         ({"buffers": "both"}, "choose +'average' or 'copy'"),
     ],
 )

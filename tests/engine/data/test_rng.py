@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.engine.data.rng import apart, deterministic_algorithms, rng_kept, seed_all
+from hookpoint.engine.data.rng import deterministic_algorithms, rng_kept, seed_all, separate_rng
 
 
 def draw():
@@ -45,7 +45,7 @@ def test_what_is_drawn_apart_is_missing_from_nobody_else():
     others = [draw() for _ in range(3)]
 
     seed_all(1)
-    drawn = apart(source())
+    drawn = separate_rng(source())
     got = [next(drawn)]
     seed_all(2)
     mine = [draw()]
@@ -73,7 +73,7 @@ def test_a_source_that_is_left_or_fails_is_closed_and_the_generators_are_put_bac
     seed_all(1)
     expected = draw()
     seed_all(1)
-    drawn = apart(source())
+    drawn = separate_rng(source())
     assert next(drawn) == 1
     if ends == "close":
         drawn.close()

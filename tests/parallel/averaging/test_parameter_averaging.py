@@ -18,7 +18,7 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 
 @pytest.mark.parametrize("options", [{"period": 0}, {"period": 2.5}, {"warmup": -1}, {"period": True}])
 def test_numbers_that_mean_nothing_are_refused(options):
-    with pytest.raises(BadLoop, match="a number of steps"):
+    with pytest.raises(BadLoop, match="must be an integer >= "):
         ParameterAveraging(**options)
 
 

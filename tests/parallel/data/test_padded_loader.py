@@ -13,8 +13,8 @@ from hookpoint.parallel.data.padded_loader import PaddedLoader  # noqa: E402
 def test_it_goes_on_after_any_batch(done):
     data = PaddedLoader(["a", "b", "c"], 5)
     assert len(data) == 5
-    source = iter(data.data[data.begin_at(done) :])
-    assert list(data.after(source, done)) == ["a", "b", "c", "c", "c"][done:]
+    source = iter(data.data[data.resume_at(done) :])
+    assert list(data.resume(source, done)) == ["a", "b", "c", "c", "c"][done:]
 
 
 def trained(folder):

@@ -61,7 +61,7 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
         for one in samplers:
             one.set_epoch(2)
         if state is not None:
-            done = {one.go_on(state, done) for one in samplers}.pop()
+            done = {one.resume(state, done) for one in samplers}.pop()
         rows = [
             row[done - samplers[0].first :] for row in of_all(samplers)
         ]  # where the team is the same, those done come first
@@ -73,7 +73,7 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
         done += wanted
         state = samplers[0].state_dict()
     one = TeamBatchSampler(length, 3, shuffle=shuffle)
-    done = one.go_on(state, done)
+    done = one.resume(state, done)
     seen += [index for batch in list(one)[done - one.first :] for index in batch]
     assert sorted(seen) == list(range(length))
 
@@ -105,7 +105,7 @@ def test_the_order_is_another_in_each_epoch_and_comes_from_the_seed():
 
 @pytest.mark.parametrize("given", [{"rank": 2, "size": 2}, {"size": 0}, {"batch_size": 0}, {"start": 11}, {"rank": -1}])
 def test_what_means_nothing_is_refused(given):
-    with pytest.raises(BadLoop, match="means nothing"):
+    with pytest.raises(BadLoop, match="TeamBatchSampler: invalid"):
         TeamBatchSampler(**{"length": 10, "batch_size": 2, "size": 2, **given})
 
 
@@ -121,7 +121,7 @@ def test_the_order_is_what_a_loader_of_one_process_draws(length, batch_size, siz
         chief = TeamBatchSampler(length, batch_size, size=size, shuffle=True, drop_last=drop_last, generator=generator)
         others = [
             TeamBatchSampler(
-                length, batch_size, rank=rank, size=size, shuffle=True, drop_last=drop_last, share=lambda _: told[0]
+                length, batch_size, rank=rank, size=size, shuffle=True, drop_last=drop_last, from_chief=lambda _: told[0]
             )
             for rank in range(1, size)
         ]
@@ -131,7 +131,7 @@ def test_the_order_is_what_a_loader_of_one_process_draws(length, batch_size, siz
         """A loader of the chief's process, with the batches of the others joined to its own."""
 
         def __init__(self, chief, others):
-            chief.share = self.tell
+            chief.from_chief = self.tell
             self.others = others
             super().__init__(range(length), batch_sampler=chief, collate_fn=list, generator=chief.generator)
 

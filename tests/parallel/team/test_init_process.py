@@ -16,12 +16,12 @@ def opened(port, local):
 
     import psutil
 
-    from hookpoint.parallel.team.init_process import joined
+    from hookpoint.parallel.team.init_process import join_team
 
     os.environ.update(MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="False")
     if not local:
         del os.environ["LOCAL_WORLD_SIZE"]
-    team = joined()
+    team = join_team()
     listening = [one.laddr for one in psutil.Process().net_connections("inet") if one.status == psutil.CONN_LISTEN]
     team.gather("seen by all")
     team.close()

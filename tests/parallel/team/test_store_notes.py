@@ -145,7 +145,7 @@ def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_
         if how == "is stopped":
             supervisor.join()
     assert outcome.status, outcome.printed
-    assert "the process ends with exit code 75" in outcome.printed
+    assert "exiting with code 75" in outcome.printed
     assert launch(train, folder=str(tmp_path), how="").results == [12, 12]
 
 

@@ -56,7 +56,7 @@ def test_a_run_leaves_no_threads_behind(launch):
         return found
 
     for found in launch(leave).results:
-        assert found.pop("after") == ("the processes have parted: their run is over.\n  talk      to the others inside of it")
+        assert found.pop("after") == "the process group is closed; the run has ended.\n  call      collectives inside the run"
         assert found.pop("at rest")
         assert len(found) == 6  # before any run, and after each, there are those of the group that training talks over
         assert len(set(found.values())) == 1, found

@@ -299,13 +299,13 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert set(first["whole"]) == {0.5}
     assert first["parts"]
     assert first["momentum"] == [2.0] * 4
-    assert "get different outputs: the plan leaves parts of them apart" in first["apart"]
+    assert "have different outputs: the plan leaves them sharded" in first["apart"]
     assert "have different inputs" in first["mixed"]
     assert "SGD(foreach=True)" in first["fused"]
-    assert "'fc1' fits no module" in first["nothing"]
-    assert "precision='fp16' with TensorParallel" in first["fp16"]
-    assert "goes on with as many processes as it had" in first["world"]
-    assert "2 processes are not a multiple of it" in first["three"]
+    assert "'fc1' in the plan matches no module" in first["nothing"]
+    assert "TensorParallel does not support precision='fp16'" in first["fp16"]
+    assert "resumes only with the same number of ranks" in first["world"]
+    assert "2 ranks are not a multiple of size=3" in first["three"]
 
 
 def exact(folder, kind, options):

@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from hookpoint import TensorParallel  # noqa: E402
 from hookpoint.core.errors import BadLoop  # noqa: E402
-from hookpoint.parallel.tensor._tensor_plan import splits  # noqa: E402
+from hookpoint.parallel.tensor._tensor_plan import resolve_plan  # noqa: E402
 
 
 class Layers(nn.Module):
@@ -28,7 +28,7 @@ class Layers(nn.Module):
 def ways(plan, model, size=2):
     """Return for each layer that is split "apart" or "whole": what a colwise one gives, or a rowwise one takes."""
     found = {}
-    for name, _, style in splits(plan, {"": model}, size):
+    for name, _, style in resolve_plan(plan, {"": model}, size):
         layouts = style.output_layouts if isinstance(style, ColwiseParallel) else style.input_layouts
         found[name] = "apart" if isinstance(layouts[0], Shard) else "whole"
     return found
@@ -80,9 +80,9 @@ def test_the_ready_plan_knows_the_usual_layers():
 def test_patterns_are_those_of_torch():
     model = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2))
     assert ways({"*.0": "colwise", "[01].1": "rowwise"}, model) == dict.fromkeys(("0.0", "1.0", "0.1", "1.1"), "apart")
-    (norm,) = splits({"0": SequenceParallel()}, {"": nn.Sequential(nn.LayerNorm(4))}, 2)
+    (norm,) = resolve_plan({"0": SequenceParallel()}, {"": nn.Sequential(nn.LayerNorm(4))}, 2)
     assert norm.name == "0"
-    assert [one.name for one in splits({"a.0": "colwise"}, {"a": model[0], "b": model[1]}, 2)] == ["a.0"]
+    assert [one.name for one in resolve_plan({"a.0": "colwise"}, {"a": model[0], "b": model[1]}, 2)] == ["a.0"]
 
 
 class Scaled(nn.Linear):
@@ -94,34 +94,34 @@ class Scaled(nn.Linear):
 @pytest.mark.parametrize(
     ("plan", "layer", "what"),
     [
-        ({"1": "colwise"}, nn.Linear(4, 4), "'1' fits no module"),
-        ({"0": "colwise", "*": "rowwise"}, nn.Linear(4, 4), "'0' and '\\*' both fit 0"),
+        ({"1": "colwise"}, nn.Linear(4, 4), "'1' in the plan matches no module"),
+        ({"0": "colwise", "*": "rowwise"}, nn.Linear(4, 4), "'0' and '\\*' both match 0"),
         ({"0": "colwise"}, nn.Conv2d(1, 4, 1), "0 is a Conv2d: only Linear and Embedding"),
-        ({"0.out_proj": "rowwise"}, nn.MultiheadAttention(4, 2), "inside of MultiheadAttention"),
+        ({"0.out_proj": "rowwise"}, nn.MultiheadAttention(4, 2), "inside MultiheadAttention"),
         ({"0": "rowwise"}, nn.Embedding(4, 4, max_norm=1.0), "max_norm"),
-        ({"0": "rowwise"}, Scaled(), "more than a weight and a bias"),
-        ({"0": ColwiseParallel()}, nn.Linear(4, 5), "a width of 5, which 2 processes cannot share evenly"),
-        ({"0": RowwiseParallel()}, nn.Linear(5, 4), "a width of 5"),
+        ({"0": "rowwise"}, Scaled(), "more parameters than weight and bias"),
+        ({"0": ColwiseParallel()}, nn.Linear(4, 5), "5 output features, which cannot be split evenly across 2 ranks"),
+        ({"0": RowwiseParallel()}, nn.Linear(5, 4), "5 input features"),
         (None, nn.Linear(4, 4), "no layer has one of the usual names"),
         (None, nn.Conv2d(1, 4, 1), "has no Linear layer"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(plan, layer, what):
     with pytest.raises(BadLoop, match=what):
-        splits(plan, {"": nn.Sequential(layer)}, 2)
+        resolve_plan(plan, {"": nn.Sequential(layer)}, 2)
     uneven = {"0": ColwiseParallel(output_layouts=Replicate())}
-    assert len(splits(uneven, {"": nn.Sequential(nn.Linear(4, 5))}, 2)) == 1  # whole ones are put together rightly
+    assert len(resolve_plan(uneven, {"": nn.Sequential(nn.Linear(4, 5))}, 2)) == 1  # whole ones are put together rightly
 
 
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"plan": {}}, "plan={}"),
-        ({"plan": "colwise"}, "name of a layer"),
+        ({"plan": {}}, "plan must be a dict, got {}"),
+        ({"plan": "colwise"}, "plan must be a dict"),
         ({"plan": {"0": "columns"}}, "columns"),
         ({"plan": {0: "colwise"}}, "0: 'colwise'"),
-        ({"size": 0}, "size=0"),
-        ({"size": True}, "size=True"),
+        ({"size": 0}, "got 0"),
+        ({"size": True}, "got True"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(given, what):

@@ -1,1 +1,1 @@
-"""What several folders of callbacks need."""
+"""Code shared by the callback folders."""

@@ -1,65 +1,65 @@
-"""AsyncArray: the numbers of a tensor as they are now, read later and elsewhere."""
+"""AsyncArray: a snapshot of a tensor that is copied to the host in the background."""
 
 from __future__ import annotations
 
 from typing import Any
 
-KNOWN_TO_NUMPY = ("torch.float16", "torch.float32", "torch.float64")  # bfloat16 and 8-bit floats are not
+from hookpoint.callbacks._shared.sharded_tensors import local_shard
+
+NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")  # NumPy has neither bfloat16 nor 8-bit floats
 
 
 class AsyncArray:
-    """A copy of a tensor that is on its way to the host; `numpy.asarray` and `float` wait until it is there.
+    """Copy a tensor to the host without waiting. `numpy.asarray`, `float` and `tensor` wait for the copy.
 
-    On a GPU the copy is queued behind the work so far, so that it is made before the tensor changes, and nobody waits for it
-    here; whoever reads it waits for this copy, and not for what was queued later. Of a sharded tensor it has the part that is
-    on this device, of a sparse one its values.
+    On a GPU, the copy is queued behind the work so far, so that later changes to the tensor do not affect it. Readers wait for
+    this copy only, not for work that is queued later. For a sharded tensor, only the local shard is copied; for a sparse one,
+    only its values.
     """
 
     def __init__(self, tensor: Any) -> None:
-        tensor = tensor.detach()
-        if hasattr(tensor, "to_local"):
-            tensor = tensor.to_local()
-        if getattr(tensor, "is_sparse", False):
+        tensor = local_shard(tensor.detach())
+        if tensor.is_sparse:
             tensor = tensor._values()
-        self._copied: Any = None
-        self._copy = tensor.clone() if not tensor.is_cuda else self._queue(tensor)
-
-    def _queue(self, tensor: Any) -> Any:
+        self._event: Any = None
+        if not tensor.is_cuda:
+            self._copy = tensor.clone()
+            return
         import torch
 
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        host.copy_(tensor, non_blocking=True)
-        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._copied.record(torch.cuda.current_stream(tensor.device))
-        return host
+        self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._copy.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(tensor.device))
 
     @property
     def is_there(self) -> bool:
-        """Whether reading it waits for nothing."""
-        return bool(self._copied.query()) if self._copied is not None else bool(self._copy.is_cpu)
+        """Whether the copy can be read without waiting."""
+        return bool(self._copy.is_cpu if self._event is None else self._event.query())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        if self._copied is not None:
-            self._copied.synchronize()
-        values = self._copy.cpu()
-        if values.is_floating_point() and str(values.dtype) not in KNOWN_TO_NUMPY:
+        values = self._on_host()
+        if values.is_floating_point() and str(values.dtype) not in NUMPY_FLOATS:
             values = values.float()
-        array = values.numpy(force=True)  # which a complex one needs where it is conjugated
+        array = values.numpy(force=True)  # resolves a lazy conjugate
         return array if dtype is None else array.astype(dtype)
 
     def tensor(self) -> Any:
         """Return the copy as a tensor on the host, in memory that is not pinned."""
-        if self._copied is None:
-            return self._copy.cpu()
-        self._copied.synchronize()
-        return self._copy.clone()
+        values = self._on_host()
+        return values if self._event is None else values.clone()
 
     def __float__(self) -> float:
         return float(self.__array__().mean())
 
+    def _on_host(self) -> Any:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy.cpu()
+
 
 def as_of_now(value: Any) -> Any:
-    """Return a tensor as a AsyncArray, and anything else as a numpy array of its own: what `numpy.asarray` takes later."""
+    """Return a snapshot that `numpy.asarray` accepts later: an AsyncArray of a tensor, a NumPy copy of anything else."""
     if hasattr(value, "detach"):
         return AsyncArray(value)
     import numpy

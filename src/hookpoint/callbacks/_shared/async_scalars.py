@@ -1,98 +1,76 @@
-"""AsyncScalars: values on a device as floats, a little later, without making the training wait for them."""
+"""AsyncScalars: read device scalars as floats without making the training wait for them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-# About as many as there are steps between two log steps. With 50, the copy would fall on iterations whose costs are sampled,
-# one in 64, from the eighth on, and would be taken for the price of every step; a multiple of 48 never is one of those.
-MOST_WAITING = 48
+from hookpoint.callbacks._shared.async_array import AsyncArray
+
+# About the number of steps between two log steps. Step costs are sampled every 64th iteration from the eighth on. With 50, the
+# copy would land on sampled iterations and count as the cost of every step. Multiples of 48 never do.
+MAX_PENDING = 48
 
 
 class AsyncScalars:
-    """Take in values with a tag each, and hand them out as floats, in the order they came, when they are there.
+    """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    What is on the host is there at once. Values on a GPU gather until `start` or until there are 48, then one copy of all of
-    them is queued behind the training's work; they are there when an event behind that copy has passed. On other devices,
-    where nothing tells, they are read when the next ones start. Whoever takes with `wait` waits for all.
+    Host values are available at once. GPU values collect until `start` or until there are 48 of them. Then a single copy of all
+    of them is queued behind the training's work. Other devices have no event to query: their values are read when two later
+    groups have started. `take(wait=True)` waits for everything.
     """
 
     def __init__(self) -> None:
-        self._there: list[tuple[Any, float]] = []
-        self._gathered: list[tuple[Any, Any]] = []
-        self._started: deque[Group] = deque()
+        self.clear()
+
+    def clear(self) -> None:
+        """Discard everything that has not been taken."""
+        self._ready: list[tuple[Any, float]] = []
+        self._pending: list[tuple[Any, Any]] = []
+        self._started: deque[tuple[tuple[Any, ...], Any]] = deque()
 
     def add(self, tag: Any, value: Any) -> None:
-        """Take in a number or a tensor of one element."""
-        if not self._gathered and not self._started and is_on_host(value):
-            self._there.append((tag, float(value)))
+        """Add a number or a tensor with one element."""
+        if not self._pending and not self._started and is_on_host(value):
+            self._ready.append((tag, float(value)))
             return
-        self._gathered.append((tag, value))
-        if len(self._gathered) >= MOST_WAITING:
+        self._pending.append((tag, value))
+        if len(self._pending) >= MAX_PENDING:
             self.start()
 
     def start(self) -> None:
-        """Let what was gathered be on its way."""
-        if self._gathered:
-            self._started.append(Group(self._gathered))
-            self._gathered = []
+        """Start copying the values collected so far."""
+        if self._pending:
+            tags, values = zip(*self._pending, strict=True)
+            self._started.append((tags, _copy(values)))
+            self._pending = []
 
     def take(self, *, wait: bool = False) -> list[tuple[Any, float]]:
-        """Return what is there by now, or all of it."""
-        found, self._there = self._there, []
+        """Return the values that are on the host by now, or all of them."""
+        ready, self._ready = self._ready, []
         if wait:
             self.start()
-        while self._started and (wait or self._started[0].is_there() or len(self._started) > 2):
-            found += self._started.popleft().floats()
-        return found
+        while self._started and (wait or len(self._started) > 2 or getattr(self._started[0][1], "is_there", False)):
+            tags, values = self._started.popleft()
+            ready += zip(tags, values.tensor().tolist() if isinstance(values, AsyncArray) else map(float, values), strict=True)
+        return ready
 
     def __bool__(self) -> bool:
-        return bool(self._there or self._gathered or self._started)
-
-    def clear(self) -> None:
-        """Forget what has not been taken."""
-        self._there, self._gathered = [], []
-        self._started.clear()
-
-
-class Group:
-    """Values that are on their way to the host together."""
-
-    def __init__(self, tagged: list[tuple[Any, Any]]) -> None:
-        self._tags = [tag for tag, _ in tagged]
-        values = [value for _, value in tagged]
-        self._read: Callable[[], list[float]] = lambda: [float(value) for value in values]
-        self.is_there: Callable[[], bool] = lambda: False
-        if all(getattr(value, "is_cuda", False) for value in values) and len({value.device for value in values}) == 1:
-            self.is_there, self._read = _copy(values)
-
-    def floats(self) -> list[tuple[Any, float]]:
-        return list(zip(self._tags, self._read(), strict=True))
+        return bool(self._ready or self._pending or self._started)
 
 
 def is_on_host(value: Any) -> bool:
-    """Say whether reading a value waits for nothing."""
+    """Return whether a value can be read without waiting."""
     return isinstance(value, int | float) or getattr(value, "is_cpu", False) or type(value).__module__ == "numpy"
 
 
-def _copy(values: list[Any]) -> tuple[Callable[[], bool], Callable[[], list[float]]]:
-    """Queue one copy of all values into pinned memory; return what tells whether it is done, and what gives the floats."""
+def _copy(values: tuple[Any, ...]) -> Any:
+    """Return one AsyncArray of values on one GPU, and any other values as they are."""
+    if not all(getattr(value, "is_cuda", False) for value in values) or len({value.device for value in values}) > 1:
+        return values
     import torch
 
     with torch.no_grad():
         if len({value.dtype for value in values}) > 1:
-            values = [value.to(torch.float64) for value in values]
-        together = torch.stack([value.reshape(()) for value in values])
-        host = torch.empty(len(values), dtype=together.dtype, pin_memory=True)
-        host.copy_(together, non_blocking=True)
-    copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
-
-    def read() -> list[float]:
-        copied.synchronize()
-        numbers: list[float] = host.tolist()
-        return numbers
-
-    return copied.query, read
+            values = tuple(value.to(torch.float64) for value in values)
+        return AsyncArray(torch.stack([value.reshape(()) for value in values]))

@@ -1,4 +1,4 @@
-"""Packages that come with our extras: imported where they are used, and missed with one line."""
+"""Optional packages: import them on use, and warn once if they are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _said: set[str] = set()
 
 
 def optional(owner: str, package: str, *, extra: str, name: str | None = None) -> Any:
-    """Return a package, or None where it is not installed; say once what to install. `name` is what it is known by."""
+    """Return a package, or None if it is not installed. Warn once which extra provides it; `name` is its usual name."""
     try:
         return import_module(package)
     except ImportError:
@@ -21,7 +21,7 @@ def optional(owner: str, package: str, *, extra: str, name: str | None = None) -
 
 
 def say_once(line: str) -> None:
-    """Log a line, unless this process has said it before."""
+    """Log a warning once per process."""
     if line not in _said:
         _said.add(line)
         logger.warning("%s", line)

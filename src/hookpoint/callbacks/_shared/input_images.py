@@ -1,4 +1,4 @@
-"""Input images: the pictures in a batch, as monitors show them."""
+"""Extract the images of a batch for monitors."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ CHANNELS = (1, 3)
 
 
 def images_in(batch: Any) -> Any:
-    """Return the first pictures in a batch as images x height x width x channels, without waiting for a device; or None.
+    """Return up to 16 images of a batch as (image, height, width, channel), or None. Does not wait for a device.
 
-    Pictures are an array with four dimensions, of which the second or the last one counts 1 or 3 channels. Where some numbers
-    are negative, as in data that was normalized, they are all spread over 0 to 1.
+    Images are the first array, if it has four dimensions and 1 or 3 channels in the second or the last one. If any value is
+    negative, as in normalized data, all values are rescaled to 0..1.
     """
-    found = _first_array(batch)
-    if found is None or found.ndim != 4 or 0 in found.shape:
+    array = _first_array(batch)
+    if array is None or array.ndim != 4 or 0 in array.shape:
         return None
-    if hasattr(found, "detach"):
-        import torch as arrays
+    if hasattr(array, "detach"):
+        import torch as xp
+
+        array = array.detach()
     else:
-        import numpy as arrays  # type: ignore[no-redef]
-    images = found[:MOST_IMAGES].detach() if hasattr(found, "detach") else found[:MOST_IMAGES]
+        import numpy as xp  # type: ignore[no-redef]
+    images = array[:MOST_IMAGES]
     if images.shape[1] in CHANNELS:
-        images = arrays.moveaxis(images, 1, -1)
+        images = xp.moveaxis(images, 1, -1)
     elif images.shape[-1] not in CHANNELS:
         return None
-    lowest, highest = arrays.amin(images), arrays.amax(images)
-    spread = (images - lowest) / (highest - lowest + (highest == lowest))
-    return arrays.where(lowest < 0, spread, images)
+    low, high = xp.amin(images), xp.amax(images)
+    rescaled = (images - low) / (high - low + (high == low))
+    return xp.where(low < 0, rescaled, images)
 
 
 def _first_array(batch: Any) -> Any:
     is_array = hasattr(batch, "ndim") and (hasattr(batch, "detach") or type(batch).__module__ == "numpy")
-    return batch if is_array else next((one for one in map(_first_array, field_values(batch)) if one is not None), None)
+    return batch if is_array else next((array for array in map(_first_array, field_values(batch)) if array is not None), None)

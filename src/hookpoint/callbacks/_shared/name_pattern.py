@@ -1,4 +1,4 @@
-"""NamePattern: which of a model's modules or parameters are meant."""
+"""NamePattern: select modules or parameters of a model by name."""
 
 from __future__ import annotations
 
@@ -10,57 +10,56 @@ from typing import TypeVar
 
 from hookpoint.core.errors import BadArgument, BadLoop
 
-Part = TypeVar("Part")
+Item = TypeVar("Item")
 Pattern = str | re.Pattern[str]
 
-MOST_NAMED = 8
+MAX_LISTED = 8
 
 
 class NamePattern:
-    """Choose names by a glob, by a compiled regular expression, or by several of both.
+    """Match names against a glob, a compiled regular expression, or a list of both.
 
-    In a glob `*` stands for anything, dots too: "layers.*" is all that is in the layers, however deep. An expression is
-    searched for in each name. The empty name, that of the model itself, is meant by the pattern "" alone.
+    In a glob, `*` matches dots too: "layers.*" matches everything below `layers`, at any depth. A regular expression matches if
+    `search` finds it. The empty name, which is the model itself, matches the pattern "" only.
 
     >>> pattern = NamePattern("FeatureTap", ["conv?", re.compile("^head")])
     >>> [name for name in ("", "conv1", "conv1.norm", "head.0") if pattern.fits(name)]
     ['conv1', 'head.0']
     """
 
-    def __init__(self, owner: str, given: Pattern | Iterable[Pattern]) -> None:
-        several = [given] if isinstance(given, str | re.Pattern) else list(given) if isinstance(given, Iterable) else []
-        is_known = all(isinstance(one.pattern if isinstance(one, re.Pattern) else one, str) for one in several)
-        if not several or not is_known:
+    def __init__(self, owner: str, pattern: Pattern | Iterable[Pattern]) -> None:
+        is_list = isinstance(pattern, Iterable) and not isinstance(pattern, str)
+        self._patterns: tuple[Pattern, ...] = tuple(pattern) if is_list else (pattern,)  # type: ignore[arg-type, assignment]
+        if not self._patterns or not all(isinstance(getattr(one, "pattern", one), str) for one in self._patterns):
             raise BadArgument(
-                f"{owner}({given!r}) names nothing.",
-                give='a glob such as "layers.*.linear1", a list of them, or re.compile(...)',
+                f"{owner}: {pattern!r} is not a pattern.",
+                give='a glob such as "layers.*.linear1", a list of globs, or re.compile(...)',
             )
-        self._several = tuple(several)
 
     def fits(self, name: str) -> bool:
-        return any(_fits(one, name) for one in self._several)
+        return any(_fits(pattern, name) for pattern in self._patterns)
 
-    def chosen(self, owner: str, what: str, named: Iterable[tuple[str, Part]]) -> dict[str, Part]:
-        """Return what is meant, each thing once, by the first of its names that fits; refuse a pattern that fits nothing."""
-        there = list(named)
-        names = [name for name, _ in there]
+    def chosen(self, owner: str, kind: str, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
+        """Return the matching items under their first matching name; raise if a pattern matches none of them."""
+        items = list(named)
+        names = [name for name, _ in items]
         if not names:
-            raise BadLoop(f"{owner} finds no {what}.", give="model=..., a torch.nn.Module")
-        for one in self._several:
-            if not any(_fits(one, name) for name in names):
-                raise BadLoop(f"{owner}: {_spelled(one)!r} fits no {what}.", **_known(_spelled(one), names))
-        return self.found(there)
+            raise BadLoop(f"{owner} finds no {kind}.", give="model=..., a torch.nn.Module")
+        for pattern in self._patterns:
+            if not any(_fits(pattern, name) for name in names):
+                raise BadLoop(f"{owner}: {_text(pattern)!r} matches no {kind}.", **_suggestions(_text(pattern), names))
+        return self.found(items)
 
-    def found(self, named: Iterable[tuple[str, Part]]) -> dict[str, Part]:
-        """Return what is meant, if anything: of a model whose layers are on several processes, not all have what is meant."""
-        found: dict[int, tuple[str, Part]] = {}
-        for name, part in named:
+    def found(self, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
+        """Return the matching items, if any. In a pipeline, they may be on another rank."""
+        matches: dict[int, tuple[str, Item]] = {}
+        for name, item in named:
             if self.fits(name):
-                found.setdefault(id(part), (name, part))
-        return dict(found.values())
+                matches.setdefault(id(item), (name, item))
+        return dict(matches.values())
 
     def __str__(self) -> str:
-        return ", ".join(_spelled(one) or "''" for one in self._several)
+        return ", ".join(_text(pattern) or "''" for pattern in self._patterns)
 
 
 def _fits(pattern: Pattern, name: str) -> bool:
@@ -69,14 +68,13 @@ def _fits(pattern: Pattern, name: str) -> bool:
     return fnmatchcase(name, pattern) if isinstance(pattern, str) else pattern.search(name) is not None
 
 
-def _spelled(pattern: Pattern) -> str:
+def _text(pattern: Pattern) -> str:
     return pattern if isinstance(pattern, str) else pattern.pattern
 
 
-def _known(pattern: str, names: list[str]) -> dict[str, str]:
-    named = [name for name in names if name]
-    near = get_close_matches(pattern, named, n=MOST_NAMED, cutoff=0.5)
-    if near:
-        return {"near": ", ".join(near)}
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    return {"are": (", ".join(named[:MOST_NAMED]) or "none but '', the model itself") + more}
+def _suggestions(pattern: str, names: list[str]) -> dict[str, str]:
+    names = [name for name in names if name]
+    if similar := get_close_matches(pattern, names, n=MAX_LISTED, cutoff=0.5):
+        return {"similar": ", ".join(similar)}
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return {"known": (", ".join(names[:MAX_LISTED]) or "only '', the model itself") + more}

@@ -1,31 +1,26 @@
-"""What inferencers read of an iteration: outputs, by name or by a function, and targets."""
+"""Read the outputs and targets of an iteration for inferencers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.errors import BadLoop, BadValue, MissingOutput
 from hookpoint.core.fields import named_fields, target_field
+from hookpoint.core.run.run import Run
 
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
-
-# What is measured: the name of an output, or a function of outputs and targets.
-Source = str | Callable[[Any, Any], Any]
+Source = str | Callable[[Any, Any], Any]  # the name of an output, or a function of outputs and targets
 
 
 def outputs_of(reader: str, run: Run) -> Any:
-    """Return the outputs of the batch, or say that there are none."""
+    """Return the outputs of the batch, or raise BadLoop."""
     if run.outputs is None:
-        raise BadLoop(
-            f"{reader} needs outputs, and the forward left none.", set="run.outputs in it, or return them from forward="
-        )
+        raise BadLoop(f"{reader}: the forward set no outputs.", set="run.outputs in it, or return them from forward=")
     return run.outputs
 
 
 def targets_of(run: Run) -> Any:
-    """Return the targets: those that the forward set, or the part of the batch that is known for them; None for none."""
+    """Return the targets: those the forward set, or the targets in the batch, or None."""
     batch, targets = run.batch, run.targets
     if targets is not None:
         return targets
@@ -35,26 +30,26 @@ def targets_of(run: Run) -> Any:
 
 
 def read(reader: str, run: Run, source: Source) -> Any:
-    """Return the output of that name, or what the function makes of outputs and targets."""
+    """Return the output with this name, or the result of the function on outputs and targets."""
     outputs = outputs_of(reader, run)
     if not isinstance(source, str):
         return source(outputs, targets_of(run))
-    found = named_fields(outputs)
-    if source not in found:
-        raise MissingOutput(reader, source, type(outputs).__name__, found)
-    return found[source]
+    fields = named_fields(outputs)
+    if source not in fields:
+        raise MissingOutput(reader, source, type(outputs).__name__, fields)
+    return fields[source]
 
 
 def number(reader: str, name: str, value: Any) -> Any:
-    """Return a value that has a mean, a number or an array, or refuse it."""
+    """Return a number or an array, or raise BadValue."""
     if hasattr(value, "shape") or (hasattr(value, "__float__") and not isinstance(value, str)):
         return value
-    raise BadValue(f"{reader}: '{name}' is {type(value).__name__}.", give="a number, or an array or tensor of numbers")
+    raise BadValue(f"{reader}: '{name}' must be a number, or an array or tensor of numbers, got {type(value).__name__}.")
 
 
 def vector(reader: str, name: str, value: Any) -> Any:
-    """Return an array with an entry for each sample, or refuse what is none."""
+    """Return an array with one entry per sample, or raise BadValue."""
     if getattr(value, "shape", ()):
         return value
-    what = "a single value" if hasattr(value, "shape") else type(value).__name__
-    raise BadValue(f"{reader}: {name} is {what}.", give="an array or tensor with an entry for each sample")
+    kind = "a single value" if hasattr(value, "shape") else type(value).__name__
+    raise BadValue(f"{reader}: {name} must be an array or tensor with one entry per sample, got {kind}.")

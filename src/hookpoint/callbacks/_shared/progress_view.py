@@ -1,4 +1,4 @@
-"""What a progress bar shows, and how it looks: in a terminal, in plain text and in a notebook. Nothing here draws."""
+"""Format the progress of a pass for a terminal, for plain text and for a notebook. Nothing here draws."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hookpoint.core.text.terminal import printable
 
 GAP = "  "
-LEAST_BAR, MOST_BAR = 8, 40
-LINES = ("━", "╸", "─")  # done, half of one, to do: different characters, as colours may be off
+MIN_BAR, MAX_BAR = 8, 40
+LINES = ("━", "╸", "─")  # done, half a cell, to do; distinct characters, as colours may be off
 ASCII = ("#", "#", ".")
 
 Styled = tuple[str, str]
@@ -18,7 +18,7 @@ Styled = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a pass stands at one moment. `rate` is batches per second; `values` are names with numbers, in order."""
+    """The progress of a pass at one moment. `rate` is in batches per second; `values` are pairs of name and number."""
 
     mode: str
     done: int
@@ -50,7 +50,7 @@ class View:
 
     @property
     def left(self) -> str:
-        """The time until the pass is over, at this pace."""
+        """The remaining time of the pass at this rate."""
         if not self.rate or self.total is None or self.done >= self.total:
             return ""
         return f"{clock((self.total - self.done) / self.rate)} left"
@@ -61,38 +61,36 @@ class View:
 
 
 def as_line(view: View, width: int, *, ascii_only: bool = False) -> list[Styled]:
-    """Return one line, as (text, style) pieces, that is at most `width` wide: what does not fit is left out.
+    """Return one line of (text, style) pieces, at most `width` wide; pieces that do not fit are left out.
 
-    Numbers get the room that longer ones will need, so that the bar does not change its length all the time.
+    Numbers are padded, so that the bar does not change its length all the time.
     """
-    parts = _parts(view, width)
-    taken = len(GAP.join(text for text, _ in parts))
-    if taken > width:
-        return [(GAP.join(text for text, _ in parts)[:width], "")]
-    line = [one for part in parts for one in ((GAP, ""), part)][1:]
-    length = min(MOST_BAR, width - taken - len(GAP))
-    if view.total and length >= LEAST_BAR:
-        bar = _bar(view.done / view.total, length, ASCII if ascii_only else LINES)
-        line[1:1] = [(GAP, ""), *bar]
+    pieces = _pieces(view, width)
+    text = GAP.join(text for text, _ in pieces)
+    if len(text) > width:
+        return [(text[:width], "")]
+    line = [one for piece in pieces for one in ((GAP, ""), piece)][1:]
+    length = min(MAX_BAR, width - len(text) - len(GAP))
+    if view.total and length >= MIN_BAR:
+        line[1:1] = [(GAP, ""), *_bar(view.done / view.total, length, ASCII if ascii_only else LINES)]
     return line
 
 
 def as_text(view: View) -> str:
     """Return one line of plain text, for files."""
-    parts = [view.label, view.counts, view.percent, view.pace, view.left, *view.numbers]
-    return GAP.join(part for part in parts if part)
+    return GAP.join(filter(None, [view.label, view.counts, view.percent, view.pace, view.left, *view.numbers]))
 
 
 def as_html(view: View) -> str:
-    """Return what a notebook shows. Names are escaped: they are text, whatever they hold."""
+    """Return HTML for a notebook, with all text escaped."""
     bar = f'<progress value="{view.done}" max="{view.total}"></progress>' if view.total else ""
-    parts = [view.label, None, view.counts, view.pace, view.left, *view.numbers]
-    shown = [bar if part is None else html.escape(part) for part in parts]
-    return f'<div style="font-family: monospace; white-space: pre">{GAP.join(part for part in shown if part)}</div>'
+    texts = map(html.escape, [view.counts, view.pace, view.left, *view.numbers])
+    shown = GAP.join(filter(None, [html.escape(view.label), bar, *texts]))
+    return f'<div style="font-family: monospace; white-space: pre">{shown}</div>'
 
 
 def clock(seconds: float) -> str:
-    """Return a time as 0:12, 1:02:03 or 3d 4h.
+    """Format a duration as 0:12, 1:02:03 or 3d 4h.
 
     >>> clock(3723)
     '1:02:03'
@@ -104,21 +102,21 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def _parts(view: View, width: int) -> list[Styled]:
-    """Return what fits beside a short bar; the label, counts, first number, pace and time matter more than other numbers."""
+def _pieces(view: View, width: int) -> list[Styled]:
+    """Return the pieces that fit beside a short bar. Label, counts, first number, pace and time come before other numbers."""
     counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
     numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
-    by_weight = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]
-    bar = LEAST_BAR + len(GAP) if view.total else 0
-    kept: list[Styled] = []
-    for part in by_weight:
-        if part[0].strip() and (len(kept) < 2 or len(GAP.join(text for text, _ in [*kept, part])) + bar <= width):
-            kept.append(part)
-    return [part for part in [*by_weight[:2], *_times(view), *numbers] if part in kept]
+    by_priority = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]
+    bar = MIN_BAR + len(GAP) if view.total else 0
+    fitting: list[Styled] = []
+    for piece in by_priority:
+        if piece[0].strip() and (len(fitting) < 2 or len(GAP.join(text for text, _ in [*fitting, piece])) + bar <= width):
+            fitting.append(piece)
+    return [piece for piece in [*by_priority[:2], *_times(view), *numbers] if piece in fitting]
 
 
 def _times(view: View) -> list[Styled]:
-    return [(text.ljust(room) if text else "", "bright_black") for text, room in ((view.pace, 9), (view.left, 10))]
+    return [(text.ljust(width) if text else "", "bright_black") for text, width in ((view.pace, 9), (view.left, 10))]
 
 
 def _bar(share: float, length: int, characters: Sequence[str]) -> list[Styled]:

@@ -1,4 +1,4 @@
-"""Sharded tensors: those of which each process has a part, as FSDP2's parameters are. They are torch's DTensors."""
+"""Sharded tensors: torch's DTensors, such as the parameters of FSDP2."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Say whether other processes have parts of this tensor."""
+    """Return whether this is a DTensor."""
     return hasattr(tensor, "to_local")
 
 
-def is_apart(tensor: Any) -> bool:
-    """Say whether each process has other numbers of this tensor: a DTensor may also be whole on each of them."""
-    return is_sharded(tensor) and not all(one.is_replicate() for one in tensor.placements)
+def is_replicated(tensor: Any) -> bool:
+    """Return whether every rank has all values of this tensor, as of a plain tensor or a replicated DTensor."""
+    return not is_sharded(tensor) or all(placement.is_replicate() for placement in tensor.placements)
 
 
-def here(tensor: Any) -> Any:
-    """Return the numbers of a tensor that this process has, in the memory that they are in."""
+def local_shard(tensor: Any) -> Any:
+    """Return the values of a tensor that this rank has, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def whole(tensor: Any) -> Any:
-    """Return a tensor with the numbers of all processes; they call this together."""
+def full_tensor(tensor: Any) -> Any:
+    """Return a tensor with the values of all ranks. A collective if the tensor is sharded."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def whole_state(state: Any) -> Any:
-    """Return a state dict, or one of several, with whole tensors; where any is sharded, all processes call this together."""
+def full_state(state: Any) -> Any:
+    """Return a state dict, which may be nested, with full tensors. A collective if any of them is sharded."""
     if isinstance(state, Mapping):
-        return {name: whole_state(one) for name, one in state.items()}
-    return whole(state)
+        return {name: full_state(value) for name, value in state.items()}
+    return full_tensor(state)
 
 
-def part_like(tensor: Any, other: Any) -> Any:
-    """Return this process's part of a whole tensor, in the way that the other one lies; nothing is sent."""
+def shard_like(tensor: Any, other: Any) -> Any:
+    """Return this rank's shard of a full tensor, with the placement of the other tensor. No communication."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -42,13 +42,12 @@ def part_like(tensor: Any, other: Any) -> Any:
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
-def gathered(values: Any, like: Any) -> Any:
-    """Return the values of each process that has a part of a tensor, in rows; all of them call this together."""
+def all_gather(values: Any, like: Any) -> Any:
+    """Return the values of every rank in the mesh of a DTensor, one row per rank. A collective."""
     import torch
     import torch.distributed as dist
 
     mesh = like.device_mesh
-    group = mesh.get_group() if mesh.ndim == 1 else None
     rows = [torch.zeros_like(values) for _ in range(mesh.size())]
-    dist.all_gather(rows, values, group=group)
+    dist.all_gather(rows, values, group=mesh.get_group() if mesh.ndim == 1 else None)
     return torch.stack(rows)

@@ -1,29 +1,25 @@
-"""NewValues: each value of a metric that counts for a reader, once."""
+"""NewValues: each final value of a metric, once."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.log.reader_window import ReaderWindow
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION
-from hookpoint.core.run.run import now_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run, now_of
+from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 
 
 class NewValues:
-    """Hand out the newest final value of a metric, unless it was handed out before: patience counts observations, not looks.
+    """Return the newest final value of a metric, once: patience counts observations, not triggers.
 
-    Final are the means of finished passes and what is logged between iterations; what a running pass shows is not. A reader
-    with a step schedule does not wait for the end of a training pass: it gets the mean of what was logged since it last looked,
-    which counts at the moment it is read.
+    Final values are the means of finished passes and values logged between iterations. A reader with a step schedule does not
+    wait for the end of a training pass: it gets the mean of what was logged since its last read, as of the moment of reading.
     """
 
     def __init__(self, metric: str) -> None:
@@ -32,20 +28,20 @@ class NewValues:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was handed out: for a fresh run."""
+        """Start from scratch, for a fresh run."""
         self._seen = 0
         self._window.reset()
         self._has_warned = False
 
     def begin(self, run: Run, owner: Callback) -> None:
-        """Find out how the callback reads that these values are for; to be called when its run begins."""
+        """Attach a window if the owner reads on a step schedule. Call this when the run begins."""
         if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
             machine_of(run).logbook.windows.attach(self.metric, self._window)
 
     def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
-        """Return the moment at which the newest value was logged, and the value; None where there is no new one.
+        """Return the newest value and the moment it was logged at, or None if there is no new one.
 
-        A look that is not on the reader's schedule is for final values only: it leaves the window open.
+        `final_only` is for reads off the schedule: they leave the window open.
         """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
@@ -55,19 +51,17 @@ class NewValues:
         return run.metrics.newest(self.metric)
 
     def take_current(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
-        """Return the newest value if it is one of the weights as they are now; say once that there was an older one."""
-        found = self.take(run, final_only=final_only)
-        if found is None:
-            return None
-        if is_current(found[0], run):
-            return found
+        """Return the newest value if it was measured with the current weights; otherwise warn once."""
+        new = self.take(run, final_only=final_only)
+        if new is None or is_current(new[0], run):
+            return new
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "'%s' was measured at %s, and it is %s now: the weights that had it are gone, and not saved."
-                " Trigger its saver where it is measured, with .when(...)",
+                "'%s' was measured at %s, but the run is at %s: the measured weights are gone and cannot be saved."
+                " Trigger the saver when the metric is measured, with .when(...)",
                 self.metric,
-                *told_apart(found[0], run.moment),
+                *moment_names(new[0], run.moment),
             )
         return None
 
@@ -80,9 +74,9 @@ class NewValues:
 
 
 def is_current(moment: Moment, run: Run) -> bool:
-    """Say whether a value of this moment is one of the weights as they are now.
+    """Return whether a value of this moment was measured with the current weights.
 
-    It is, too, at the end of the iteration it was measured in: a loop may evaluate first and step then.
+    The end of the iteration it was measured in counts as current: a loop may evaluate first and step afterwards.
     """
     now = run.moment
     if moment.is_same(now):
@@ -91,10 +85,7 @@ def is_current(moment: Moment, run: Run) -> bool:
     return is_at_iteration_end and moment.epoch == now.epoch and moment.iteration == run.iteration - 1
 
 
-def told_apart(earlier: Moment, later: Moment) -> tuple[str, str]:
-    """Return the names of two moments in words: by their steps, or where these are the same, by what tells them apart."""
-    if earlier.step != later.step:
-        return f"step {earlier.step}", f"step {later.step}"
-    if earlier.epoch != later.epoch:
-        return f"epoch {earlier.epoch}", f"epoch {later.epoch}"
-    return f"iteration {earlier.iteration}", f"iteration {later.iteration}"
+def moment_names(earlier: Moment, later: Moment) -> tuple[str, str]:
+    """Return the names of two moments by the first clock that differs: "step 1", "step 3"."""
+    clock = next((name for name in ("step", "epoch") if getattr(earlier, name) != getattr(later, name)), "iteration")
+    return f"{clock} {getattr(earlier, clock)}", f"{clock} {getattr(later, clock)}"

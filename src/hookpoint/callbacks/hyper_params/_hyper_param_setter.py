@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.setting import Setting
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.run.hyper import HyperParam
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class HyperParamSetter(Callback):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Line, Problem, Reading
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.run.hyper import HyperParam
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.hyper import HyperParam
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):

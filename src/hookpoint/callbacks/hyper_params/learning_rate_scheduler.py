@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.hyper import HyperParam
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class LearningRateScheduler(HyperParamSetter):

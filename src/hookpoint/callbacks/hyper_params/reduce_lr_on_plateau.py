@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import is_relative, number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._plateau import Plateau
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.hyper import HyperParam
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.terminal import say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
 
 
 class ReduceLROnPlateau(MetricWatcher):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.callbacks.hyper_params._value_schedule import Interpolation, ValueSchedule
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.hyper import HyperParam
+from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import At, Every
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._stagnation import Stagnation
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.hyper import HyperParam
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 
 
 class StatMonitorParamSetter(MetricWatcher):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import BadValue
 from hookpoint.core.log import metric_objects
-from hookpoint.core.run.run import now_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, now_of
 
 
 class MetricStats:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import BadValue
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 COUNTS = ("true_positives", "false_positives", "false_negatives", "true_negatives")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.outputs import Source, outputs_of, read, targets_of, vector
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.callbacks.inference._top_classes import wrong_in_top
 from hookpoint.core.fields import named_fields
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 TOP = re.compile(r"wrong-top([1-9]\d*)")
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data
 from hookpoint.core.errors import BadArgument, BadValue, CompileError
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 PARTS = ("reset", "update", "results")
 

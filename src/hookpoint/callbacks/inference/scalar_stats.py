@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks._shared.outputs import number
 from hookpoint.callbacks.inference._running_ratio import Ratio
 from hookpoint.core.errors import MissingOutput
 from hookpoint.core.fields import named_fields
-from hookpoint.core.run.run import now_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, now_of
 
 
 class ScalarStats:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hookpoint.callbacks._shared.numerics import largest
-from hookpoint.callbacks._shared.sharded_tensors import gathered, here, is_apart, is_sharded
+from hookpoint.callbacks._shared.sharded_tensors import all_gather, is_replicated, is_sharded, local_shard
 
 LEAST_NORM = 1e-12  # of weights, so that those that are all 0 have a ratio, too
 
@@ -88,7 +88,7 @@ def _sizes_together(several: list[Any]) -> dict[str, Any]:
     import torch
 
     with torch.no_grad():
-        rows = _of_each(several, [_sizes_here([here(one) for one in group]) for group in _kinds(several)])
+        rows = _of_each(several, [_sizes_here([local_shard(one) for one in group]) for group in _kinds(several)])
         norms, largest_ones, bad_ones = rows.unbind(dim=1)
         share = bad_ones.sum() / sum(map(torch.numel, several))
         return {"norm": torch.linalg.vector_norm(norms), "max": largest_ones.max(), "nonfinite": share}
@@ -99,7 +99,7 @@ def _ratio_together(several: list[tuple[Any, Any]]) -> Any:
 
     old_ones, new_ones = zip(*several, strict=True)
     pairs = [zip(*group, strict=True) for group in zip(_kinds(old_ones), _kinds(new_ones), strict=True)]
-    own = [_changes_here([(here(old), here(new)) for old, new in group]) for group in pairs]
+    own = [_changes_here([(local_shard(old), local_shard(new)) for old, new in group]) for group in pairs]
     changes, norms = _of_each(new_ones, own).unbind(dim=1)
     return torch.linalg.vector_norm(changes) / torch.linalg.vector_norm(norms).clamp_min(LEAST_NORM)
 
@@ -107,7 +107,7 @@ def _ratio_together(several: list[tuple[Any, Any]]) -> Any:
 def _kinds(tensors: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """Return those of which processes have different numbers, and those that each of them has."""
     several = list(tensors)
-    return [one for one in several if is_apart(one)], [one for one in several if not is_apart(one)]
+    return [one for one in several if not is_replicated(one)], [one for one in several if is_replicated(one)]
 
 
 def _of_each(tensors: Iterable[Any], values: list[Any]) -> Any:
@@ -116,7 +116,7 @@ def _of_each(tensors: Iterable[Any], values: list[Any]) -> Any:
 
     like = next(one for one in tensors if is_sharded(one))
     alone, common = (one.to(like.device) for one in values)
-    return torch.cat([gathered(alone, like), common[None]])
+    return torch.cat([all_gather(alone, like), common[None]])
 
 
 def _sizes_here(parts: list[Any]) -> Any:

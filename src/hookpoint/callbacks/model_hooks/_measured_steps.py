@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class MeasuredSteps:

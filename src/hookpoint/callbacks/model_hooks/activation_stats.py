@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
@@ -11,15 +11,10 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class ActivationStats(Callback):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import named_modules
@@ -12,15 +12,10 @@ from hookpoint.callbacks.model_hooks._feature_rows import FeatureRows
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 MODES = ("pred", "val")
 

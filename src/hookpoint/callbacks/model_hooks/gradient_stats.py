@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_other_layers
 from hookpoint.callbacks._shared.step_gradients import step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class GradientStats(Callback):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters
@@ -12,15 +12,10 @@ from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
 from hookpoint.callbacks.model_hooks.module_hooks import functions_given
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -1,29 +1,37 @@
-"""Command: a program and its arguments, filled with values that cannot become anything but arguments."""
+"""Command: a program and its arguments, with fields that are filled with values."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
-from hookpoint.callbacks.notify._shell_words import Piece, as_script, signs, split, without_silence
-from hookpoint.callbacks.notify._template import Field, Template, Value, fill
-from hookpoint.core.errors import BadArgument
+from hookpoint.core.errors import BadArgument, listed
+
+Value = str | int | float
 
 SHELL = "/bin/sh"
 SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
-TAKES_SCRIPT = re.compile(r"-[a-zA-Z]*c")
-VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-MAY_MEAN_MORE = ("-", "@")  # an option, or, to curl and its like, the name of a file
+OPTION_PREFIXES = ("-", "@")  # curl and similar programs read @name as a file
+
+BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+FORMAT = re.compile(r"[-+ ]?0?\d{0,3}(\.\d{1,3})?[eEfFgG%]")
+MARK = re.compile(r"\0(\d+)\0")  # a field, by its index: no argument of a program can contain a NUL
+ESCAPE = re.compile(r"\\.", re.DOTALL)
+QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\0\d+\0""", re.DOTALL)
+SHELL_SYNTAX = re.compile(r"[|&;<>()$`]|(?<!\S)~")
+REDIRECTION = re.compile(r"(?:\s+(?:2>&1|[12&]?>\s*/dev/null))+\s*\Z")
 
 
 class Command:
-    """A list of arguments, or a line that is split into some, with fields such as `{loss}`: see Template.
+    """Split a command into arguments, and fill its fields such as `{loss}` or `{loss:.3f}`; `{{` and `}}` are braces.
 
-    No shell sees it: fields are filled after the splitting, so that each value stays inside of one argument. What only a shell
-    could do is refused, but for a `> /dev/null 2>&1` at the end, which says what happens anyway. With `shell` the line is a
-    script, and the values are its arguments, quoted. `numbers` and `words` are the names of the fields there may be.
+    A field is the name of a value, never an expression. `numbers` and `texts` are the names of the fields that may occur. A
+    string is split by shlex before fields are filled, so a value never leaves its argument. Shell syntax is refused, except
+    for `> /dev/null 2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are its
+    positional parameters, in quotes.
 
     >>> command = Command('curl -d body="error: {error}" https://example.org > /dev/null 2>&1', numbers=["error"])
     >>> command.arguments({"error": 0.25})
@@ -31,51 +39,120 @@ class Command:
     """
 
     def __init__(
-        self, command: str | Sequence[str], *, numbers: Collection[str] = (), words: Collection[str] = (), shell: bool = False
+        self, command: str | Sequence[str], *, numbers: Collection[str] = (), texts: Collection[str] = (), shell: bool = False
     ) -> None:
+        is_line = isinstance(command, str)
         lines = [command] if isinstance(command, str) else list(command)
-        if isinstance(command, bytes) or not all(isinstance(one, str) for one in lines):
-            raise BadArgument(f"a command is a string or a list of strings, not {command!r}.")
-        if shell and not isinstance(command, str):
+        if isinstance(command, bytes) or not all(isinstance(line, str) for line in lines):
+            raise BadArgument(f"a command is a string or a list of strings, got {command!r}.")
+        if shell and not is_line:
             raise BadArgument("shell=True takes the command as one string.", leave="shell=True out for a list")
-        if isinstance(command, str) and not shell:
-            lines = [without_silence(command)]
-        pieces = [Template(one, known=[*numbers, *words], numbers=numbers).pieces for one in lines]
-        self._words = frozenset(words)
-        self._of_script: list[Field] = []
+        self._fields: list[tuple[str, str]] = []
+        if is_line and not shell:
+            lines = [_without_redirection(lines[0])]
+        marked = [self._mark(line, numbers, texts) for line in lines]
+        words = _split(marked[0], shell=shell) if is_line else marked
+        if not words or not words[0].strip():
+            raise BadArgument("the command is empty.", give='a program and its arguments: ["notify-send", "{loss}"]')
+        starts = [MARK.match(word) for word in words]
+        self._leading = [name for mark in starts if mark and (name := self._fields[int(mark[1])][0]) in texts]
         if shell:
-            self._of_script = list(dict.fromkeys(one for one in pieces[0] if isinstance(one, Field)))
-            self._arguments: list[list[Piece]] = [[SHELL], ["-c"], [as_script(pieces[0], self._of_script)], ["hookpoint"]]
-            self._leading = [one.what for one in signs(pieces[0]) if one.leads]
+            parameters = [f"\0{index}\0" for index in range(len(self._fields))]
+            words = [SHELL, "-c", QUOTED.sub(_as_parameter, marked[0]), "hookpoint", *parameters]
         else:
-            self._arguments = split(pieces[0]) if isinstance(command, str) else pieces
-            self._leading = [argument[0] for argument in self._arguments if argument]
-        _refuse_program(self._arguments, lines)
-        self.program = "the command" if shell else os.path.basename(fill(self._arguments[0], {}))
+            _check_program(words)
+        self._words = words
+        self.program = "the command" if shell else os.path.basename(words[0])
 
     def arguments(self, values: Mapping[str, Value]) -> list[str]:
-        """Return the program and its arguments, filled; refuse a text that would be taken for an option."""
-        for leading in self._leading:
-            if isinstance(leading, Field) and leading.name in self._words:
-                value = str(values[leading.name])
-                if value.startswith(MAY_MEAN_MORE):
-                    raise ValueError(f"{{{leading.name}}} begins with '{value[0]}', and could be taken for more than a text")
-        return [fill(pieces, values) for pieces in self._arguments] + [one.fill(values[one.name]) for one in self._of_script]
+        """Return the program and its arguments, filled. Raise if a text would be read as an option."""
+        for name in self._leading:
+            value = str(values[name])
+            if value.startswith(OPTION_PREFIXES):
+                raise ValueError(f"{{{name}}} starts with '{value[0]}' and could be read as an option")
+
+        def fill(mark: re.Match[str]) -> str:
+            name, spec = self._fields[int(mark[1])]
+            return format(float(values[name]), spec) if spec else str(values[name])
+
+        return [MARK.sub(fill, word) for word in self._words]
+
+    def _mark(self, line: str, numbers: Collection[str], texts: Collection[str]) -> str:
+        """Replace each field by a mark, so that nothing in its name is taken for syntax."""
+
+        def mark(found: re.Match[str]) -> str:
+            if found[0] in ("{{", "}}"):
+                return found[0][0]
+            if found[1] is None:
+                raise BadArgument(f"unmatched '{found[0]}' in the command.", write=f"{found[0] * 2} for a brace")
+            name, colon, spec = found[1].rpartition(":")
+            if found[1] in numbers or found[1] in texts:
+                self._fields.append((found[1], ""))
+            elif colon and name in numbers and FORMAT.fullmatch(spec):
+                self._fields.append((name, spec))
+            else:
+                raise BadArgument(
+                    f"{{{found[1]}}} is not a field.",
+                    known=listed([*numbers, *texts]),
+                    add="metrics to names=",
+                    write="{{ and }} for braces",
+                )
+            return f"\0{len(self._fields) - 1}\0"
+
+        if "\0" in BRACES.sub("", line):
+            raise BadArgument("a command cannot contain NUL.")
+        return BRACES.sub(mark, line)
 
 
-def _refuse_program(arguments: list[list[Piece]], lines: list[str]) -> None:
-    """Refuse a command that is empty, or in which a value would be the program or a part of one."""
-    if not arguments or not arguments[0] or not lines[0].strip():
-        raise BadArgument("the command is empty.", give='a program and its arguments: ["notify-send", "{loss}"]')
-    if any(isinstance(piece, Field) for piece in arguments[0]):
+def _without_redirection(line: str) -> str:
+    """Remove `> /dev/null 2>&1` from the end: the output of a command is never shown."""
+    found = REDIRECTION.search(line)
+    return line[: found.start()] if found is not None and "/dev/null" in found[0] else line
+
+
+def _split(line: str, *, shell: bool) -> list[str]:
+    """Split a line with shlex. Refuse open quotes and, unless it is for a shell, shell syntax."""
+    bare = QUOTED.sub(lambda quoted: "_" + "".join(_expansions(quoted[0])), line)
+    escapes = [pair for quoted in QUOTED.findall(line) if quoted[0] != "'" for pair in ESCAPE.findall(quoted)]
+    if "\\\0" in escapes:
+        raise BadArgument("a backslash before a field has no effect.", leave="it out")
+    if any(sign in bare for sign in "'\"\\"):
+        raise BadArgument("the command ends inside a quote or after a backslash.", close="every quote")
+    if not shell and (found := SHELL_SYNTAX.search(bare)):
+        raise BadArgument(
+            f"'{found[0]}' is shell syntax, and the command runs without a shell.",
+            give="shell=True to run it in a shell",
+            quote=f"'{found[0]}' to pass it as text",
+        )
+    # shlex keeps a backslash before a line break, and before $ and ` in double quotes; a shell removes it.
+    return shlex.split(QUOTED.sub(_unescaped, line))
+
+
+def _expansions(quoted: str) -> list[str]:
+    """Return what a shell would expand inside these quotes."""
+    return re.findall(r"[$`]", ESCAPE.sub("", quoted)) if quoted[0] == '"' else []
+
+
+def _unescaped(quoted: re.Match[str]) -> str:
+    return quoted[0] if quoted[0][0] == "'" else re.sub(r"(\\[^\n$`])|\\\n|\\([$`])", r"\1\2", quoted[0])
+
+
+def _as_parameter(quoted: re.Match[str]) -> str:
+    """Replace fields by positional parameters of the script, in double quotes wherever they stand."""
+    before, after = {"'": ("'\"", "\"'"), '"': ("", "")}.get(quoted[0][0], ('"', '"'))
+    return MARK.sub(lambda mark: f"{before}${{{int(mark[1]) + 1}}}{after}", quoted[0])
+
+
+def _check_program(words: list[str]) -> None:
+    """Refuse a value as the program, or as part of a script that the program runs."""
+    program = words[0]
+    if MARK.search(program):
         raise BadArgument("the program itself cannot be a field.", write="its name")
-    program = fill(arguments[0], {})
-    if VARIABLE.match(program):
-        raise BadArgument(f"'{program}' sets a variable, which is for a shell.", give="shell=True, or env as the program")
-    is_shell = os.path.basename(program) in SHELLS
-    for flag, script in pairwise(arguments):
-        if is_shell and TAKES_SCRIPT.fullmatch("".join(map(str, flag))) and any(isinstance(one, Field) for one in script):
+    if re.match(r"[A-Za-z_]\w*=", program):
+        raise BadArgument(f"'{program}' sets a variable, which needs a shell.", give="shell=True, or env as the program")
+    name = os.path.basename(program)
+    for flag, script in pairwise(words):
+        if name in SHELLS and re.fullmatch(r"-[a-zA-Z]*c", flag) and MARK.search(script):
             raise BadArgument(
-                f"{os.path.basename(program)} would read a value as a part of its script.",
-                give="shell=True and the script as the command, which quotes values",
+                f"{name} would run a value as part of its script.", give="the script with shell=True, which quotes values"
             )

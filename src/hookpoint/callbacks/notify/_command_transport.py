@@ -1,4 +1,4 @@
-"""CommandWay: send a message by running a command."""
+"""CommandTransport: send a message by running a command."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import IO
 
-from hookpoint.callbacks.notify._command import Command
+from hookpoint.callbacks.notify._command import Command, Value
 from hookpoint.callbacks.notify._send_queue import SendFailed
-from hookpoint.callbacks.notify._template import Value
 from hookpoint.core.text.terminal import printable
 
-MOST_SAID = 200
+MAX_OUTPUT = 200
 
 
-class CommandWay:
-    """Run a command, filled with values, for so many seconds at most; what is left of it then is killed.
+class CommandTransport:
+    """Run a command, filled with a message's values, and kill it after `timeout_seconds`.
 
-    It gets no input, and what it prints is not shown. Messages about it name the program alone, as its arguments may hold
-    passwords.
+    The command gets no input, and its output is not shown. Errors name the program only: its arguments may contain passwords.
     """
 
     def __init__(self, command: Command, timeout_seconds: float) -> None:
@@ -38,21 +36,21 @@ class CommandWay:
             arguments = self._command.arguments(message)
         except ValueError as error:
             raise SendFailed(str(error), f"{program} was not run: {error}") from None
-        with _somewhere() as said:
+        with _output_file() as output:
             try:
-                process = self._start(arguments, said)
-            except (OSError, ValueError) as error:  # ValueError: a NUL in a name
+                process = self._start(arguments, output)
+            except (OSError, ValueError) as error:  # ValueError: NUL in an argument
                 reason = getattr(error, "strerror", None) or str(error)
                 raise SendFailed(reason, f"{program} could not be started: {reason}") from None
             try:
                 code = process.wait(self._timeout_seconds)
             except subprocess.TimeoutExpired:
-                raise SendFailed("timeout", f"{program} was ended after {self._timeout_seconds:g} s") from None
+                raise SendFailed("timeout", f"{program} was killed after {self._timeout_seconds:g} s") from None
             finally:
                 _kill(process)
                 self._process = None
             if code:
-                raise SendFailed(f"code {code}", f"{program} ended with {code}{_last_line(said)}")
+                raise SendFailed(f"code {code}", f"{program} exited with code {code}{_last_line(output)}")
 
     def cancel(self) -> None:
         with self._lock:
@@ -61,22 +59,19 @@ class CommandWay:
         if process is not None:
             _kill(process)
 
-    def _start(self, arguments: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _start(self, arguments: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._cancelled:
                 raise OSError("cancelled")
+            # In its own session, Ctrl-C does not reach it, and its whole process group can be killed.
             self._process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,  # so that Ctrl-C is not for it, and all of it can be killed
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
             )
             return self._process
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that has not ended, and what it has started."""
+    """Kill a process that is still running, and its children."""
     if process.poll() is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -85,15 +80,15 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _somewhere() -> IO[bytes]:
-    """Return a file without a name: a pipe that nobody reads would hold a command up."""
+def _output_file() -> IO[bytes]:
+    """Return a temporary file. A pipe that is not read would block the command."""
     try:
         return tempfile.TemporaryFile()
     except OSError:
         return open(os.devnull, "r+b")
 
 
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(max(said.seek(0, os.SEEK_END) - 4 * MOST_SAID, 0))
-    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    return f": {printable(lines[-1])[:MOST_SAID]}" if lines else ""
+def _last_line(output: IO[bytes]) -> str:
+    output.seek(max(output.seek(0, os.SEEK_END) - 4 * MAX_OUTPUT, 0))
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    return f": {printable(lines[-1].strip())[:MAX_OUTPUT]}" if lines else ""

@@ -1,4 +1,4 @@
-"""News: what to tell people of a run, as short texts."""
+"""Message: a short text about a run."""
 
 from __future__ import annotations
 
@@ -18,59 +18,66 @@ if TYPE_CHECKING:
 
 Tone = Literal["info", "success", "warning", "failure"]
 
-MOST_METRICS = 20
-MOST_LETTERS = 1000  # of an error's text; services cut long messages off, or refuse them
-MOST_NOTES = 3
+MAX_METRICS = 20
+MAX_LENGTH = 1000  # of an error's text; services cut long messages off, or refuse them
+MAX_LINE = 256
+MAX_NOTES = 3
 
 
 @dataclass(frozen=True)
-class News:
-    """A title, a text, and the tone that a service may show it in."""
+class Message:
+    """A title, a text, and the tone in which a service may show it."""
 
     title: str
     body: str
     tone: Tone = "info"
 
 
-def news(run: Run, what: str, *lines: str, tone: Tone = "info", names: Iterable[str] | None = None) -> News:
-    """Return what happened to a run, where it stands, and its metrics: all of them, or those with these names."""
+def run_message(run: Run, event: str, *lines: str, tone: Tone = "info", names: Iterable[str] | None = None) -> Message:
+    """Return an event of a run, with its progress and its metrics: all of them, or those in `names`."""
     epochs = f"/{run.max_epochs}" if run.max_epochs is not None else ""
-    standing = [f"epoch {run.epoch}{epochs}, step {run.step}, after {clock(run.elapsed)}"]
+    progress = [f"epoch {run.epoch}{epochs}, step {run.step}, after {clock(run.elapsed)}"]
     if run.workdir is not None:
-        standing.append(f"workdir {printable(os.path.abspath(run.workdir))}")
-    parts = ["\n".join(lines), "\n".join(standing), table(run, names)]
-    return News(_line(f"{run.name}: {what}"), "\n\n".join(part for part in parts if part), tone)
+        progress.append(f"workdir {printable(os.path.abspath(run.workdir))}")
+    paragraphs = ["\n".join(lines), "\n".join(progress), _table(run, names)]
+    return Message(_one_line(f"{run.name}: {event}"), "\n\n".join(filter(None, paragraphs)), tone)
 
 
-def table(run: Run, names: Iterable[str] | None = None) -> str:
-    """Return metrics as lines, names in one column and values in another."""
-    found = [name for name in (run.metrics if names is None else names) if name in run.metrics]
-    shown = {_line(name): run.metrics[name] for name in found[:MOST_METRICS]}
-    width = max(map(len, shown), default=0)
-    rows = [f"{name:<{width}}  {value:.5g}" for name, value in shown.items()]
-    more = len(found) - MOST_METRICS
-    return "\n".join([*rows, *([f"and {more} more"] if more > 0 else [])])
+def error_lines(error: BaseException) -> list[str]:
+    """Return an exception's text and its notes, which name the callback at fault."""
+    notes = [_one_line(note) for note in getattr(error, "__notes__", [])[:MAX_NOTES]]
+    return [clean_text(f"{type(error).__name__}: {error}"), *notes]
 
 
-def blame(error: BaseException) -> list[str]:
-    """Return what went wrong, and what the exception's notes say of the callback at fault."""
-    notes = [_line(note) for note in getattr(error, "__notes__", [])[:MOST_NOTES]]
-    return [tidy(f"{type(error).__name__}: {error}"), *notes]
-
-
-def command() -> str:
-    """Return the command that this process was started with, as one may type it again, secrets masked."""
+def command_line() -> str:
+    """Return the command that started this process, ready to paste into a terminal, with secrets masked."""
     arguments = sys.orig_argv[1:] if len(sys.orig_argv) > 1 else sys.argv
     typed = [os.path.basename(sys.executable) or "python", *arguments]
     return f"cd {shlex.quote(os.getcwd())} && {shlex.join(masked(typed))}"
 
 
-def tidy(words: str) -> str:
-    """Return a text of several lines without secrets, without what a terminal would act on, and not at any length."""
-    words = masked(words)
-    cut = words if len(words) <= MOST_LETTERS else f"{words[:MOST_LETTERS]} ..."
+def clean_text(text: str) -> str:
+    """Return a text with secrets masked, control characters replaced, and at most 1000 characters."""
+    text = masked(text)
+    cut = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]} ..."
     return "\n".join(printable(line) for line in cut.splitlines())
 
 
-def _line(words: str) -> str:
-    return printable(masked(words)[:256])
+def short_line(text: str) -> str:
+    """Return the first 256 characters of a text, with control characters replaced."""
+    return printable(text[:MAX_LINE])
+
+
+def _table(run: Run, names: Iterable[str] | None) -> str:
+    """Return metrics as lines, with names and values in columns."""
+    known = [name for name in (run.metrics if names is None else names) if name in run.metrics]
+    shown = {_one_line(name): run.metrics[name] for name in known[:MAX_METRICS]}
+    width = max(map(len, shown), default=0)
+    rows = [f"{name:<{width}}  {value:.5g}" for name, value in shown.items()]
+    if len(known) > MAX_METRICS:
+        rows.append(f"and {len(known) - MAX_METRICS} more")
+    return "\n".join(rows)
+
+
+def _one_line(text: str) -> str:
+    return short_line(masked(text))

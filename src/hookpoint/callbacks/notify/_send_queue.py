@@ -1,4 +1,4 @@
-"""Outbox: messages that are sent on a thread of their own, so that nobody waits for them."""
+"""SendQueue: send messages on a background thread."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ CAPACITY = 100
 
 
 class SendFailed(Exception):
-    """A message was not sent. Failures of one `kind` are said once."""
+    """A message was not sent. Failures of one `kind` are logged once."""
 
-    def __init__(self, kind: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
         self.kind = kind
 
 
-class Way(Protocol):
-    """How messages are sent."""
+class Transport(Protocol):
+    """Deliver messages."""
 
     def send(self, message: Any) -> None:
-        """Send a message, in a limited time, or raise an error."""
+        """Send a message within a limited time, or raise."""
 
     def cancel(self) -> None:
-        """End a sending that is under way, if that can be done; any thread may call it."""
+        """Interrupt a send that is under way, if possible. Any thread may call it."""
 
 
-class Outbox:
-    """Send messages one after the other, on a thread that starts with the first of them.
+class SendQueue:
+    """Send messages in order, on a thread that starts with the first one.
 
-    When too many wait, the oldest are dropped. Nothing here raises: a failure is logged, once for each kind of failure, and the
-    next message is tried all the same, as a network may come back.
+    The oldest messages are dropped when the queue is full. Nothing raises: the first failure of each kind is logged, and the
+    next message is sent all the same, as a network may come back.
     """
 
-    def __init__(self, name: str, way: Way, *, capacity: int = CAPACITY) -> None:
+    def __init__(self, name: str, transport: Transport, *, capacity: int = CAPACITY) -> None:
         self.failed = self.dropped = 0
         self._name = name
-        self._way = way
+        self._transport = transport
         self._messages: deque[Any] = deque()
         self._capacity = capacity
         self._is_sending = self._is_closed = False
-        self._said: set[str] = set()
-        self._change = threading.Condition()
+        self._logged: set[str] = set()
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, message: Any) -> None:
-        """Take in a message, and return at once."""
-        with self._change:
+        """Add a message and return immediately."""
+        with self._changed:
             if len(self._messages) >= self._capacity:
                 self._messages.popleft()
                 self.dropped += 1
@@ -59,47 +59,46 @@ class Outbox:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"hookpoint {self._name}", daemon=True)
                 self._thread.start()
-            self._change.notify_all()
+            self._changed.notify_all()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all is sent, for so long at most; drop the rest, end the thread, and say what was not sent."""
+        """Wait at most `seconds` until all messages are sent, drop the rest, end the thread and log what was not sent."""
         deadline = monotonic() + seconds
-        with self._change:
+        with self._changed:
             while (self._messages or self._is_sending) and monotonic() < deadline:
-                self._change.wait(0.05)  # wakes now and then, so that Ctrl-C gets through
-            left = len(self._messages) + self._is_sending
+                self._changed.wait(0.05)  # short, so that Ctrl-C gets through
+            unsent = len(self._messages) + self._is_sending
             self._messages.clear()
             self._is_closed = True
-            self._change.notify_all()
-        if left:
-            self._way.cancel()
-        counts = {"failed": self.failed, "dropped as too many waited": self.dropped, "not sent at the end": left}
-        if any(counts.values()):
-            what = ", ".join(f"{number} {words}" for words, number in counts.items() if number)
-            logger.warning("%s: of its messages %s", self._name, what)
+            self._changed.notify_all()
+        if unsent:
+            self._transport.cancel()
+        counts = {"failed": self.failed, "dropped from a full queue": self.dropped, "not sent before the run ended": unsent}
+        lost = ", ".join(f"{count} {fate}" for fate, count in counts.items() if count)
+        if lost:
+            logger.warning("%s: messages lost: %s", self._name, lost)
 
     def _work(self) -> None:
         while True:
-            with self._change:
+            with self._changed:
                 self._is_sending = False
-                self._change.notify_all()
-                while not self._messages and not self._is_closed:
-                    self._change.wait()
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._messages or self._is_closed)
                 if self._is_closed:
                     return
                 message = self._messages.popleft()
                 self._is_sending = True
             try:
-                self._way.send(message)
+                self._transport.send(message)
             except Exception as error:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._is_closed:  # it was cancelled, and counted as not sent
+        if self._is_closed:  # the message was cancelled and already counted as not sent
             return
         self.failed += 1
         kind = error.kind if isinstance(error, SendFailed) else type(error).__name__
-        if kind not in self._said:
-            self._said.add(kind)
-            words = str(error) if isinstance(error, SendFailed) else f"{kind}: {error}"
-            logger.warning("%s: %s; the run goes on, and this is not said again", self._name, words)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            text = str(error) if isinstance(error, SendFailed) else f"{kind}: {error}"
+            logger.warning("%s: %s; the run continues, and this is logged once", self._name, text)

@@ -1,36 +1,48 @@
-"""SendStat: tell someone how the run is doing."""
+"""SendStat: send metrics to a command or to notification services."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.notify._stat_sender import StatSender
+from hookpoint.callbacks._shared.saver import named
+from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
+from hookpoint.callbacks.notify._command import Command, Value
+from hookpoint.callbacks.notify._command_transport import CommandTransport
+from hookpoint.callbacks.notify._messages import Message, short_line
+from hookpoint.callbacks.notify._send_queue import Transport
+from hookpoint.callbacks.notify._sender import Sender
+from hookpoint.core.callback.callback_info import set_default_name
+from hookpoint.core.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from hookpoint.core.callback.callback import Options
+    from hookpoint.core.run.run import Run
+
+NUMBERS = ("epoch", "step")
+TEXTS = ("checkpoint", "run", "workdir")
 
 
-class SendStat(StatSender):
-    """Run a command with the latest values of metrics, or send them to the services behind `url`, such as a phone.
+class SendStat(Sender):
+    """Run a command with the latest metrics, or send them to notification services such as a phone.
 
-    A command is a list of arguments, or a string that is split as a shell would. Then each `{name}` is filled: the metrics in
-    `names`, and `{epoch}`, `{step}`, `{run}` (its name), `{workdir}` and `{checkpoint}` (the newest, empty before the first).
-    `{loss:.3f}` is a number as one likes it, `{{` is a brace. There is no shell, so that nothing that a value holds becomes a
-    command; what needs one is refused, but for `> /dev/null 2>&1` at the end. `shell=True` is for that, and quotes values.
-    What a program hands on to a shell of its own, as in `ssh host "echo {run}"`, nobody quotes.
+    A command is a list of arguments, or a string that is split like a shell would split it. Its fields are the metrics in
+    `names`, `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest; empty before the first).
+    `{loss:.3f}` formats a number, and `{{` is a brace. The command runs without a shell, so a value never becomes a command.
+    Shell syntax is refused, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use it; values are then quoted.
+    Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
 
-    `url` is an address of Apprise's, or several, such as `"ntfys://topic"` (`pip install 'hookpoint[notify]'`). What is sent is
-    the run's name, epoch, step and the metrics.
+    `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
+    contains the run's name, the epoch, the step and the metrics.
 
-    Sends when one of the metrics has a new value, in the order of triggers, on a thread of its own. What takes longer than
-    `timeout_seconds` is ended, and when 100 messages wait, the oldest are dropped. A failure is logged, once for each kind. The
-    end of a run waits five seconds for the rest. None of it ends a run, or holds one up.
+    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A
+    send that takes longer than `timeout_seconds` is ended. If 100 messages wait, the oldest are dropped. Each kind of failure
+    is logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops or delays a run.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `names`. Keeps what was sent last in
-    the checkpoint. Runs on the chief. A step pays nothing, a trigger for reading the metrics, and the machine for the command.
+    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
     >>> send = SendStat('curl -d "error is {val-error}" https://ntfy.sh/mine > /dev/null 2>&1', "val-error")
     >>> send.name
@@ -42,6 +54,9 @@ class SendStat(StatSender):
     True
     """
 
+    keeps = "the values that were sent last"
+    step_cost = "nothing; a trigger reads the metrics, and a background thread runs the command"
+
     def __init__(
         self,
         command: str | Sequence[str] | None = None,
@@ -52,7 +67,69 @@ class SendStat(StatSender):
         timeout_seconds: float = 10,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(command, names, url, shell, timeout_seconds, **options)
+        super().__init__(timeout_seconds, **options)
+        owner = type(self).__name__
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        for name in self.names:
+            if named(owner, "names", name) in (*NUMBERS, *TEXTS):
+                raise BadArgument(f"{owner}: '{name}' is a reserved field, not a metric.", leave="it out")
+        if (command is None) == (url is None):
+            raise BadArgument(f"{owner} takes either a command or url=.")
+        if url is not None and shell:
+            raise BadArgument(f"{owner}: shell=True is for a command.", leave="it out")
+        self._command, self._url, self._shell = command, url, shell
+        self.check_transport()
+        self.reads = self.names
+        set_default_name(self, f"{owner}({', '.join(self.names)})" if self.names else None)
+        self._checkpoint = ""
+        self._sent: dict[str, list[Any]] = {}
 
     def is_due(self, new: set[str]) -> bool:
+        """Return whether to send, given the metrics that have a new value."""
         return bool(new)
+
+    def transport(self) -> Transport:
+        if self._url is not None:
+            return AppriseTransport(type(self).__name__, self._url, self.timeout_seconds)
+        assert self._command is not None
+        command = Command(self._command, numbers=(*self.names, *NUMBERS), texts=TEXTS, shell=self._shell)
+        return CommandTransport(command, self.timeout_seconds)
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        if not run.resuming:
+            self._sent, self._checkpoint = {}, ""
+
+    def on_save(self, path: Any) -> None:
+        self._checkpoint = _absolute(path)
+
+    def on_load(self, path: Any) -> None:
+        self._checkpoint = _absolute(path)
+
+    def on_trigger(self, run: Run) -> None:
+        if any(name not in run.metrics for name in self.names):
+            return
+        metrics = {name: run.metrics[name] for name in self.names}
+        seen = {name: [run.metrics.observations(name), str(value)] for name, value in metrics.items()}
+        if self.names and not self.is_due({name for name in seen if seen[name] != self._sent.get(name)}):
+            return
+        self._sent = seen
+        if self._url is not None:
+            lines = [f"epoch {run.epoch}, step {run.step}"]
+            lines += [f"{short_line(name)}: {value:.5g}" for name, value in metrics.items()]
+            self.send(Message(short_line(run.name), "\n".join(lines)))
+        else:
+            values: dict[str, Value] = {"run": run.name, "checkpoint": self._checkpoint, "epoch": run.epoch, "step": run.step}
+            values["workdir"] = "" if run.workdir is None else os.path.abspath(run.workdir)
+            self.send({**values, **metrics})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sent": {name: list(seen) for name, seen in self._sent.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sent = {name: list(seen) for name, seen in state["sent"].items()}
+
+
+def _absolute(path: Any) -> str:
+    """Return the absolute path of a checkpoint, or its name if the store does not write files."""
+    return os.path.abspath(path) if os.path.exists(path) else str(path)

@@ -1,4 +1,4 @@
-"""StepWatch: a thread that looks at how long the step under way has taken."""
+"""StepWatch: a thread that checks how long the current step takes."""
 
 from __future__ import annotations
 
@@ -14,52 +14,45 @@ from hookpoint.callbacks.profiling._thread_dump import is_in_debugger
 
 logger = logging.getLogger("hookpoint")
 
-_timer = Lock()  # of faulthandler, which has one for the process: the first who watches has it
+_timer = Lock()  # faulthandler has one timer per process: the first watch gets it
 
 
 class StepWatch:
-    """Call `late` once for a step that takes longer than `limit` seconds, from a thread of its own.
+    """Call `on_late` from a thread, once for each step that takes longer than `limit` seconds.
 
-    Whoever steps, in the thread that made this, stores when the step began in `began`, and None when it has ended. A step that
-    is looked at in a debugger is not late. When the interpreter itself hangs, no thread runs, this one neither: then a timer
-    of faulthandler, which needs no interpreter, writes all stacks into the file `stuck`, and with `exits` ends the process.
+    The thread that created the watch sets `began` when a step begins, and None when it ends. A step that is paused in a
+    debugger is not late. If the interpreter itself hangs, no Python thread runs. Then faulthandler's timer, which works without
+    the interpreter, writes all stacks to the file `stuck`, and with `exits` ends the process.
     """
 
     def __init__(
-        self,
-        owner: str,
-        limit: float,
-        longest: float,
-        late: Callable[[float], None],
-        *,
-        stuck: Path | None = None,
-        exits: bool = False,
+        self, owner: str, limit: float, longest: float, on_late: Callable[[float], None], *, stuck: Path | None, exits: bool
     ) -> None:
         self.began: float | None = None
         self.limit = limit
         self.thread = get_ident()
-        self._late = late
+        self._on_late = on_late
         self._pause = min(max(limit / 8, 0.01), 5.0)
         self._stuck_after = longest + limit + 4 * self._pause
         self._exits = exits
         self._stuck = stuck
         self._file: Any = None
         if stuck is not None and _timer.acquire(blocking=False):
-            self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - the timer writes to it as long as it runs
+            self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - the timer writes to it
         self._closing = Event()
         self._thread = Thread(target=self._work, args=[owner], name=f"hookpoint {owner}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and the timer."""
+        """End the thread and the timer."""
         self._closing.set()
         try:
             self._thread.join(timeout=10)
-        finally:  # an interrupt may come while it is waited for
+        finally:  # also if an interrupt ends the wait
             self.end_timer()
 
     def end_timer(self) -> None:
-        """End the timer, and remove its file if there is nothing in it."""
+        """End the timer, and remove its file if it is empty."""
         if self._file is not None:
             faulthandler.cancel_dump_traceback_later()
             self._file.close()
@@ -69,16 +62,16 @@ class StepWatch:
                 self._stuck.unlink()
 
     def _work(self, owner: str) -> None:
-        dealt_with: float | None = None
+        reported: float | None = None
         try:
             while not self._closing.is_set():
                 if self._file is not None:
                     faulthandler.dump_traceback_later(self._stuck_after, file=self._file, exit=self._exits)
                 began, now = self.began, monotonic()
-                if began is not None and began != dealt_with and now - began >= self.limit:
-                    dealt_with = began
+                if began is not None and began != reported and now - began >= self.limit:
+                    reported = began
                     if not is_in_debugger(self.thread):
-                        self._late(now - began)
+                        self._on_late(now - began)
                 self._closing.wait(self._pause)
         except Exception as error:
-            logger.warning("%s failed: %s: %s; the run goes on without it", owner, type(error).__name__, error)
+            logger.warning("%s failed: %s: %s; the run continues without it", owner, type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""HookTrace: who ran at which point, and for how long."""
+"""HookTrace: record when each callback runs, and for how long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
-from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans, StepWindow
+from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import BadArgument, BadLoop
 
@@ -27,21 +27,19 @@ LAST = ("on_exception", "on_run_end")
 
 
 class HookTrace(Watcher):
-    """Write what the run did when, and each callback's part in it, as a trace that Perfetto and chrome://tracing open.
+    """Write a trace of the run and of every callback, for Perfetto and chrome://tracing.
 
-    Spans of the run from on_setup on, its epochs, passes, data fetches, iterations, forward, backward and optimizer steps; in
-    them the points, and in these each callback's handler, also those of monitors, on threads of their own. A forward without a
-    point is what an iteration did before its backward. Times are the host's: a GPU works on while they pass; `ProfilerTrace`
-    shows that.
+    The trace has spans for the run from on_setup on, its epochs, passes, data fetches, iterations, forwards, backwards and
+    optimizer steps. Inside them are the points, and inside these the handler of each callback. Monitors appear on their own
+    threads. A forward without a point is the time between an iteration's start and its backward. Times are those of the host:
+    a GPU keeps working meanwhile. Use `ProfilerTrace` to see the GPU.
 
-    The files are `profile/hooks-1.json` in the workdir, `hooks-2.json` of the next start, and so on. Iterations are recorded in
-    the first `steps` steps of a start, and as many again after each `every`; all of them with `steps=None`. Epochs, passes and
-    their points always are. After `max_events` nothing more is, 130 bytes each. What is written is in the file after each
-    pass, and else after 512 events: also a run that is killed leaves a trace. A full disk ends the trace and not the run.
+    Files are `profile/hooks-1.json` in the workdir, `hooks-2.json` for the next start, and so on. Iterations are recorded in
+    the first `steps` steps of a start, and in as many after each `every` steps; with `steps=None`, always. Epochs, passes and
+    their points are always recorded. Recording ends after `max_events`, of about 130 bytes each. Events are written after each
+    pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the run.
 
-    Listens to on_setup; it is a watcher: the hooks show it each call of every other callback. Keeps nothing in the checkpoint.
-    Runs on the chief; with `ranks="all"` each rank has a file of its own. A step pays four microseconds per span while it is
-    recorded, and else three in all.
+    Listens to on_setup, and watches each call of every other callback. With `ranks="all"`, each rank writes its own file.
 
     >>> import json
     >>> with Loop([HookTrace(steps=20)], workdir="runs/traced") as run:
@@ -53,29 +51,23 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
+    step_cost = "four microseconds per span while recorded, otherwise three in total"
+
     def __init__(
-        self,
-        steps: int | None = 100,
-        *,
-        every: int | None = None,
-        max_events: int = 200_000,
-        **options: Unpack[Options],
+        self, steps: int | None = 100, *, every: int | None = None, max_events: int = 200_000, **options: Unpack[Options]
     ) -> None:
         super().__init__(**options)
         self.steps = None if steps is None else whole("HookTrace", "steps", steps, least=1)
         self.every = None if every is None else whole("HookTrace", "every", every, least=1)
         self.max_events = whole("HookTrace", "max_events", max_events, least=1)
         if self.every is not None and self.steps is not None and self.every <= self.steps:
-            raise BadArgument(
-                f"HookTrace(steps={steps}, every={every}) records every step.", give="every= above steps=, or steps=None"
-            )
+            raise BadArgument(f"HookTrace: every={every} must be above steps={steps}.", give="steps=None to record every step")
         self._trace: ChromeTrace | None = None
         self._spans: HookSpans | None = None
 
     def on_setup(self, run: Run) -> None:
         if run.workdir is None:
-            own = self.name or "HookTrace"
-            raise BadLoop(f"{own} writes its trace into the workdir, and there is none.", give='workdir="runs/name"')
+            raise BadLoop(f"{self.name or 'HookTrace'} needs a workdir.", give='workdir="runs/name"')
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
         is_last = point in LAST
@@ -91,7 +83,7 @@ class HookTrace(Watcher):
         return watched
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        point = max(points, key=len)  # of on_iter_begin and on_train_iter_begin, which are fired as one, the latter
+        point = max(points, key=len)  # on_train_iter_begin, which is fired together with on_iter_begin
         if dispatch is None and point not in BEGINS and point not in ENDS and point != "on_setup":
             return None
         decides, follows = point in DECIDE, point in FOLLOW
@@ -130,10 +122,9 @@ class HookTrace(Watcher):
         try:
             self._trace = ChromeTrace(path, process=run.rank, title=title, began=began, max_events=self.max_events)
         except OSError as error:
-            logger.warning("%s could not be written: %s; there will be no trace", path, error.strerror)
+            logger.warning("%s could not be written: %s; nothing is traced", path, error.strerror)
             return
-        self._spans = HookSpans(self._trace, StepWindow(self.steps, self.every))
-        self._spans.begin_run(run, began)
+        self._spans = HookSpans(run, self._trace, began, self.steps, self.every)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_trace": None, "_spans": None}

@@ -1,4 +1,4 @@
-"""StepTooSlow: what StepTimeout raises in the training thread."""
+"""StepTooSlow: the error that StepTimeout raises in the training thread."""
 
 from __future__ import annotations
 

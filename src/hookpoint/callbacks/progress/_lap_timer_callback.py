@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks.progress._training_time import Done, Lap, TrainingTime
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 
 
 class Timed(Callback):

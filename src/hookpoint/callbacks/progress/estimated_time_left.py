@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.progress_view import clock
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class EstimatedTimeLeft(Callback):

@@ -6,20 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.callbacks.progress._progress_ticker import Meter, Ticker
-from hookpoint.core.callback.callback import Callback
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.log.records import Record
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.run.run_loop import Progress
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.log.records import Record
+from hookpoint.core.run.run import Run
+from hookpoint.core.run.run_loop import Progress
 
 
 class ProgressBar(Callback):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.progress._lap_timer_callback import Timed
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.run.run import Run
 
 
 class ThroughputTracker(Timed):

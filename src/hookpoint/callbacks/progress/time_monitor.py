@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.progress._lap_timer_callback import Timed
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class TimeMonitor(Timed):

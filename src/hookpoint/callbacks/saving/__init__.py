@@ -1,1 +1,1 @@
-"""Which checkpoints are asked for, and which of them are kept."""
+"""When to save checkpoints, and which of them to keep."""

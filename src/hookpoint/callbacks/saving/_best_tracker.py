@@ -1,65 +1,65 @@
-"""BestWatch: say when a metric is better than ever."""
+"""BestTracker: the values of a metric that are worth a checkpoint."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hookpoint.callbacks._shared.saver import measured
+from hookpoint.callbacks._shared.saver import Saver, measured
 from hookpoint.callbacks._shared.unseen_values import NewValues
-from hookpoint.core.log.best import Best, Mode
-
-if TYPE_CHECKING:
-    from hookpoint.core.callback.callback import Callback
-    from hookpoint.core.run.run import Run
+from hookpoint.callbacks.saving._top_k import TopK
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.log.best import Best
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 
 
-class BestWatch:
-    """Look at a metric for a saver that keeps the best. A new best is an event, "best", and a line in the log."""
+class BestTracker:
+    """Watch a metric for a saver and rank its values, with Best or TopK. `tag` is the tag of the checkpoints."""
 
-    def __init__(self, metric: str, mode: Mode, *, threshold: float | None = None) -> None:
-        self.metric = metric
-        self.best = Best(mode, threshold=threshold)
-        self._before = self.best.state_dict()
+    def __init__(self, metric: str, ranking: Best | TopK, tag: str) -> None:
+        self.metric, self.ranking, self.tag = metric, ranking, tag
+        self._previous = ranking.state_dict()
         self._values = NewValues(metric)
 
     def reset(self) -> None:
-        """Forget everything: for a fresh run."""
-        self.best.reset()
-        self._before = self.best.state_dict()
+        """Start from scratch, for a fresh run."""
+        self.ranking.reset()
+        self._previous = self.ranking.state_dict()
         self._values.reset()
 
     def begin(self, run: Run, owner: Callback) -> None:
-        """Find out how the saver reads that it looks for."""
+        """Attach to the metric when the run begins."""
         self._values.begin(run, owner)
 
-    def take_back(self) -> None:
-        """Make what was best before the best again: the last one could not be saved."""
-        self.best.load_state_dict(self._before)
+    def take(self, saver: Saver, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
+        """Return the newest value and its moment if the ranking accepts it.
 
-    def has_new_best(self, run: Run, *, final_only: bool = False) -> bool:
-        """Look at the newest value, once; say whether it is the best so far."""
-        found, before = self._values.take_current(run, final_only=final_only), self.best.state_dict()
-        if found is None or not self.best.take(found[1], found[0]):
-            return False
-        self._before, previous, value = before, before["value"], found[1]
-        was = "" if previous is None else f", after {previous:g}"
-        logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
-        run.put_event("best", metric=self.metric, value=value, previous=previous)
-        return True
+        If the checkpoint of the last accepted value was not written, the ranking is restored first.
+        """
+        if saver.was_lost(run, self.tag):
+            self.ranking.load_state_dict(self._previous)
+        new, before = self._values.take_current(run, final_only=final_only), self.ranking.state_dict()
+        if new is None or not self.ranking.take(new[1], new[0]):
+            return None
+        self._previous = before
+        return new
 
-    @property
-    def measured(self) -> dict[str, Any]:
-        """The best value, as the manifest of its checkpoint has it."""
-        assert self.best.value is not None
-        assert self.best.moment is not None
-        return measured(self.metric, self.best.mode, self.best.value, self.best.moment)
+    def save_best(self, saver: Saver, run: Run, *, final_only: bool = False, in_background: bool = False) -> None:
+        """Save if the newest value is the best so far; send the event "best" and log a line."""
+        if (new := self.take(saver, run, final_only=final_only)) is not None:
+            previous, value = self._previous["value"], new[1]
+            was = "" if previous is None else f", after {previous:g}"
+            logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
+            run.put_event("best", metric=self.metric, value=value, previous=previous)
+            saved_for = measured(self.metric, self.ranking.mode, value, new[0])
+            saver.ask(run, self.tag, in_background=in_background, measured=saved_for)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.best.state_dict(), **self._values.state_dict()}
+        return {**self.ranking.state_dict(), **self._values.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best.load_state_dict(state)
+        self.ranking.load_state_dict(state)
         self._values.load_state_dict(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.saver import positive
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
@@ -12,15 +13,16 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class CheckpointConfig:
-    """Say how often ModelCheckpoint saves, and which checkpoints stay, in MindSpore's words. 0 or None leaves a rule out.
+    """Set how often ModelCheckpoint saves and which checkpoints it keeps, as in MindSpore. 0 or None disables a rule.
 
-    Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first; beside
-    seconds, its default of one step does not count. Keeps the newest `keep_checkpoint_max`, including that of the end, and
-    forever the first of each `keep_checkpoint_per_n_minutes` of training; with neither, the newest one. `async_save` makes
-    training wait for the copy to host memory only. `exception_save` saves also when an exception ends the run.
+    Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
+    seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max`, including the one at the end
+    of the run, and permanently the first of each `keep_checkpoint_per_n_minutes` of training. With neither, it keeps the newest
+    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that an exception ends
+    is saved too.
 
-    A checkpoint always has everything, whole and with checksums: `integrated_save`, `saved_network`, `append_info`, `enc_key`,
-    `enc_mode`, `incremental` and `enable_redundance` are taken at their defaults only, `crc_check` is as you like.
+    A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
+    `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=500, save_checkpoint_seconds=600, keep_checkpoint_max=3)
     >>> config.schedule, config.keep
@@ -46,12 +48,12 @@ class CheckpointConfig:
         enable_redundance: bool = False,
     ) -> None:
         _refuse("integrated_save", integrated_save, True, "a checkpoint is never in pieces")
-        _refuse("saved_network", saved_network, None, "the run's model is what is saved")
-        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds a thing')
-        _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; give the workdir an encrypted disk")
-        _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are not encrypted; give the workdir an encrypted disk")
-        _refuse("incremental", incremental, False, "every checkpoint is whole")
-        _refuse("enable_redundance", enable_redundance, False, "every checkpoint is whole")
+        _refuse("saved_network", saved_network, None, "the run's model is saved")
+        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds an object')
+        _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; put the workdir on an encrypted disk")
+        _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are not encrypted; put the workdir on an encrypted disk")
+        _refuse("incremental", incremental, False, "every checkpoint is complete")
+        _refuse("enable_redundance", enable_redundance, False, "every checkpoint is complete")
         self.schedule = _schedule(save_checkpoint_steps or 0, save_checkpoint_seconds or 0)
         self.keep = _keep(keep_checkpoint_max or 0, keep_checkpoint_per_n_minutes or 0)
         self.async_save = async_save
@@ -61,25 +63,23 @@ class CheckpointConfig:
 def _schedule(steps: int, seconds: float) -> When:
     rules: list[When] = []
     if steps and not (steps == 1 and seconds):
-        rules.append(Every(steps=positive("CheckpointConfig", "save_checkpoint_steps", steps)))
+        rules.append(Every(steps=whole("CheckpointConfig", "save_checkpoint_steps", steps, least=1)))
     if seconds:
         rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds, kind=float)))
     if not rules:
-        raise BadArgument(
-            "CheckpointConfig never saves.", give="save_checkpoint_steps or save_checkpoint_seconds a number above 0"
-        )
+        raise BadArgument("CheckpointConfig never saves.", set="save_checkpoint_steps or save_checkpoint_seconds above 0")
     return rules[0] if len(rules) == 1 else rules[0] | rules[1]
 
 
 def _keep(number: int, minutes: float) -> Keep:
     rules: list[Keep] = []
     if number or not minutes:
-        rules.append(KeepNewest(positive("CheckpointConfig", "keep_checkpoint_max", number or 1)))
+        rules.append(KeepNewest(whole("CheckpointConfig", "keep_checkpoint_max", number or 1, least=1)))
     if minutes:
         rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes, kind=float)))
     return rules[0] if len(rules) == 1 else KeepAny(*rules)
 
 
-def _refuse(argument: str, given: Any, default: Any, why: str) -> None:
-    if given is not default and given != default:
-        raise BadArgument(f"CheckpointConfig({argument}=...) means nothing here: {why}.", leave=f"{argument} out")
+def _refuse(argument: str, value: Any, default: Any, why: str) -> None:
+    if value is not default and value != default:
+        raise BadArgument(f"CheckpointConfig: {argument} is not supported: {why}.", leave=f"{argument} out")

@@ -1,24 +1,20 @@
-"""MaxSaver: keep the checkpoint with the greatest value of a metric."""
+"""MaxSaver: keep the checkpoint with the highest value of a metric."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from hookpoint.callbacks.saving._best_saver import BestSaver
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
+from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks.saving._metric_saver import MetricSaver
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.log.best import Best
 
 
-class MaxSaver(BestSaver):
-    """Save whenever a metric is higher than ever, as `checkpoints/best-<metric>/`: MinSaver, the other way round.
+class MaxSaver(MetricSaver):
+    """Save whenever a metric is higher than ever, as `checkpoints/best-<metric>/`.
 
-    Triggered at the end of each complete epoch, after those that write the metric. Reads `monitor_stat`, sends the event
-    "best" with metric, value and previous. Keeps the best value and its moment in the checkpoint. Runs on all ranks. Costs one
-    comparison per trigger, and a checkpoint for a new best.
+    Like MinSaver otherwise: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
 
     >>> MaxSaver("val_accuracy", filename="model").tag
     'best-model'
@@ -31,4 +27,5 @@ class MaxSaver(BestSaver):
         checkpoint_dir: str | PathLike[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(monitor_stat, "max", filename, checkpoint_dir, **options)
+        refuse_place("MaxSaver", "checkpoint_dir", checkpoint_dir)
+        super().__init__("best", monitor_stat, Best("max"), filename, **options)

@@ -1,33 +1,29 @@
-"""MinSaver: keep the checkpoint with the least value of a metric."""
+"""MinSaver: keep the checkpoint with the lowest value of a metric."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from hookpoint.callbacks.saving._best_saver import BestSaver
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
+from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks.saving._metric_saver import MetricSaver
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.log.best import Best
 
 
-class MinSaver(BestSaver):
+class MinSaver(MetricSaver):
     """Save whenever a metric is lower than ever, as `checkpoints/best-<metric>/`; with `reverse`, higher than ever.
 
-    `filename` replaces the metric in the name. A value has to be strictly better; NaN never is. A missing metric is an
-    error. It counts at the moment it was measured at: where validation does not run at the end of
-    epochs, `.when(...)` moves the saver to where it does. A validation inside a training iteration is looked at right there;
-    its checkpoint is written when the iteration ends. It needs no ModelSaver beside it.
+    `filename` replaces the metric in the folder's name. A value must be strictly better; NaN never is. A missing metric raises.
+    It needs no ModelSaver beside it.
 
-    Triggered at the end of each complete epoch, after those that write the metric. Listens to on_val_epoch_end for validations
-    inside a training pass. Reads `monitor_stat`, sends the event "best" with metric, value and previous; the manifest has the
-    value, too. Keeps the best value and its moment in the checkpoint. Runs on all ranks. Costs one comparison per trigger, and
-    a checkpoint for a new best.
+    A value is only worth saving while the weights that were measured are still there. If validation does not run at the end of
+    epochs, trigger the saver when it does, with `.when(...)`. A validation inside a training iteration is handled at once, and
+    its checkpoint is written when the iteration ends. With a step schedule, the value is the mean of what was logged since the
+    last trigger.
 
-    With a step schedule it looks at the mean of what was logged since it last looked; a
-    step that logs the metric pays for an addition then.
+    Reads `monitor_stat`, after the callbacks that write it. Sends the event "best" with metric, value and previous. The
+    manifest of the checkpoint has the value.
 
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag
@@ -42,4 +38,5 @@ class MinSaver(BestSaver):
         checkpoint_dir: str | PathLike[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(monitor_stat, "max" if reverse else "min", filename, checkpoint_dir, **options)
+        refuse_place("MinSaver", "checkpoint_dir", checkpoint_dir)
+        super().__init__("best", monitor_stat, Best("max" if reverse else "min"), filename, **options)

@@ -1,33 +1,28 @@
-"""ModelSaver: a checkpoint now and then."""
+"""ModelSaver: save at regular intervals."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Unpack
 
+from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
+from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class ModelSaver(Saver):
-    """Save on trigger, keep the newest `max_to_keep`, and for ever the first of each so many hours of training.
+    """Save on trigger; keep the newest `max_to_keep`, and permanently one per `keep_checkpoint_every_n_hours` of training.
 
-    `max_to_keep=None` keeps them all, `keep_checkpoint_every_n_hours=None` none for ever; no run that is shorter than that does
-    either. A run with a saver is also saved when it ends, stops or is interrupted: that checkpoint counts for
-    `max_to_keep`. What another saver keeps, the best checkpoint and the newest one are not deleted. Checkpoints are in the
-    workdir: `checkpoint_dir` is refused. With `async_save` training waits for the copy to host memory, not for the disk. A
-    second ModelSaver in a list needs a `tag` of its own.
+    `max_to_keep=None` keeps all. `keep_checkpoint_every_n_hours=None` keeps none permanently, and neither does a run that is
+    shorter than that. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
+    `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
 
-    Triggered at the end of each complete epoch; `.when(...)` moves it. Reads and writes no metrics. Keeps the moment it last
-    saved at in the checkpoint. Runs on all ranks. A step pays nothing; a schedule of steps costs an integer comparison.
+    `checkpoint_dir` raises, as checkpoints are in the workdir. With `async_save`, training waits for the copy to host memory,
+    not for the disk. A second ModelSaver in a list needs its own `tag`.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
     (Every(minutes=10) | Every(epochs=1))
@@ -57,9 +52,9 @@ class ModelSaver(Saver):
 def _keep(number: int | None, hours: float | None) -> Keep | None:
     rules: list[Keep] = []
     if number is not None:
-        rules.append(KeepNewest(positive("ModelSaver", "max_to_keep", number)))
+        rules.append(KeepNewest(whole("ModelSaver", "max_to_keep", number, least=1)))
     if hours is not None:
-        write = "keep_checkpoint_every_n_hours=None to keep none for good"
+        write = "keep_checkpoint_every_n_hours=None to keep none permanently"
         minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float, write=write)
         rules.append(KeepEvery(minutes, waits=True))
     return None if number is None else KeepAny(*rules)

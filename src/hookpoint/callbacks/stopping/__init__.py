@@ -1,1 +1,1 @@
-"""When a run ends."""
+"""When to end a run."""

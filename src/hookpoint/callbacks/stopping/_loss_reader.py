@@ -1,22 +1,18 @@
-"""LossWatch: the losses of the training steps, as floats, without waiting for a device."""
+"""LossReader: the losses of the training steps as floats, without waiting for a device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.core.errors import BadValue, MissingMetric
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A loss that was read: of which epoch, which batch in it, from 1, and after which step; the how manieth of a tuple."""
+class Loss(NamedTuple):
+    """A loss with its epoch, its batch in the epoch (from 1), its step, and its position in a tuple of losses."""
 
     epoch: int
     batch: int
@@ -24,75 +20,68 @@ class Loss:
     part: int
     value: float
 
-    @property
-    def is_finite(self) -> bool:
-        return math.isfinite(self.value)
 
+class LossReader:
+    """Read `run.loss` after each step, or the value logged as "loss" if that is not set; return losses once on the host.
 
-class LossWatch:
-    """Take `run.loss` after each step, or what was logged as "loss" where that is not set; hand losses out when they are there.
-
-    A loss is a tensor, a number, or several of them in a tuple, list or dict; of a tensor with many elements it is the mean.
+    A loss is a tensor, a number, or a tuple, list or dict of them. A tensor with multiple elements counts with its mean.
     """
 
     def __init__(self) -> None:
-        self._late = AsyncScalars()
-        self._iterations = self._losses = 0
+        self._scalars = AsyncScalars()
+        self.reset()
 
     def reset(self) -> None:
-        """Forget the run before."""
-        self._late.clear()
+        """Discard the state of the previous run."""
+        self._scalars.clear()
         self._iterations = self._losses = 0
 
     def take(self, run: Run, *, shown: bool = False) -> list[Loss]:
-        """Take in this iteration's loss; return what is there by now.
+        """Read this iteration's loss; return the losses that are on the host by now.
 
-        One that is to be shown sets out at once, without being waited for; a good one on the host that is not, is left out.
+        The copy of a loss that is `shown` starts at once. A finite host loss that is not shown is left out.
         """
         self._iterations += 1
-        loss = run.loss
-        if loss is None:
-            loss = _logged(run)
+        loss = loss_of(run)
         if not shown and getattr(loss, "is_cpu", False) and loss.numel() == 1 and math.isfinite(loss.item()):
             self._losses += 1  # the usual case, in a third of the time
-            return self._there() if self._late else []
-        where = (run.epoch, run.batch_idx + 1, run.step)
-        for part, value in enumerate(_parts(loss)):
+            return self._ready() if self._scalars else []
+        position = (run.epoch, run.batch_idx + 1, run.step)
+        for part, value in enumerate(_flat(loss)):
             self._losses += 1
-            self._late.add((*where, part), _scalar(value))
+            self._scalars.add((*position, part), _scalar(value))
         if shown:
-            self._late.start()
-        return self._there()
+            self._scalars.start()
+        return self._ready()
 
     def finish(self, run: Run, reader: str) -> list[Loss]:
-        """Return all losses, waiting for them: for the end of an epoch. Say so where there never was one."""
+        """Wait for all losses and return them, at the end of an epoch; raise if there never was one."""
         if self._iterations and not self._losses:
             raise MissingMetric("loss", run.metrics, reader=reader, why="and run.loss was not set either")
-        return self._there(wait=True)
+        return self._ready(wait=True)
 
-    def _there(self, *, wait: bool = False) -> list[Loss]:
-        return [Loss(epoch, batch, step, part, value) for (epoch, batch, step, part), value in self._late.take(wait=wait)]
-
-
-def _logged(run: Run) -> Any:
-    return run.metrics.as_logged("loss")  # as it was logged: read as a metric it would be waited for
+    def _ready(self, *, wait: bool = False) -> list[Loss]:
+        return [Loss._make((*tag, value)) for tag, value in self._scalars.take(wait=wait)]
 
 
-def _parts(loss: Any) -> Iterator[Any]:
+def loss_of(run: Run) -> Any:
+    """Return the loss of this iteration without waiting for a device; None if there is none."""
+    return run.loss if run.loss is not None else run.metrics.as_logged("loss")
+
+
+def _flat(loss: Any) -> Iterator[Any]:
     if isinstance(loss, Mapping):
         loss = tuple(loss.values())
     if isinstance(loss, tuple | list):
-        for one in loss:
-            yield from _parts(one)
+        for value in loss:
+            yield from _flat(value)
     elif loss is not None:
         yield loss
 
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, str | bytes) or not (hasattr(value, "__float__") or hasattr(value, "shape")):
-        raise BadValue(
-            f"run.loss holds {value!r}, which is no number.", set="run.loss to a number, a tensor, or several of them"
-        )
+        raise BadValue(f"run.loss must be a number, a tensor, or a tuple, list or dict of them, got {value!r}.")
     value = value.detach() if hasattr(value, "detach") else value
     if math.prod(getattr(value, "shape", ())) == 1 or not hasattr(value, "mean"):
         return value

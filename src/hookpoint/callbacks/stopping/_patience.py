@@ -1,4 +1,4 @@
-"""Patience: when to give up on a metric that no longer gets better."""
+"""Patience: when to give up on a metric that no longer improves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class Patience:
-    """Count the values since the last progress; it is over when there are `patience` of them, and at least one.
+    """Count the values since the last progress. Patience is over after `patience` of them, and after one at least.
 
-    Progress is a value that is better than the last progress by more than `min_delta`. The first has to be better than
-    `baseline`; without one, any number is. NaN never is. `best` is the best of all values, whatever the baseline.
+    Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
+    is one. NaN never is progress. `best` is the best of all values, whatever the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]
@@ -20,13 +20,7 @@ class Patience:
     """
 
     def __init__(
-        self,
-        mode: Mode,
-        patience: int = 0,
-        *,
-        min_delta: float = 0.0,
-        relative: bool = False,
-        baseline: float | None = None,
+        self, mode: Mode, patience: int = 0, *, min_delta: float = 0.0, relative: bool = False, baseline: float | None = None
     ) -> None:
         self.best = Best(mode, min_delta=min_delta, relative=relative)
         self.patience = patience
@@ -34,7 +28,7 @@ class Patience:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Discard all values."""
         self.best.reset()
         self._progress.reset()
         self.waited = 0
@@ -44,7 +38,7 @@ class Patience:
         return self.waited > 0 and self.waited >= self.patience
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Take in a value; say whether it is the best one now."""
+        """Add a value; return whether it is the best so far."""
         self.waited = 0 if self._progress.take(value, at) else self.waited + 1
         return self.best.take(value, at)
 

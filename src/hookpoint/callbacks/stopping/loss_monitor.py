@@ -1,35 +1,31 @@
-"""LossMonitor: print the loss, and end the run when it is no number any more."""
+"""LossMonitor: print the loss, and raise if it is not finite."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
-from hookpoint.core.callback.callback import Callback
+from hookpoint.callbacks.stopping._loss_reader import Loss, LossReader
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import NonFiniteLoss
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 
 class LossMonitor(Callback):
-    """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss when a loss is NaN or infinite.
+    """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
-    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch, and 0 prints nothing. Of a tuple
-    of losses the first one is printed, and all are checked. A loss on the host is checked after its step. One on a GPU is read
-    when it has come, without waiting for it: lines come a step or so later, and where nothing is printed a bad loss is found
-    within some 50 steps, at the end of the epoch at the latest, with the step it belongs to.
+    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch, and 0 prints nothing. Only the
+    chief prints. Of a tuple of losses, the first is printed, and all are checked.
 
-    Listens to on_train_iter_end and on_train_epoch_end. Reads `run.loss` or, where that is not set, what is logged as "loss";
-    neither of them is an error. Keeps nothing in the checkpoint; no weights that are not finite are saved as good ones, so that
-    the last good checkpoint stays the newest. Runs on all ranks, prints on the chief. A step pays one to three microseconds,
-    one that prints for the printing.
+    A loss on the host is checked after its step. A loss on a GPU is checked once it is on the host, without waiting for it:
+    lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps, and by the end of the
+    epoch at the latest. The error names its step. Weights that are not finite are never saved as good ones, so that the last
+    good checkpoint stays the newest.
+
+    Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists.
 
     >>> with Loop([LossMonitor(0)]) as run:
     ...     for batch in run.batches([0.5, float("inf")]):
@@ -40,29 +36,31 @@ class LossMonitor(Callback):
     """
 
     handles_nonfinite_loss = True
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "one to three microseconds, plus the printing"
 
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.per_print_times = whole("LossMonitor", "per_print_times", per_print_times)
-        self._watch = LossWatch()
+        self._losses = LossReader()
         self._to_print: set[int] = set()
 
     def on_run_begin(self) -> None:
-        self._watch.reset()
+        self._losses.reset()
         self._to_print = set()
 
     def on_train_iter_end(self, run: Run) -> None:
         prints = self.per_print_times > 0 and run.iteration % self.per_print_times == 0 and run.is_chief
         if prints:
             self._to_print.add(run.batch_idx + 1)
-        self._look_at(run, self._watch.take(run, shown=prints))
+        self._check(run, self._losses.take(run, shown=prints))
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._look_at(run, self._watch.finish(run, self.name or "LossMonitor"))
+        self._check(run, self._losses.finish(run, self.name or "LossMonitor"))
 
-    def _look_at(self, run: Run, losses: Iterable[Loss]) -> None:
+    def _check(self, run: Run, losses: Iterable[Loss]) -> None:
         for loss in losses:
-            if not loss.is_finite:
+            if not math.isfinite(loss.value):
                 raise NonFiniteLoss(loss.value, epoch=loss.epoch, step=loss.step, now=run.step)
             if loss.part == 0 and loss.batch in self._to_print:
                 self._to_print.discard(loss.batch)

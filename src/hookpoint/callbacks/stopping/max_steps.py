@@ -1,31 +1,24 @@
-"""MaxSteps: stop after so many optimizer steps."""
+"""MaxSteps: stop after a number of optimizer steps."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
 
 class MaxSteps(Callback):
-    """End the run when `n` optimizer steps are done, counted across resumes: it is finished then, and not stopped early.
+    """End the run after `n` optimizer steps, counted across resumes. The run counts as finished, not as stopped early.
 
-    Where the last of them is the last batch of an epoch, the epoch is finished, with its validation; where it is in the middle
-    of one, a run with a saver goes on from there when `n` is higher. A run that has had its steps stops at once.
-
-    Listens to on_run_begin, on_train_iter_end and on_epoch_end. Sends the event "stop". Keeps nothing in the checkpoint: the
-    run's clock does. Runs on all ranks. A step pays a comparison.
+    If the last step is the last batch of an epoch, the epoch is completed, including its validation. If it is in the middle of
+    an epoch, a run with a saver resumes there when `n` is raised. A run that already has its steps stops at once. Sends the
+    event "stop".
 
     >>> with Loop([MaxSteps(3)]) as run:
     ...     for batch in run.batches(range(10)): print(batch)
@@ -34,25 +27,23 @@ class MaxSteps(Callback):
     2
     """
 
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "one comparison"
+
     def __init__(self, n: int, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.n = whole("MaxSteps", "n", n)
 
     def on_run_begin(self, run: Run) -> None:
         if run.resuming and run.step >= self.n:
-            logger.warning(
-                "%s: %d steps are done, and nothing is trained; a higher n goes on", self.name or "MaxSteps", run.step
-            )
-        self._stop_if_over(run)
+            logger.warning("%s: already at step %d, nothing to train; raise n to resume", self.name or "MaxSteps", run.step)
+        self.on_epoch_end(run)
 
     def on_train_iter_end(self, run: Run) -> None:
         if run.step >= self.n and not _is_last_batch(run):
-            self._stop_if_over(run)
+            self.on_epoch_end(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        self._stop_if_over(run)
-
-    def _stop_if_over(self, run: Run) -> None:
         if run.step >= self.n:
             run.stop(Reached(f"{self.name or 'MaxSteps'}: {run.step} steps are done"), same_on_all_ranks=True)
 

@@ -1,4 +1,4 @@
-"""OnRequestExit: stop, and save, when someone outside asks for it."""
+"""OnRequestExit: stop and save on a signal or when a file appears."""
 
 from __future__ import annotations
 
@@ -7,42 +7,37 @@ import os
 import signal
 import stat
 import threading
+from os import PathLike
 from pathlib import Path
 from time import monotonic
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
 from hookpoint.callbacks._shared.saver import refuse_place
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
-
-if TYPE_CHECKING:
-    from os import PathLike
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
-OF_THE_LOOP = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
-NOBODYS = ("SIGKILL", "SIGSTOP")
-LOOK_EVERY_SECONDS = 1.0
+LOOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+REFUSED_SIGNALS = {
+    "SIGKILL": "no program can handle it",
+    "SIGSTOP": "no program can handle it",
+    "SIGUSR1": "it already requests a checkpoint",
+}
+CHECK_SECONDS = 1.0
 
 
 class OnRequestExit(Callback):
-    """Finish the step, save and stop, when a signal comes or when a file appears in the workdir.
+    """Finish the step, save and stop when a signal arrives or a file appears in the workdir.
 
-    A run's loop ends at SIGTERM, SIGHUP and Ctrl-C in any case; with `save_ckpt` it saves then, as with any saver in the
-    list, and it has to have a workdir. Another `sig`, such as SIGUSR2, is listened to while the run goes on, in the main
-    thread only; then the run ends as after any stop, without SystemExit. So it does when `file` is made, which is deleted
-    then: at most a second later. Starting the run again goes on from there.
+    A loop ends at SIGTERM, SIGHUP and Ctrl-C in any case. With `save_ckpt` it also saves then, as with any saver in the list,
+    which requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run then
+    ends as after any stop, without SystemExit. The same happens within a second after `file` is created; the file is deleted.
+    Started again, the run resumes. Sends the event "stop".
 
-    Of MindSpore's arguments, `file_name` and `directory` are refused, as a checkpoint is in its place in the workdir and is
-    found there without being told, and so is `save_mindir`.
-
-    Listens to on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "stop". Keeps nothing in the
-    checkpoint. Runs on all ranks. A step pays for a look at the clock, each second for one at the file.
+    Of MindSpore's arguments, `file_name` and `directory` raise, as checkpoints are in the workdir, and so does `save_mindir`.
 
     >>> import os, signal
     >>> with Loop([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)]) as run:
@@ -51,6 +46,9 @@ class OnRequestExit(Callback):
     >>> run.step
     3
     """
+
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "one look at the clock; one look for the file per second"
 
     def __init__(
         self,
@@ -67,71 +65,64 @@ class OnRequestExit(Callback):
         refuse_place("OnRequestExit", "directory", directory)
         refuse_place("OnRequestExit", "file_name", file_name)
         if save_mindir:
-            raise BadArgument("OnRequestExit(save_mindir=True): there is no MindIR here.", leave="it out")
-        if not isinstance(file, str) or file in ("", ".", "..") or any(one in file for one in "/\\\0"):
-            raise BadArgument(f"OnRequestExit(file={file!r}) is no plain name; the file is in the workdir.")
+            raise BadArgument("OnRequestExit: save_mindir=True is not supported; there is no MindIR.", leave="it out")
         self.saves = save_ckpt
         self.sig = _signal(sig)
-        self.file = file
+        self.file = checked_file_name("OnRequestExit", "file", file)
         self._received = False
-        self._before: Any = None
+        self._previous_handler: Any = None
         self._path: Path | None = None
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def on_run_begin(self, run: Run) -> None:
         self._path = None if run.workdir is None else Path(run.workdir) / self.file
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._received = False
-        if self.sig not in OF_THE_LOOP and self._before is None:
+        if self.sig.name not in LOOP_SIGNALS and self._previous_handler is None:
             if threading.current_thread() is threading.main_thread():
-                self._before = signal.signal(self.sig, self._handle)
+                self._previous_handler = signal.signal(self.sig, self._handle)
             else:
-                logger.warning(
-                    "%s does not hear %s: signals come to the main thread only", self.name or "OnRequestExit", self.sig.name
-                )
+                owner = self.name or "OnRequestExit"
+                logger.warning("%s cannot handle %s: only the main thread receives signals", owner, self.sig.name)
 
     def on_train_iter_end(self, run: Run) -> None:
-        if self._received or monotonic() >= self._next_look:
-            self._look(run)
+        if self._received or monotonic() >= self._next_check:
+            self.on_epoch_end(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        self._look(run)
-
-    def on_run_end(self) -> None:
-        if self._before is not None:
-            signal.signal(self.sig, self._before)
-            self._before = None
-
-    def _look(self, run: Run) -> None:
-        self._next_look = monotonic() + LOOK_EVERY_SECONDS
+        self._next_check = monotonic() + CHECK_SECONDS
         if self._received:
             run.stop(f"{self.name or 'OnRequestExit'}: {self.sig.name} was received")
         elif self._path is not None and _is_own_file(self._path):
             try:
                 self._path.unlink()
             except OSError as error:
-                logger.warning("%s could not be deleted: %s; it would stop the next run as well", self._path, error.strerror)
+                logger.warning("Cannot delete %s: %s; it would stop the next run as well", self._path, error.strerror)
             run.stop(f"{self.name or 'OnRequestExit'}: {self.file} was there")
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def on_run_end(self) -> None:
+        if self._previous_handler is not None:
+            signal.signal(self.sig, self._previous_handler)
+            self._previous_handler = None
+
+    def _handle(self, *signal_and_frame: Any) -> None:
         self._received = True
 
 
 def _signal(number: int) -> signal.Signals:
     try:
-        found = signal.Signals(number)
+        sig = signal.Signals(number)
+        problem = REFUSED_SIGNALS.get(sig.name)
     except ValueError:
-        raise BadArgument(f"OnRequestExit(sig={number!r}) is no signal.", write="sig=signal.SIGUSR2") from None
-    if found.name in NOBODYS:
-        raise BadArgument(f"OnRequestExit(sig={found.name}): no program hears it.", write="sig=signal.SIGUSR2")
-    if found.name == "SIGUSR1":
-        raise BadArgument("OnRequestExit(sig=SIGUSR1): that asks for a checkpoint already.", write="sig=signal.SIGUSR2")
-    return found
+        problem = "it is not a signal"
+    if problem is not None:
+        raise BadArgument(f"OnRequestExit: sig={number!r} is not supported: {problem}.", write="sig=signal.SIGUSR2") from None
+    return sig
 
 
 def _is_own_file(path: Path) -> bool:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()

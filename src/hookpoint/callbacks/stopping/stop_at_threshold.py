@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import mode_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
-    from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.run.run import Run
+from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 
 
 class StopAtThreshold(MetricWatcher):
-    """Stop the run when a metric has come down to `threshold` or, with the mode "max", up to it.
+    """Stop the run when a metric falls to `threshold` or, in the mode "max", rises to it.
 
-    `mode` is "min", "max", or "auto", which goes by the metric's name. NaN is never enough, and a missing metric is an
-    error. Within epochs, `.when(Every(steps=100))` looks at the mean of what was logged since it last looked.
+    `mode` is "min", "max", or "auto", which depends on the metric's name. NaN never reaches the threshold, and a missing metric
+    raises. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of what was logged since the last
+    trigger.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise. Reads `monitor`, sends the event "stop".
-    Keeps the value that was enough in the checkpoint; a run that it had stopped is stopped again when it is resumed, unless
-    that value is no longer enough. Runs on all ranks. A step pays nothing.
+    Reads `monitor` and sends the event "stop". A run that it has stopped is stopped again when it is resumed, unless the
+    threshold is stricter now.
 
     >>> with Loop([StopAtThreshold("accuracy", 0.75)]) as run:
     ...     for epoch in run.epochs(10):
@@ -36,6 +32,8 @@ class StopAtThreshold(MetricWatcher):
     3
     """
 
+    keeps: ClassVar[str] = "the value that reached the threshold"
+
     def __init__(self, monitor: str, threshold: float, mode: str = "auto", **options: Unpack[Options]) -> None:
         super().__init__(monitor, **options)
         self.threshold = number("StopAtThreshold", "threshold", threshold)
@@ -43,7 +41,7 @@ class StopAtThreshold(MetricWatcher):
         self._reached: float | None = None
 
     def is_enough(self, value: float) -> bool:
-        """Say whether a value is as good as the threshold."""
+        """Return whether a value reaches the threshold."""
         return value <= self.threshold if self.mode == "min" else value >= self.threshold
 
     def take(self, run: Run, moment: Moment, value: float) -> None:
@@ -53,7 +51,7 @@ class StopAtThreshold(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self._reached is not None and self.is_enough(self._reached):
-            logger.warning("%s had stopped this run, and stops it again", self.name)
+            logger.warning("%s had stopped this run and stops it again", self.name)
             self._stop(run, self._reached)
 
     def _stop(self, run: Run, value: float) -> None:

@@ -1,31 +1,26 @@
-"""TerminateOnNaN: stop when the loss is no number any more."""
+"""TerminateOnNaN: stop when the loss is NaN or infinite."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import ClassVar, Unpack
 
-from hookpoint.callbacks.stopping._loss_reader import Loss, LossWatch
-from hookpoint.core.callback.callback import Callback
+from hookpoint.callbacks.stopping._loss_reader import Loss, LossReader
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import NonFiniteLoss
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class TerminateOnNaN(Callback):
     """Stop the run when the loss of a training step is NaN or infinite; with `raise_error`, raise NonFiniteLoss instead.
 
-    The end points run as after any stop. With a saver in the list, and weights that are spoilt by then, the last state is not
-    saved, and the last good checkpoint stays the newest. A loss on the host is checked after its step, one on a GPU when it has
-    come: within some 50 steps, at the end of the epoch at the latest. All parts of a tuple of losses are checked.
+    The end points run as after any stop. If the weights are not finite by then, the last state is not saved, and the last good
+    checkpoint stays the newest. A loss on the host is checked after its step. A loss on a GPU is checked once it is on the
+    host, within about 50 steps, and by the end of the epoch at the latest. All losses of a tuple are checked.
 
-    Listens to on_train_iter_end and on_train_epoch_end. Reads `run.loss` or, where that is not set, what is logged as "loss";
-    neither of them is an error. Sends the event "stop". Keeps nothing in the checkpoint: a run that is resumed from the last
-    good one may fare better. Runs on all ranks. A step pays one to three microseconds.
+    Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists. Sends the event "stop". A
+    resumed run may train again.
 
     >>> with Loop([TerminateOnNaN()]) as run:
     ...     for batch in run.batches([0.5, float("nan"), 0.25]):
@@ -35,23 +30,25 @@ class TerminateOnNaN(Callback):
     """
 
     handles_nonfinite_loss = True
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "one to three microseconds"
 
     def __init__(self, raise_error: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.raise_error = raise_error
-        self._watch = LossWatch()
+        self._losses = LossReader()
 
     def on_run_begin(self) -> None:
-        self._watch.reset()
+        self._losses.reset()
 
     def on_train_iter_end(self, run: Run) -> None:
-        self._look_at(run, self._watch.take(run))
+        self._check(run, self._losses.take(run))
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._look_at(run, self._watch.finish(run, self.name or "TerminateOnNaN"))
+        self._check(run, self._losses.finish(run, self.name or "TerminateOnNaN"))
 
-    def _look_at(self, run: Run, losses: Iterable[Loss]) -> None:
-        bad = next((loss for loss in losses if not loss.is_finite), None)
+    def _check(self, run: Run, losses: Iterable[Loss]) -> None:
+        bad = next((loss for loss in losses if not math.isfinite(loss.value)), None)
         if bad is not None:
             if self.raise_error:
                 raise NonFiniteLoss(bad.value, epoch=bad.epoch, step=bad.step, now=run.step)

@@ -1,4 +1,4 @@
-"""AutomaticGc: Python's automatic garbage collection, switched off by several and put back by the last."""
+"""AutomaticGc: switch Python's automatic garbage collection off and on again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from threading import Lock
 
 
 class AutomaticGc:
-    """Hold the automatic collection of this process off, until each of those who asked for it has let go.
+    """Disable the automatic collection of this process while at least one holder exists.
 
-    What the first found is put back by the last: whether it was on, and objects that were frozen for it. Thresholds are never
-    touched. Where someone else has frozen objects, they stay frozen and no more are. A process that is forked meanwhile, as a
-    loader's worker is, collects as it would have.
+    The last holder restores the previous state: whether it was enabled, and which objects were frozen. Thresholds are never
+    changed. If other code has frozen objects, they stay frozen, and no more are frozen. A forked process, such as a loader
+    worker, collects as usual.
     """
 
     def __init__(self) -> None:
@@ -20,15 +20,15 @@ class AutomaticGc:
         self._holders = 0
         self._was_on = False
         self._has_frozen = False
-        self._minds_forks = False
+        self._watches_forks = False
 
     def hold(self, *, freeze: bool = False) -> None:
-        """Switch it off and collect once; with `freeze`, leave what is there by then out of later collections."""
+        """Disable it and collect once. With `freeze`, exclude the objects that exist now from later collections."""
         with self._lock:
             if self._holders == 0:
                 self._was_on = gc.isenabled()
-                if not self._minds_forks and hasattr(os, "register_at_fork"):
-                    self._minds_forks = True
+                if not self._watches_forks and hasattr(os, "register_at_fork"):
+                    self._watches_forks = True
                     os.register_at_fork(after_in_child=self._after_fork)
             self._holders += 1
             gc.disable()
@@ -38,13 +38,13 @@ class AutomaticGc:
                 gc.freeze()
 
     def release(self) -> None:
-        """Let go of it; the last one puts it back as it was."""
+        """Release it. The last holder restores the previous state."""
         with self._lock:
             self._holders -= 1
             if self._holders == 0:
-                self._put_back()
+                self._restore()
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         if self._has_frozen:
             self._has_frozen = False
             gc.unfreeze()
@@ -55,7 +55,7 @@ class AutomaticGc:
         self._lock = Lock()
         if self._holders:
             self._holders = 0
-            self._put_back()
+            self._restore()
 
 
 AUTOMATIC = AutomaticGc()

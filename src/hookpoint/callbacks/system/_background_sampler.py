@@ -1,37 +1,38 @@
-"""Sampler: figures that are read now and then on a thread of their own, and averaged."""
+"""Sampler: read numbers periodically on a background thread."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from threading import Condition, Thread
+
+Sample = Mapping[int, float]
 
 logger = logging.getLogger("hookpoint")
 
 
 class Averages:
-    """The average of each of several figures, by their numbers."""
+    """Average numbers by key."""
 
     def __init__(self) -> None:
         self.sums: dict[int, tuple[float, int]] = {}
 
-    def add(self, sample: Mapping[int, float]) -> None:
-        for number, value in sample.items():
-            total, count = self.sums.get(number, (0.0, 0))
-            self.sums[number] = (total + value, count + 1)
+    def add(self, sample: Sample) -> None:
+        for key, value in sample.items():
+            total, count = self.sums.get(key, (0.0, 0))
+            self.sums[key] = (total + value, count + 1)
 
     def take(self) -> dict[int, float]:
-        """Return the averages, and start anew."""
+        """Return the averages and reset them."""
         sums, self.sums = self.sums, {}
-        return {number: total / count for number, (total, count) in sums.items()}
+        return {key: total / count for key, (total, count) in sums.items()}
 
 
 class Sampler:
-    """Read a sample every so many seconds while it is on, and hand it over.
+    """Call `add(read())` every `seconds` while the sampler is on.
 
-    A sample is of the time before it: the first one comes when the sampler was on for so long, and one that was not read to its
-    end when it is turned off is dropped. A failure is said once and ends it.
+    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on, and one that is being
+    read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Sampler:
         self._thread.start()
 
     def turn(self, *, on: bool) -> None:
-        """Turn it on or off; when it is off, no sample is handed over any more."""
+        """Turn it on or off. No sample is added once it is off."""
         with self._change:
             if on != self._is_on:
                 self._is_on = on
@@ -65,7 +66,7 @@ class Sampler:
             self._is_closing = True
             self._turns += 1
             self._change.notify_all()
-        self._thread.join(timeout=10)  # no longer: a driver that hangs must not hold up the end of a run
+        self._thread.join(timeout=10)  # limited: a driver that hangs must not block the end of a run
 
     def _work(self) -> None:
         try:
@@ -75,18 +76,13 @@ class Sampler:
                     if turn == self._turns:
                         self._add(sample)
         except Exception as error:
-            logger.warning("%s failed: %s: %s; the run goes on without it", self._owner, type(error).__name__, error)
+            logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Return when it was on for long enough, with what tells whether it still is; None when it closes."""
+        """Wait until it was on for `seconds`, and return the current turn; None when it closes."""
         with self._change:
             while not self._is_closing:
-                turn = self._turns
-                if not self._is_on:
-                    self._change.wait()
-                elif not self._change.wait_for(partial(self._has_turned_since, turn), self._seconds):
+                turn, is_on = self._turns, self._is_on
+                if not self._change.wait(self._seconds if is_on else None):
                     return turn
             return None
-
-    def _has_turned_since(self, turn: int) -> bool:
-        return self._turns != turn

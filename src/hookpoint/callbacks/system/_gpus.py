@@ -1,10 +1,11 @@
-"""Gpus: how busy the GPUs of this machine are, by NVIDIA's management library."""
+"""Gpus: the utilization of the GPUs of this machine, from NVIDIA's management library."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from hookpoint.callbacks._shared.extras import optional, say_once
@@ -12,79 +13,75 @@ from hookpoint.core.errors import BadArgument
 
 
 class Gpus:
-    """Some GPUs of this machine, by the numbers that this process knows them by. Close it when it is not needed any more."""
+    """GPUs of this machine, by the device numbers of this process. Close it after use."""
 
     def __init__(self, nvml: Any, handles: dict[int, Any]) -> None:
         self._nvml = nvml
         self._handles = handles
 
     def utilization(self) -> dict[int, float]:
-        """Return for each GPU in how many percent of the last moments, a second at most, it was at work."""
+        """Return the percentage of the last second or less in which each GPU was busy."""
         return {number: float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for number, handle in self._handles.items()}
 
     def close(self) -> None:
         try:
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:  # the driver is gone already
+        except self._nvml.NVMLError:  # the driver is gone
             pass
 
 
 def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
-    """Return these GPUs, or all that this process may use; None where there is none, said once if some were asked for."""
+    """Open these GPUs, or all visible ones. Return None if there is none, and log it once if `devices` are requested."""
     nvml = optional(owner, "pynvml", extra="system", name="nvidia-ml-py")
     if nvml is None:
         return None
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError as error:  # no driver is how a machine without a GPU looks
+    except nvml.NVMLError as error:  # a machine without a GPU has no driver
         if devices is not None:
-            say_once(f"{owner} finds no GPU ({error}), and does nothing")
+            say_once(f"{owner} does nothing: no GPU found ({error})")
         return None
+    gpus = None
     try:
-        known = _addresses(nvml)
-        wanted = range(len(known)) if devices is None else devices
-        if not known:
-            if devices is not None:
-                say_once(f"{owner} finds no GPU that this process may use, and does nothing")
-        elif max(wanted) >= len(known):
-            number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
-            raise BadArgument(
-                f"{owner}(devices={devices!r}): this process may use {number}.", give=f"numbers below {len(known)}"
-            )
-        else:
-            gpus = Gpus(nvml, {number: _handle(nvml, known[number]) for number in wanted})
-            gpus.utilization()  # which some devices do not know: better now than in the first epoch
-            return gpus
+        gpus = _opened(owner, nvml, devices)
     except nvml.NVMLError as error:
-        say_once(f"{owner} cannot ask the GPUs ({error}), and does nothing")
-    except BaseException:
-        nvml.nvmlShutdown()
-        raise
-    nvml.nvmlShutdown()
-    return None
+        say_once(f"{owner} does nothing: the GPUs cannot be queried ({error})")
+    finally:
+        if gpus is None:
+            nvml.nvmlShutdown()
+    return gpus
+
+
+def _opened(owner: str, nvml: Any, devices: Sequence[int] | None) -> Gpus | None:
+    known = _addresses(nvml)
+    wanted = range(len(known)) if devices is None else devices
+    if not known:
+        if devices is not None:
+            say_once(f"{owner} does nothing: no GPU is visible to this process")
+        return None
+    if max(wanted) >= len(known):
+        number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
+        raise BadArgument(f"{owner}: devices={devices!r}, but this process sees {number}.", give=f"numbers below {len(known)}")
+    gpus = Gpus(nvml, {number: _handle(nvml, known[number]) for number in wanted})
+    gpus.utilization()  # fails now, and not in the first epoch, if a device does not support it
+    return gpus
 
 
 def visible(setting: str | None, count: int) -> list[int | str]:
-    """Return what CUDA_VISIBLE_DEVICES leaves of the machine's GPUs: numbers or UUIDs, up to the first that there is not.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects: numbers or UUIDs, up to the first unknown one.
 
     >>> visible("2,0", 4), visible(None, 2), visible("0,-1,1", 2), visible("GPU-8932f937", 1)
     ([2, 0], [0, 1], [0], ['GPU-8932f937'])
     """
     if setting is None:
         return list(range(count))
-    found: list[int | str] = []
-    for word in (word.strip() for word in setting.split(",")):
-        if word.isdecimal() and int(word) < count:
-            found.append(int(word))
-        elif word.startswith(("GPU-", "MIG-")):
-            found.append(word)
-        else:
-            break
-    return found
+    words = [word.strip() for word in setting.split(",")]
+    known = takewhile(lambda word: (word.isdecimal() and int(word) < count) or word.startswith(("GPU-", "MIG-")), words)
+    return [int(word) if word.isdecimal() else word for word in known]
 
 
 def _addresses(nvml: Any) -> list[int | str]:
-    """Return where to find the GPUs: by what torch says where it uses them, as CUDA may number them in another order."""
+    """Return the indices or UUIDs of the GPUs. torch knows best, as CUDA may order them differently."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]

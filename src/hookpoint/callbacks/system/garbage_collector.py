@@ -1,4 +1,4 @@
-"""GarbageCollector: collect garbage between steps, and never in one."""
+"""GarbageCollector: collect garbage between steps, never during one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ GENERATIONS = (0, 1, 2)
 
 
 class GarbageCollector(Callback):
-    """Switch Python's automatic garbage collection off while the run goes on, and collect every so many steps instead.
+    """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
-    Left to itself it starts whenever enough objects were made, in the middle of a step, and takes longer the more objects there
-    are; where several processes train together, each waits for the slowest at a moment of its own, and here all collect after
-    the same step. Every `every` steps the youngest objects are looked at, up to `generation`, when the step's work was handed
-    to the device; at the end of each epoch all of them are. `.when(...)` sets another schedule. With `freeze` what is there
-    when the run begins is left out of every collection, which is then shorter. Objects that nothing else refers to are freed
-    at once as ever: only those that refer to each other in circles wait.
+    The automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the more
+    objects exist. In a team, each rank then waits for the slowest one at a different moment. Here, all ranks collect after the
+    same step, when its work was handed to the device: objects up to `generation` every `every` steps, and all of them at the
+    end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins are excluded
+    from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
 
-    At the end all is as it was: whether it was on, and what was frozen; thresholds are not touched. Several of them, also in
-    runs inside of runs, hold it together, and the last one puts it back. A forked process, such as a loader's worker, collects
-    by itself.
+    The previous state is restored at the end: whether the collection was enabled, and which objects were frozen. Thresholds are
+    never changed. If more than one callback disables the collection, also in nested runs, the last one restores it. A forked
+    process, such as a loader worker, collects as usual.
 
-    Listens to on_run_begin, on_epoch_end and on_run_end; triggered by steps. Keeps nothing in the checkpoint but when it is
-    due. Runs on all ranks. A step pays a comparison, and none of the pauses; a collection takes a millisecond or more.
+    Listens to on_run_begin, on_epoch_end and on_run_end; triggered by steps.
 
     >>> import gc
     >>> with Loop([GarbageCollector(every=100)]) as run:
@@ -44,11 +42,14 @@ class GarbageCollector(Callback):
     True
     """
 
+    keeps = "when it is due"
+    step_cost = "one comparison; a collection takes a millisecond or more"
+
     def __init__(self, every: int = 1000, *, generation: int = 1, freeze: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.every = whole("GarbageCollector", "every", every, least=1)
         if generation not in GENERATIONS or isinstance(generation, bool):
-            raise BadArgument(f"GarbageCollector(generation={generation!r}) means nothing.", choose="0, 1 or 2")
+            raise BadArgument(f"GarbageCollector: generation must be 0, 1 or 2, got {generation!r}.")
         self.generation = generation
         self.freeze = freeze
         self.when(Every(steps=self.every))

@@ -1,4 +1,4 @@
-"""GPUMemoryTracker: the most memory that an epoch took on the GPU."""
+"""GPUMemoryTracker: log the peak GPU memory of each epoch."""
 
 from __future__ import annotations
 
@@ -20,89 +20,79 @@ MB = 1e6
 
 
 class GPUMemoryTracker(Callback):
-    """Log the most memory that tensors took at once on each of these GPUs, in each epoch.
+    """Log the peak memory of tensors on each GPU, per epoch.
 
-    The values are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names; a MB is a million bytes. `devices` are numbered as
-    PyTorch numbers them; None is the first one. It is the peak of PyTorch's allocator from the begin of the epoch to its end,
-    validation included, for this process alone. The allocator's own counter, `torch.cuda.max_memory_allocated`, is set back
-    at the begin of each epoch. Without torch or without a GPU it does nothing, and says so once if torch or GPUs that
-    `devices` names are missing.
+    The metrics are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names. A MB is a million bytes. `devices` are PyTorch's
+    device numbers; default: the first one. The peak is that of PyTorch's allocator from the begin of the epoch to its end,
+    including validation, for this process only. `torch.cuda.max_memory_allocated` is reset at the begin of each epoch. Without
+    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. An epoch that is
+    resumed has the higher peak of its parts.
 
-    Listens to on_setup, on_epoch_begin and on_epoch_end. Keeps the peaks of the running epoch in the checkpoint: one that is
-    resumed in its middle has the higher one of its parts. Runs on the chief. A step pays nothing, and nothing waits for a GPU.
+    Listens to on_setup, on_epoch_begin and on_epoch_end.
 
     >>> GPUMemoryTracker(devices=[0, 1]).devices
     (0, 1)
     """
 
     ranks = "chief"
+    keeps = "the peaks of the running epoch"
+    step_cost = "nothing; no GPU is waited for"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.devices = devices_given("GPUMemoryTracker", (0,) if devices is None else devices)
-        self._are_asked_for = devices is not None
+        self._are_requested = devices is not None
         self.may_write = tuple(f"PeakMemory(MB)/gpu:{device}" for device in self.devices)
         self._cuda: Any = None
-        self._peaks = Peaks()
+        self._peaks: dict[int, int] = {}  # bytes by device
         self._in_epoch = False
 
     def on_setup(self) -> None:
-        self._cuda = _cuda(self.name or "GPUMemoryTracker", self.devices, are_asked_for=self._are_asked_for)
+        self._cuda = _cuda(self.name or "GPUMemoryTracker", self.devices, are_requested=self._are_requested)
 
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:
-            self._peaks, self._in_epoch = Peaks(), False
+            self._peaks, self._in_epoch = {}, False
 
     def on_epoch_begin(self) -> None:
-        self._peaks, self._in_epoch = Peaks(), True
-        if self._cuda is not None and self._cuda.is_initialized():  # before that there is nothing to set back
+        self._peaks, self._in_epoch = {}, True
+        if self._cuda is not None and self._cuda.is_initialized():  # before that there is nothing to reset
             for device in self.devices:
                 self._cuda.reset_peak_memory_stats(device)
 
     def on_epoch_end(self, run: Run) -> None:
-        self._look()
-        for device, peak in self._peaks.of.items():
+        self._update()
+        for device, peak in self._peaks.items():
             run.put_scalar(f"PeakMemory(MB)/gpu:{device}", peak / MB)
-        self._peaks, self._in_epoch = Peaks(), False
+        self._peaks, self._in_epoch = {}, False
 
     def on_run_end(self) -> None:
         self._cuda, self._in_epoch = None, False
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         if self._cuda is not None:
             for device in self.devices:
-                self._peaks.see(device, self._cuda.max_memory_allocated(device))
+                self._peaks[device] = max(self._cuda.max_memory_allocated(device), self._peaks.get(device, 0))
 
     def state_dict(self) -> dict[str, Any]:
         if self._in_epoch:
-            self._look()
-        return {"peaks": {str(device): peak for device, peak in self._peaks.of.items()}}
+            self._update()
+        return {"peaks": {str(device): peak for device, peak in self._peaks.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._peaks = Peaks({int(device): peak for device, peak in state["peaks"].items()})
+        self._peaks = {int(device): peak for device, peak in state["peaks"].items()}
 
 
-class Peaks:
-    """The highest number of bytes that was seen of each device."""
-
-    def __init__(self, of: dict[int, int] | None = None) -> None:
-        self.of = of or {}
-
-    def see(self, device: int, in_use_bytes: int) -> None:
-        self.of[device] = max(in_use_bytes, self.of.get(device, 0))
-
-
-def _cuda(owner: str, devices: tuple[int, ...], *, are_asked_for: bool) -> Any:
+def _cuda(owner: str, devices: tuple[int, ...], *, are_requested: bool) -> Any:
     torch = optional(owner, "torch", extra="torch")
     if torch is None:
         return None
     if not torch.cuda.is_available():
-        if are_asked_for:
-            say_once(f"{owner} finds no GPU, and does nothing")
+        if are_requested:
+            say_once(f"{owner} does nothing: no GPU found")
         return None
     count = torch.cuda.device_count()
     if max(devices) >= count:
-        raise BadArgument(
-            f"{owner}(devices={devices!r}): PyTorch sees {count} GPU{'s' * (count > 1)}.", give=f"numbers below {count}"
-        )
+        number = f"{count} GPU{'s' * (count > 1)}"
+        raise BadArgument(f"{owner}: devices={devices!r}, but PyTorch sees {number}.", give=f"numbers below {count}")
     return torch.cuda

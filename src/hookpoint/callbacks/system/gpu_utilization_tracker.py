@@ -1,4 +1,4 @@
-"""GPUUtilizationTracker: how busy the GPUs were."""
+"""GPUUtilizationTracker: log the utilization of GPUs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 
 class GPUUtilizationTracker(Callback):
-    """Log for each epoch in how many percent of the training time each GPU was at work.
+    """Log the percentage of each epoch's training time in which each GPU was busy.
 
-    The values are `GPUUtil/0` and so on, tensorpack's names. `devices` are numbered as this process knows them, in the order of
-    CUDA_VISIBLE_DEVICES, and not as on the machine; None means all of them. It is NVIDIA's figure for the whole device,
-    whoever uses it: the share of time in which anything ran, however little. Sampled every second of the training passes, not
-    in validation; a pass of less than a second has no sample, and an epoch of such passes no value. Without nvidia-ml-py, of
-    the extra `system`, or without a GPU it does nothing, and says so once if the package or GPUs that `devices` names are
-    missing; when the driver fails, the run continues without it.
+    The metrics are `GPUUtil/0` and so on, tensorpack's names. `devices` are device numbers of this process, in the order of
+    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, whoever uses it: the share
+    of time in which anything ran, however little. It is sampled every second of the training passes, not during validation. A
+    pass shorter than a second has no sample. The average of an epoch that is resumed includes the samples before.
 
-    Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end. Keeps the samples' sums of the running
-    epoch in the checkpoint, so that one that is resumed in its middle has the average of the whole. Runs on the chief. A step
-    pays nothing: a thread asks the driver.
+    Without nvidia-ml-py (extra `system`) or without a GPU, it does nothing, and logs that once if the package or requested
+    `devices` are missing. If the driver fails, the run continues without it.
+
+    Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end.
 
     >>> GPUUtilizationTracker(devices=[0, 1]).devices
     (0, 1)
     """
 
     ranks = "chief"
+    keeps = "the sums of the running epoch"
+    step_cost = "nothing; a thread queries the driver"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -67,11 +68,7 @@ class GPUUtilizationTracker(Callback):
     def on_val_epoch_end(self) -> None:
         self._turn(on=self._in_training)
 
-    def on_pred_epoch_begin(self) -> None:
-        self._turn(on=False)
-
-    def on_pred_epoch_end(self) -> None:
-        self._turn(on=self._in_training)
+    on_pred_epoch_begin, on_pred_epoch_end = on_val_epoch_begin, on_val_epoch_end
 
     def on_train_epoch_end(self) -> None:
         self._in_training = False
@@ -85,9 +82,7 @@ class GPUUtilizationTracker(Callback):
         self._close()
 
     def _add(self, sample: Mapping[int, float]) -> None:
-        if (
-            self._run is not None and not self._run.resuming
-        ):  # on the way back to where a checkpoint was made nothing is trained
+        if self._run is not None and not self._run.resuming:  # nothing is trained while a run returns to its checkpoint
             self._averages.add(sample)
 
     def _turn(self, *, on: bool) -> None:
@@ -105,7 +100,7 @@ class GPUUtilizationTracker(Callback):
         self._run = None
 
     def state_dict(self) -> dict[str, Any]:
-        sums = dict(self._averages.sums)  # another thread adds to it
+        sums = dict(self._averages.sums)  # a copy: another thread adds to it
         return {"sums": {str(number): list(both) for number, both in sums.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

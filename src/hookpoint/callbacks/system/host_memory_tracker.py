@@ -1,7 +1,8 @@
-"""HostMemoryTracker: how much of the machine's memory a run takes, and how much is left."""
+"""HostMemoryTracker: log the machine's free memory and the memory of the run."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.callbacks._shared.extras import optional
@@ -14,20 +15,21 @@ GB = 1024**3
 
 
 class HostMemoryTracker(Callback):
-    """Log the memory that is free on this machine, and what this process and its children take.
+    """Log the free memory of this machine, and the memory of this process and its children.
 
-    The values are `HostFreeMemory (GB)`, tensorpack's name, and `HostMemory (GB)`. Loader workers share most of their memory
-    with the process that has started them: on Linux what several have in common counts once; elsewhere it counts for each.
-    Without psutil, of the extra `system`, it says so once and does nothing.
+    The metrics are `HostFreeMemory (GB)`, tensorpack's name, and `HostMemory (GB)`. Loader workers share most of their memory
+    with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
+    `system`), it logs that once and does nothing.
 
-    Triggered at the end of each complete epoch; `.when(...)` moves it. Keeps nothing in the checkpoint. Runs on the chief. A
-    step pays nothing; a trigger takes some milliseconds per process.
+    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
     >>> HostMemoryTracker().when(Every(minutes=5)).schedule
     Every(minutes=5)
     """
 
     ranks = "chief"
+    keeps = ""
+    step_cost = "nothing; a trigger takes some milliseconds per process"
     may_write = ("HostFreeMemory (GB)", "HostMemory (GB)")
 
     def on_trigger(self, run: Run) -> None:
@@ -38,19 +40,14 @@ class HostMemoryTracker(Callback):
 
 
 def taken_bytes(psutil: Any) -> int:
-    """Return the memory of this process and its children; one that ends meanwhile takes none."""
+    """Return the memory of this process and its children. A process that has ended counts as 0."""
     own = psutil.Process()
     return sum(_bytes_of(psutil, process) for process in [own, *own.children(recursive=True)])
 
 
 def _bytes_of(psutil: Any, process: Any) -> int:
-    try:
-        memory = process.memory_full_info()
-        return int(getattr(memory, "pss", 0) or memory.rss)
-    except psutil.AccessDenied:
-        try:
-            return int(process.memory_info().rss)
-        except psutil.Error:
-            return 0
-    except psutil.Error:
-        return 0
+    for read in (process.memory_full_info, process.memory_info):  # the first one may be denied
+        with suppress(psutil.Error):
+            memory = read()
+            return int(getattr(memory, "pss", 0) or memory.rss)
+    return 0

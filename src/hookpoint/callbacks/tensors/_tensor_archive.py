@@ -1,4 +1,4 @@
-"""Tensor archives: arrays by name in one file, as numpy.load reads it."""
+"""Tensor archives: named arrays in one .npz file."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 
 
 def archive_key(name: str) -> str:
-    """Return a name as it may stand in an archive: slashes part it, and it never leads out of the folder it is unpacked in.
+    """Return a name that is safe in an archive: unpacking it never writes outside the target folder.
 
     >>> archive_key("outputs/logits"), archive_key("../a:b//c")
     ('outputs/logits', '_/a_b/_/c')
     """
     parts = (UNSAFE.sub("_", part) for part in name.split("/"))
-    return "/".join("_" if not part.strip(". ") else part for part in parts)
+    return "/".join(part if part.strip(". ") else "_" for part in parts)
 
 
 def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the key of each name, or refuse two names that would have the same one."""
-    keys: dict[str, str] = {}
+    """Return the key of each name. Refuse two names with the same key."""
+    owners: dict[str, str] = {}
     for name in names:
         key = archive_key(name)
-        for other, taken in keys.items():
-            if taken == key:
-                raise BadArgument(f"{owner}: '{other}' and '{name}' would both be '{key}' in the file.", rename="one of them")
-        keys[name] = key
-    return keys
+        if key in owners:
+            raise BadArgument(f"{owner}: '{owners[key]}' and '{name}' would both be '{key}' in the file.", rename="one of them")
+        owners[key] = name
+    return {name: key for key, name in owners.items()}
 
 
 def archive(arrays: Mapping[str, Any]) -> bytes:
-    """Return an .npz file of these arrays. The same arrays make the same bytes; nothing in it is pickled.
+    """Return an .npz file without pickled objects. Equal arrays give equal bytes.
 
-    `numpy.savez` takes names as keywords, of which "file" is not free, and has the time of day in its files.
+    `numpy.savez` does not allow an array named "file", and writes timestamps.
     """
     import numpy
 

@@ -1,42 +1,49 @@
-"""TensorDumps: files made of values that are still on their way, written beside the training."""
+"""TensorDumper and TensorDumps: write tensors to files on a background thread."""
 
 from __future__ import annotations
 
 import logging
-import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from hookpoint.callbacks._shared.extras import optional
+from hookpoint.callbacks.tensors._tensor_reader import TensorReader
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.fs_calls import perform
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.callbacks.tensors._tensor_reader import Names
+    from hookpoint.core.callback.callback import Options
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
-MOST_WAITING = 8  # files whose values are held in memory
+MAX_WAITING = 8  # writes whose values are held in memory
 
-# Makes files, by name; called on the thread that writes.
-Make = Callable[[], Iterable[tuple[str, bytes]]]
+# Returns files by name. Called on the background thread.
+MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
 
 
 class TensorDumps:
-    """Write files to the folder tensor-dumps of the workdir, each whole or not at all, on a thread of its own.
+    """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
-    A file takes the place of one with its name. When too many wait to be written, `put` waits for the oldest. A file that
-    cannot be written is said, once until one can be again, and left out; any other failure is raised on the training thread.
+    A file replaces one of the same name. When too many wait to be written, `put` waits for the oldest. A file that cannot be
+    written is skipped, and the first of a row of failures is logged. Other errors are raised on the training thread.
     """
 
     def __init__(self, owner: str, prefix: str) -> None:
         if not isinstance(prefix, str) or not SAFE.fullmatch(prefix):
-            cures = {"give": "letters, digits and ._-, of which a letter or digit comes first"}
-            raise BadArgument(f"{owner}(prefix={prefix!r}) is no name of a file.", **cures)
+            raise BadArgument(
+                f"{owner}: prefix={prefix!r} is not a file name.",
+                give="letters, digits and ._-, starting with a letter or digit",
+            )
         self.owner = owner
         self.prefix = prefix
         self._folder: Path | None = None
@@ -44,18 +51,8 @@ class TensorDumps:
         self._waiting: deque[Future[None]] = deque()
         self._is_failing = False
 
-    def check(self, run: Run) -> None:
-        """Refuse a run without a workdir, and two that would write to the same files: for on_setup."""
-        if run.workdir is None:
-            raise BadLoop(f"{self.owner} has nowhere to write to.", give='workdir="runs/name"')
-        for entry in run.hooks.entries:
-            other = getattr(entry.subject, "dumps", None)
-            if isinstance(other, TensorDumps) and other is not self and other.prefix == self.prefix:
-                cures = {"give": "one of them another prefix="}
-                raise CompileError(f"{self.owner} and {entry.name} both write {self.prefix}-... files.", **cures)
-
     def open(self, run: Run, is_later: Callable[[str], bool]) -> None:
-        """Get ready for a run. One that goes on from a checkpoint removes what was written later, which comes once more."""
+        """Prepare for a run. A resumed run first removes files that are newer than its checkpoint."""
         self.close()
         self._folder = Path(run.workdir) / TENSOR_DUMPS
         self._is_failing = False
@@ -63,13 +60,14 @@ class TensorDumps:
             if name.startswith(f".staging-{self.prefix}-") if is_leftover(name) else (run.resuming and is_later(name)):
                 disk.remove(self._folder / name)
 
-    def put(self, make: Make) -> None:
-        """Have files made and written, when those before them are."""
+    def put(self, make_files: MakeFiles) -> None:
+        """Build and write files after those that are already waiting."""
         assert self._folder is not None
-        self._look_at_done()
+        while self._waiting and (len(self._waiting) >= MAX_WAITING or self._waiting[0].done()):
+            self._waiting.popleft().result()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"hookpoint {self.owner}")
-        self._waiting.append(self._thread.submit(self._write, self._folder, make))
+        self._waiting.append(self._thread.submit(self._write, self._folder, make_files))
 
     def wait(self) -> None:
         """Return when everything is on disk, or raise what went wrong."""
@@ -77,7 +75,7 @@ class TensorDumps:
             self._waiting.popleft().result()
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write the remaining files, and end the thread."""
         thread, self._thread = self._thread, None
         try:
             self.wait()
@@ -86,30 +84,73 @@ class TensorDumps:
             if thread is not None:
                 thread.shutdown()
 
-    def _look_at_done(self) -> None:
-        while self._waiting and (len(self._waiting) >= MOST_WAITING or self._waiting[0].done()):
-            self._waiting.popleft().result()
-
-    def _write(self, folder: Path, make: Make) -> None:
-        for name, content in make():
+    def _write(self, folder: Path, make_files: MakeFiles) -> None:
+        for name, content in make_files():
             try:
                 disk.make_folder(folder)
-                _replace(folder / name, content)
+                disk.replace(folder / name, content)
             except OSError as error:
                 if not self._is_failing:
                     self._is_failing = True
-                    logger.warning("%s could not write %s: %s; the run goes on without it", self.owner, name, error)
+                    logger.warning("%s could not write %s: %s; the run continues without it", self.owner, name, error)
             else:
                 self._is_failing = False
 
 
-def _replace(path: Path, content: bytes) -> None:
-    staged = path.with_name(disk.hidden("staging", path.name))
-    try:
-        disk.write(staged, content)
-        perform(lambda: os.replace(staged, path), "replace", staged, target=os.fspath(path))
-    except OSError:
-        if disk.exists(staged):
-            disk.remove(staged)
-        raise
-    disk.sync_folder(path.parent)
+class TensorDumper(TensorReader):
+    """Write tensors to files named `<prefix>...<file_type>`. Subclasses build the files.
+
+    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily:
+    without it, the callback does nothing, and logs it once.
+    """
+
+    name_pattern: ClassVar[str]
+    file_type: ClassVar[str]
+    package: ClassVar[dict[str, str]]
+
+    def __init__(self, names: Names, prefix: str, **options: Unpack[Options]) -> None:
+        super().__init__(names, **options)
+        self.dumps = TensorDumps(self.owner, prefix)
+        self._is_enabled = False
+
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        if run.workdir is None:
+            raise BadLoop(f"{self.owner} needs a workdir.", give='workdir="runs/name"')
+        prefix = self.dumps.prefix
+        for entry in run.hooks.entries:
+            other = entry.subject
+            if isinstance(other, TensorDumper) and other is not self and other.dumps.prefix == prefix:
+                raise CompileError(f"{self.owner} and {entry.name} both write {prefix}-... files.", give="one another prefix=")
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        self._is_enabled = optional(self.owner, **self.package) is not None
+        pattern = re.compile(re.escape(self.dumps.prefix) + self.name_pattern + re.escape(self.file_end(run)))
+        now = {"epoch": run.epoch, "step": run.step}
+
+        def is_later(name: str) -> bool:
+            found = pattern.fullmatch(name)
+            return found is not None and any(int(value or 0) > now[clock] for clock, value in found.groupdict().items())
+
+        self.dumps.open(run, is_later)
+
+    def on_trigger(self, run: Run) -> None:
+        values = self.read(run) if self._is_enabled else None
+        if values is not None:
+            self.dump(run, values)
+
+    def dump(self, run: Run, values: dict[str, Any]) -> None:
+        """Pass files built of these values to `self.dumps`."""
+        raise NotImplementedError
+
+    def file_end(self, run: Run) -> str:
+        return f"-rank{run.rank}{self.file_type}" if run.rank else self.file_type
+
+    def on_run_end(self) -> None:
+        super().on_run_end()
+        self.dumps.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        self.dumps.wait()
+        return {}

@@ -1,51 +1,268 @@
-"""TensorReader: what the callbacks that read tensors by name have in common."""
+"""TensorReader: the base class of callbacks that read tensors by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
-from hookpoint.callbacks.tensors._named_tensors import NamedTensors
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import set_default_name
+from hookpoint.core.checkpoint.plain_names import plain_name
+from hookpoint.core.errors import BadArgument, BadLoop, BadValue
+from hookpoint.core.fields import named_fields
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.tensors._named_tensors import Names
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.run.run import Run
 
+    Source = str | Callable[[Run], Any]
+    Names = str | Iterable[str] | Mapping[str, Source]
+
+logger = logging.getLogger("hookpoint")
+
+ITERATION_FIELDS = ("loss", "outputs", "batch", "targets")
+GRADIENT = ".grad"
+MAX_LISTED = 10
+MIN_SIMILARITY = 0.7  # from 0 to 1, of a name that is suggested
+MISSING: Any = object()
+
 
 class TensorReader(Callback):
-    """Read tensors by name, as `NamedTensors` says; derived classes say when, and what is done with them."""
+    """Read tensors of a run by name. Subclasses decide when, and what to do with them.
+
+    A name is the first of these that exists:
+
+        loss  outputs  batch  targets     fields of the training iteration; if `run.loss` is not set, the metric "loss"
+        outputs/logits  batch/0           values inside them, by key, field name or index, at any depth
+        fc.weight  norm.running_mean      a parameter or buffer of the model, as it is now
+        fc.weight.grad                    the gradient that the last optimizer step used, clipped and unscaled
+        accuracy                          the latest value of a metric, as it was logged
+
+    In a mapping, a key of your choice stands for one of these names, or for a function of the run.
+
+    Values are detached but not copied: the next step changes them. Gradients are copied before the step, as a loop may clear
+    them right after it. Fields of the iteration are those of the iteration that just ended. Between epochs, they are copies
+    from the epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of
+    the whole window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
+
+    A misspelled parameter is refused at on_setup, a field that is missing in the first iteration after that iteration, and any
+    other name, which may be a metric, when it is first read.
+    """
 
     ranks = "chief"
+    keeps = ""
 
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.tensors = NamedTensors(type(self).__name__, names)
-        set_default_name(self, f"{type(self).__name__}({','.join(self.tensors.sources)})")
-        handlers = {"on_step_begin": self._take_gradients} if self.tensors.gradients else {}
-        for point, handler in handlers.items():  # an optimizer's step is watched only where it has to be
-            setattr(self, point, handler)
+        self.owner = type(self).__name__
+        self.sources: dict[str, Source] = _sources(self.owner, names)
+        self._paths = [source for source in self.sources.values() if isinstance(source, str)]
+        self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
+        set_default_name(self, f"{self.owner}({','.join(self.sources)})")
+        if any(_is_gradient(path) for path in self._paths):  # an optimizer's step is watched only if necessary
+            vars(self)["on_step_begin"] = self._copy_gradients
+        self._clear()
+
+    def _clear(self) -> None:
+        """Release everything that belongs to a run."""
+        self._holds_last = self._is_checked = self._has_warned = False
+        self._model: dict[str, Any] = {}
+        self._copied: list[str] = []
+        self._gradients: dict[str, Any] = {}
+        self._last: dict[str, Any] | None = None
 
     def on_setup(self, run: Run) -> None:
-        self.tensors.check(run)
+        known = _model_tensors(run.model)
+        for path in self._paths:
+            if path.partition("/")[0] in ITERATION_FIELDS or path in known:
+                continue
+            if path.endswith(GRADIENT):
+                self._check_gradient(run, path, known)
+            elif (meant := near_miss(path, known)) is not None:
+                raise BadLoop(f"{self.owner} reads '{path}', which the model does not have.", write=f"'{meant}'")
 
     def on_run_begin(self, run: Run) -> None:
-        self.tensors.begin(run, keeps=self._is_triggered_after_epochs(run))
+        self._clear()
+        self._model = _model_tensors(run.model)
+        self._copied = [path for path in self._paths if _is_gradient(path) and path not in self._model]
+        self._holds_last = self._reads_iteration and self._is_triggered_after_epochs(run)
 
     def on_train_iter_end(self, run: Run) -> None:
-        self.tensors.end_iteration(run)
+        if not self._is_checked:
+            self._is_checked = True
+            self._check_first(run)
+        if self._holds_last:
+            progress = run.progress
+            if progress is None or progress.total is None or progress.done >= progress.total:
+                names = [name for name, source in self.sources.items() if _is_of_iteration(source)]
+                self._last = {name: _copy(self._value(run, name)) for name in names}
 
     def on_run_end(self) -> None:
-        self.tensors.clear()
+        self._clear()
 
-    def _take_gradients(self, run: Run) -> None:
-        self.tensors.take_gradients(run)
+    def read(self, run: Run) -> dict[str, Any] | None:
+        """Return the values by name, or None before the first iteration, or before the first step if gradients are read."""
+        if self._copied and not self._gradients:
+            return None
+        last: dict[str, Any] | None = {}
+        if run.mode != "train" and self._reads_iteration:
+            last, self._last = self._last, None
+        if last is None:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("%s has nothing to read: no training iteration of this epoch was completed", self.owner)
+            return None
+        return {name: last[name] if name in last else self._value(run, name) for name in self.sources}
 
     def _is_triggered_after_epochs(self, run: Run) -> bool:
         for entry in run.hooks.entries:
             if entry.subject is self and any(handler.point == "on_trigger" for handler in entry.handlers):
                 return entry.schedule is None or "epoch" in entry.schedule.moments()
         return False
+
+    def _copy_gradients(self, run: Run) -> None:
+        """Copy the gradients that a step is about to use."""
+        scale = getattr(_optimizer(run), "grad_scale", None)  # set if the step itself, and not the scaler, divides by it
+        for path in self._copied:
+            gradient = self._model[path.removesuffix(GRADIENT)].grad
+            if gradient is not None:
+                gradient = gradient.detach().clone() if scale is None else gradient.detach() / scale
+            self._gradients[path] = gradient
+
+    def _check_first(self, run: Run) -> None:
+        """Refuse what is missing in the first iteration or is a misspelled metric, however late it would be read."""
+        for name, source in self.sources.items():
+            is_path = isinstance(source, str) and source not in self._copied
+            if is_path and (_is_of_iteration(source) or near_miss(str(source), run.metrics) is not None):
+                self._value(run, name)
+
+    def _value(self, run: Run, name: str) -> Any:
+        source = self.sources[name]
+        value = self._look_up(run, source) if isinstance(source, str) else source(run)
+        if hasattr(value, "detach"):
+            return value.detach()
+        if hasattr(value, "__array__") or isinstance(value, int | float | complex):
+            return value
+        if hasattr(value, "__float__"):  # the mean of a metric
+            return float(value)
+        inside = [f"'{source}/{key}'" for key in _children(value)] if isinstance(source, str) else []
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        cures = {"write": " or ".join(inside[:MAX_LISTED])} if inside else {"give": "one tensor, array or number"}
+        raise BadValue(f"{self.owner}: '{name}' is {kind}, not a tensor.", **cures)
+
+    def _look_up(self, run: Run, path: str) -> Any:
+        head, _, rest = path.partition("/")
+        if head in ITERATION_FIELDS and (value := getattr(run, head)) is not None:
+            value = _descendant(value, rest) if rest else value
+            if value is not MISSING:
+                return value
+        if path in self._model:
+            return self._model[path]
+        if path in self._gradients:
+            if self._gradients[path] is None:
+                raise BadLoop(
+                    f"{self.owner}: '{path}' is None at step {run.step}.",
+                    leave="it out, or see that the parameter requires grad and takes part in the loss",
+                )
+            return self._gradients[path]
+        value = run.metrics.as_logged(path, MISSING)  # reading it as a metric would wait for the device
+        if value is MISSING:
+            self._refuse(run, path)
+        return value
+
+    def _check_gradient(self, run: Run, path: str, known: Mapping[str, Any]) -> None:
+        parameter = path.removesuffix(GRADIENT)
+        if parameter not in known:
+            close = get_close_matches(parameter, known, 3, MIN_SIMILARITY) or list(known)[:MAX_LISTED]
+            cures = {"write": " or ".join(f"'{name}{GRADIENT}'" for name in close)} if close else {"give": "model=..."}
+            raise BadLoop(f"{self.owner} reads '{path}', but the model has no '{parameter}'.", **cures)
+        if not hasattr(_optimizer(run), "register_step_pre_hook"):
+            raise BadLoop(f"{self.owner} needs an optimizer to read '{path}'.", give="optimizer=...")
+
+    def _refuse(self, run: Run, path: str) -> None:
+        head = path.partition("/")[0]
+        if head in ITERATION_FIELDS and getattr(run, head) is None:
+            logs = " or run.log(loss=...)" if path == "loss" else ""
+            raise BadLoop(f"{self.owner} reads '{path}', but run.{head} is not set.", set=f"run.{head} = ...{logs}")
+        known = list(dict.fromkeys([*_iteration_names(run), *run.metrics]))
+        close = get_close_matches(path, [*known, *self._model], 3, MIN_SIMILARITY)
+        known += list(self._model)[:MAX_LISTED]
+        if len(self._model) > MAX_LISTED:
+            known.append(f"and {len(self._model) - MAX_LISTED} more of the model")
+        meant = {"write": " or ".join(map(repr, close))} if close else {}
+        raise BadLoop(f"{self.owner} reads '{path}', which does not exist.", **meant, known=", ".join(known) or "none")
+
+
+def _sources(owner: str, names: Names) -> dict[str, Source]:
+    """Return the source of each name, or refuse wrong names."""
+    listed = [names] if isinstance(names, str) else list(names)
+    sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
+    for name, source in sources.items():
+        if not isinstance(name, str) or not name or not (callable(source) or (isinstance(source, str) and source)):
+            raise BadArgument(
+                f"{owner}: {source!r} is not the name of a tensor.",
+                give="names, as in ['loss', 'outputs/logits', 'fc.weight.grad']",
+                write="{'mine': lambda run: ...} for a function of the run",
+            )
+    if not sources:
+        raise BadArgument(f"{owner}: names is empty.", give="names, as in ['loss', 'outputs/logits', 'fc.weight.grad']")
+    if len(sources) < len(listed):
+        raise BadArgument(f"{owner}: names contains a duplicate: {', '.join(listed)}.")
+    return sources
+
+
+def _is_of_iteration(source: Source) -> bool:
+    return not isinstance(source, str) or source.partition("/")[0] in ITERATION_FIELDS
+
+
+def _is_gradient(path: str) -> bool:
+    return path.endswith(GRADIENT) and not _is_of_iteration(path)
+
+
+def _optimizer(run: Run) -> Any:
+    return next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
+
+
+def _model_tensors(model: Any) -> dict[str, Any]:
+    """Return parameters and buffers by name, of one or more models. Tied tensors have all of their names."""
+    if isinstance(model, Mapping | list | tuple):
+        pairs = model.items() if isinstance(model, Mapping) else enumerate(model)
+        return {f"{key}.{name}": tensor for key, part in pairs for name, tensor in _model_tensors(part).items()}
+    torch = sys.modules.get("torch")
+    options = {"remove_duplicate": False} if torch is not None and isinstance(model, torch.nn.Module) else {}
+    methods = [getattr(model, name) for name in ("named_parameters", "named_buffers") if hasattr(model, name)]
+    return {plain_name(name): tensor for method in methods for name, tensor in method(**options)}
+
+
+def _iteration_names(run: Run) -> Iterator[str]:
+    for field in ITERATION_FIELDS if run.mode == "train" else ():
+        value = getattr(run, field)
+        if value is not None:
+            yield from [f"{field}/{key}" for key in _children(value)] or [field]
+
+
+def _descendant(value: Any, path: str) -> Any:
+    """Return the value under a path, whose keys may contain slashes; or MISSING."""
+    children = _children(value)
+    if path in children:
+        return children[path]
+    for cut in [index for index, character in enumerate(path) if character == "/"]:
+        if path[:cut] in children and (found := _descendant(children[path[:cut]], path[cut + 1 :])) is not MISSING:
+            return found
+    return MISSING
+
+
+def _children(value: Any) -> dict[str, Any]:
+    """Return the values inside a value, by key, field name or index."""
+    indexed = {str(index): child for index, child in enumerate(value)} if isinstance(value, tuple | list) else {}
+    return {**indexed, **{str(key): child for key, child in named_fields(value).items()}}
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value.copy() if hasattr(value, "copy") else value

@@ -13,26 +13,24 @@ from hookpoint.core.schedule.when import Every
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.tensors._named_tensors import Names
+    from hookpoint.callbacks.tensors._tensor_reader import Names
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.run.run import Run
 
 
 class ProcessTensors(TensorReader):
-    """Call `fn` with the tensors of these names after each step: `ProcessTensors(["loss", "fc.weight.grad"], fn)`.
+    """Call `fn` with named tensors after each step: `ProcessTensors(["loss", "fc.weight.grad"], fn)`.
 
-    Names are "loss", "outputs", "batch", "targets", what is inside of them ("outputs/logits", "batch/0"), parameters and
-    buffers of the model ("fc.weight"), gradients that the step used ("fc.weight.grad"; in a loop of one's own they need
-    `optimizer=`), and metrics. A mapping gives them other names, or has functions of the run: `{"logits": lambda run:
-    run.outputs[0]}`. What is not there is refused, before the first step where that can be known, else when it is first read.
+    Names are "loss", "outputs", "batch", "targets", values inside them ("outputs/logits", "batch/0"), parameters and buffers of
+    the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"; in your own loop they need `optimizer=`), and
+    metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
+    name is refused before the first step if possible, else when it is first read.
 
-    Values are detached, on their device, and not copied: a function that keeps one clones it. Only gradients are copies. A
-    function that makes floats of them waits for the device.
+    Values are detached, on their device, and not copied: clone a value to keep it. Only gradients are copies. Converting a
+    value to a float waits for the device.
 
-    Triggered after each optimizer step, unless `.when(...)` says otherwise: at the end of an epoch the function gets what
-    belongs to its last iteration. Listens to on_train_iter_end, and for gradients to on_step_begin. Keeps nothing in the
-    checkpoint. Runs on the chief. A step pays for the function, for two microseconds and one more per name, and for a copy of
-    each gradient.
+    Triggered after each optimizer step, unless `.when(...)` says otherwise. At the end of an epoch, the function gets the
+    values of its last iteration. Listens to on_train_iter_end, and for gradients to on_step_begin.
 
     >>> with Loop([ProcessTensors(["batch/x", "loss"], print).when(Every(steps=2))]) as run:
     ...     for batch in run.batches([{"x": 1}, {"x": 2}]):
@@ -40,27 +38,29 @@ class ProcessTensors(TensorReader):
     2 1.0
     """
 
+    step_cost = "the function, two microseconds plus one per name, and a copy of each gradient"
+
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
         if not callable(fn):
-            raise BadArgument(f"ProcessTensors takes a function, not {fn!r}.", write="lambda loss: ...")
-        _refuse_wrong_number(fn, list(self.tensors.sources))
+            raise BadArgument(f"ProcessTensors: fn must be a function, got {fn!r}.", write="lambda loss: ...")
+        _check_signature(fn, list(self.sources))
         self.fn = fn
         self.when(Every(steps=1))
 
     def on_trigger(self, run: Run) -> None:
-        values = self.tensors.read(run)
+        values = self.read(run)
         if values is not None:
             self.fn(*values.values())
 
 
-def _refuse_wrong_number(function: Callable[..., object], names: list[str]) -> None:
+def _check_signature(function: Callable[..., object], names: list[str]) -> None:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some that are written in C do not say what they take
+    except ValueError:  # some functions written in C have no signature
         return
     try:
         signature.bind(*names)
     except TypeError as error:
-        words = f"ProcessTensors calls its function with {len(names)} values, which it does not take: {error}."
-        raise BadArgument(words, give=f"a function of {', '.join(names)}") from None
+        headline = f"ProcessTensors: fn must take {len(names)} values: {error}."
+        raise BadArgument(headline, give=f"a function of {', '.join(names)}") from None

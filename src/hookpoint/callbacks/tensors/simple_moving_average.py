@@ -1,4 +1,4 @@
-"""SimpleMovingAverage: the mean of a value over so many steps."""
+"""SimpleMovingAverage: log the mean of a value over a window of steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.core.run.run import now_of
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.callbacks.tensors._named_tensors import Names
+    from hookpoint.callbacks.tensors._tensor_reader import Names
     from hookpoint.core.callback.callback import Options
     from hookpoint.core.run.run import Run
 
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
-    `tensors` are names of metrics, or of tensors of one element as in `ProcessTensors`. There is a value for each optimizer
-    step: with accumulation it is that of the window's last batch. What is logged stands for itself, beside the means of log
-    steps, and may be watched by a saver. A window that was not seen from its begin on, as in a run that is resumed with this
-    callback for the first time, is left out.
+    `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
+    with gradient accumulation, that of the window's last batch. The mean is logged as it is, not averaged again over log steps,
+    and a saver may watch it. A window whose start was not seen is skipped, as in a run that is resumed with this callback for
+    the first time. The means of a resumed run are exactly those of an uninterrupted one.
 
-    Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`. Keeps the sums of the window in the
-    checkpoint, so that the means of a resumed run are exactly those of one that was not interrupted. Runs on the chief. A step
-    pays about three microseconds per name, and for a value on a GPU a small copy there: it is read late, off the training
-    thread.
+    Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`.
 
     >>> with Loop([SimpleMovingAverage(["loss"], window_size=2)]) as run:
     ...     for loss in run.batches([1.0, 2.0, 5.0, 6.0, 9.0]):
@@ -38,38 +35,39 @@ class SimpleMovingAverage(TensorReader):
     [(2, 1.5), (4, 5.5)]
     """
 
+    keeps = "the sums of the window"
+    step_cost = "about three microseconds per name, and a small copy of a value on a GPU, which is read later on another thread"
+
     def __init__(self, tensors: Names, window_size: int, **options: Unpack[Options]) -> None:
         super().__init__(tensors, **options)
         self.window_size = whole("SimpleMovingAverage", "window_size", window_size, least=1)
-        self.writes = self.may_write = tuple(f"{name}/SMA" for name in self.tensors.sources)
+        self.writes = self.may_write = tuple(f"{name}/SMA" for name in self.sources)
         self._floats: Floats = floats_one_by_one
         self._step = 0
-        self._is_whole = False
+        self._is_complete = False
         self._means: dict[str, Mean] = {}
-        self._sums: dict[
-            str, list[float]
-        ] = {}  # of a window that was begun before: those of a checkpoint, or of a run that ended
+        self._sums: dict[str, list[float]] = {}  # of the part of the window before this run
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
         self._floats = machine_of(run).options.floats
         self._step = run.step
         if not run.resuming:
-            self._is_whole, self._means, self._sums = True, {}, {}
+            self._is_complete, self._means, self._sums = True, {}, {}
 
     def on_train_iter_end(self, run: Run) -> None:
         step = run.step
-        if step == self._step:  # it stands while a window of gradients is gathered
+        if step == self._step:  # gradients are being accumulated
             return
-        values = self.tensors.read(run) or {}
+        values = self.read(run) or {}
         for name, value in values.items():
             value = as_scalar(name, value)
             self._mean(name).add(value.clone() if hasattr(value, "clone") else value, 1.0)
         if step // self.window_size > self._step // self.window_size:
             means, self._means, self._sums = self._means, {}, {}
-            if self._is_whole and values:
+            if self._is_complete and values:
                 self._log(run, means)
-            self._is_whole = True
+            self._is_complete = True
         self._step = step
 
     def _log(self, run: Run, means: dict[str, Mean]) -> None:
@@ -79,7 +77,7 @@ class SimpleMovingAverage(TensorReader):
 
     def on_run_end(self) -> None:
         super().on_run_end()
-        self._sums, self._means = self._all_sums(), {}  # which can be pickled
+        self._sums, self._means = self._all_sums(), {}  # sums can be pickled
         self._floats = floats_one_by_one
 
     def _mean(self, name: str) -> Mean:
@@ -91,12 +89,12 @@ class SimpleMovingAverage(TensorReader):
         return {**self._sums, **{name: mean.state() for name, mean in self._means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
-        # The last step of an epoch whose end nobody knew comes after its last iteration: the run may be further than this is.
+        # If the loader has no length, an epoch's last step may follow its last iteration: the run can be ahead of self._step.
         saved_at = self._step if self._run is None else self._run.step
-        return {"is_whole": self._is_whole, "sums": self._all_sums(), "step": self._step, "saved_at": saved_at}
+        return {"is_whole": self._is_complete, "sums": self._all_sums(), "step": self._step, "saved_at": saved_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._is_whole, self._means, self._step = state["is_whole"], {}, state["step"]
+        self._is_complete, self._means, self._step = state["is_whole"], {}, state["step"]
         self._sums = {name: list(sums) for name, sums in state["sums"].items()}
-        if self._run is not None and state["saved_at"] != self._run.step:  # it was left out of the run for some steps
-            self._is_whole, self._sums, self._step = False, {}, self._run.step
+        if self._run is not None and state["saved_at"] != self._run.step:  # the callback was absent for some steps
+            self._is_complete, self._sums, self._step = False, {}, self._run.step

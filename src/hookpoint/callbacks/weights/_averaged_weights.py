@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.sharded_tensors import whole
+from hookpoint.callbacks._shared.sharded_tensors import full_tensor
 from hookpoint.callbacks.weights._weight_average import WeightAverage
 from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import BadLoop, OutsideRun
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
@@ -148,5 +143,5 @@ class AveragedWeights(Callback):
 
 def _cloned(state: Any) -> Any:
     if hasattr(state, "detach"):
-        return whole(state.detach()).clone()
+        return full_tensor(state.detach()).clone()
     return {key: _cloned(one) for key, one in state.items()}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
 from hookpoint.core.loop.evaluation import preserved_randomness
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import Iteration
-from hookpoint.core.run.run import now_of, set_now, stepper_of
-
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, now_of, set_now, stepper_of
 
 
 def batch_norm_buffers(model: Any) -> dict[str, Any]:

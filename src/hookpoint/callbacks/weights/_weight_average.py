@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookpoint.callbacks._shared.sharded_tensors import here, is_sharded, part_like
+from hookpoint.callbacks._shared.sharded_tensors import is_sharded, local_shard, shard_like
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import named_parameters
 
@@ -58,12 +58,12 @@ class WeightAverage:
                 kind = torch.float32 if source.dtype in (torch.float16, torch.bfloat16) else source.dtype
                 value = source.detach() if is_new else average
                 if is_sharded(source):
-                    averages[name] = part_like(value, source).to(kind) if not is_new else value.clone().to(kind)
+                    averages[name] = shard_like(value, source).to(kind) if not is_new else value.clone().to(kind)
                 else:
                     averages[name] = value.to(device=source.device, dtype=kind, copy=is_new)
                 group = groups.setdefault((source.device, source.dtype), ([], []))
-                group[0].append(here(averages[name]))
-                group[1].append(here(source.detach()) if is_sharded(source) else source)
+                group[0].append(local_shard(averages[name]))
+                group[1].append(local_shard(source.detach()) if is_sharded(source) else source)
                 self._sources.append(source)
         self.model, self.averages, self._groups = model, averages, list(groups.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hookpoint.callbacks._shared.sharded_tensors import here
+from hookpoint.callbacks._shared.sharded_tensors import local_shard
 from hookpoint.core.errors import BadLoop
 
 
@@ -62,10 +62,12 @@ def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
     import torch
 
     if tensors:
-        torch._foreach_copy_([here(tensor.detach()).data for tensor in tensors], [here(value) for value in values])
+        torch._foreach_copy_(
+            [local_shard(tensor.detach()).data for tensor in tensors], [local_shard(value) for value in values]
+        )
 
 
 def version_of(tensor: Any) -> int:
     """Return how often a tensor was written to, as far as autograd has seen it."""
-    tensor = here(tensor)
+    tensor = local_shard(tensor)
     return 0 if tensor.is_inference() else int(tensor._version)

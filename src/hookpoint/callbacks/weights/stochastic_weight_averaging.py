@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.named_modules import has_other_layers
@@ -12,16 +12,12 @@ from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
 from hookpoint.callbacks.weights._swa_schedule import SWASchedule
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.run.run import stepper_of
+from hookpoint.core.run.run import Run, stepper_of
 from hookpoint.core.run.stepper import PlainStepper
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hookpoint.core.callback.callback import Options
-    from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 

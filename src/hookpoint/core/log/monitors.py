@@ -108,15 +108,13 @@ class Monitors:
                 logger.warning("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Fire on_run_end of the monitors and return their errors.
+        """Fire on_run_end of the monitors, each for a limited time; return their errors.
 
-        A local monitor is called on a thread, for a limited time: if it never returns, the process can still exit. Network
-        monitors have their own limits and may take longer to send the rest.
+        They are called on a thread, as `on_records` is: if one never returns, the process can still exit.
         """
         most = {
-            entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else END_SECONDS
+            entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
             for queue, entry in self._entries.items()
-            if not queue.drops
         }
         return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_bounded, most))
 

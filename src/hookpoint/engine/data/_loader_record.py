@@ -73,7 +73,7 @@ class LoaderRecord:
         """Keep the order of a team's pass: one that an earlier release has begun was not drawn from the generators."""
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.keep_order(order)
+            sampler.load_order(order)
 
     def state_of(self, loader: Any) -> dict[str, Any]:
         return {

@@ -59,7 +59,7 @@ def rest_of(loader: Any, kept: Mapping[str, Any], batches: int, rank: int, size:
             f"the training data has {sampler.length} samples, and had {kept['length']} when the checkpoint was made.",
             give="the same data, or start from the end of an epoch",
         )
-    return loader, sampler, sampler.go_on(kept, batches)
+    return loader, sampler, sampler.resume(kept, batches)
 
 
 def as_team_state(

@@ -1,4 +1,4 @@
-"""Data: whatever `fit`, `validate` and `predict` take, as something to iterate over, its batches on the device."""
+"""as_loader: turn the data of `fit`, `validate` and `predict` into a loader, and move batches to the device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hookpoint.core.fields import is_dataclass, named_fields
 
 
 def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iterable[Any]:
-    """Return a loader for the data: itself if it gives batches, one over a tuple of tensors or arrays, or over a data set.
+    """Return a loader for a tuple of tensors or arrays or a dataset. Anything else is returned unchanged.
 
-    With `batch_size=None` the items of a data set are batches, which come in their order and as they are.
+    With `batch_size=None`, the items of a dataset are batches. They are yielded in order and unchanged.
     """
     check_data(data, batch_size)
     if isinstance(data, tuple):
@@ -28,29 +28,29 @@ def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iter
     if isinstance(batch_size, int):
         return DataLoader(data, batch_size=batch_size, shuffle=shuffle and not is_iterable)
     if batch_size is None and isinstance(data, Dataset) and not is_iterable and hasattr(data, "__len__"):
-        return DataLoader(data, batch_size=None, collate_fn=_as_it_is)
+        return DataLoader(data, batch_size=None, collate_fn=unchanged)
     loader: Iterable[Any] = data
     return loader
 
 
 def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the loaders of a fit; each of the two gets the batch size that takes one."""
-    own = batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO
-    train = as_loader(train, own, shuffle=True)
+    """Return the loaders of a fit. The batch size applies to each of the two that accepts one."""
+    train = as_loader(train, batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO, shuffle=True)
     if val is None:
         return train, None
     return train, as_loader(val, batch_size if takes_batch_size(val) or batch_size is None else AUTO, shuffle=False)
 
 
-def _as_it_is(item: Any) -> Any:
-    return item
+def unchanged(batch: Any) -> Any:
+    """Return a batch unchanged, as a collate function that can be pickled."""
+    return batch
 
 
 def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
-    """Return a batch with every tensor in it on the device: in tuples, lists, mappings and dataclasses, nested as they are.
+    """Return a batch with every tensor on the device, in nested tuples, lists, mappings and dataclasses.
 
-    What has a `to` of its own, such as a packed sequence, moves itself. A copy to the host has to wait: its values would be
-    read before they are there.
+    An object with a `to` method, such as a packed sequence, moves itself. Pass `waits` for a copy to the host: otherwise its
+    values could be read before they arrive.
     """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=not waits)
@@ -75,12 +75,12 @@ def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
 
 
 def described(batch: Any) -> str:
-    """Say what a batch is made of: the shapes of its tensors."""
+    """Return a description of a batch: the dtypes and shapes of its tensors."""
     if isinstance(batch, torch.Tensor):
         return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
     if isinstance(batch, tuple | list):
         return "(" + ", ".join(map(described, batch)) + ")"
-    parts = named_fields(batch)
-    if parts or type(batch) is dict:
-        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in parts.items()) + "}"
+    fields = named_fields(batch)
+    if fields or type(batch) is dict:
+        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in fields.items()) + "}"
     return type(batch).__name__

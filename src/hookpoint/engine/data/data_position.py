@@ -70,7 +70,7 @@ class TorchPositions:
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         if isinstance(loader, PaddedLoader):
-            return loader.after(self.begin(loader.data, epoch), 0)
+            return loader.resume(self.begin(loader.data, epoch), 0)
         _tell_pass(loader, epoch, goes_on=False)
         self._rest, self._stream_start = None, (0, 0)
         if not self.remembers:
@@ -108,10 +108,10 @@ class TorchPositions:
 
     def resume(self, loader: Any, epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         if isinstance(loader, PaddedLoader):
-            entered = self.resume(loader.data, epoch, loader.begin_at(batches), state)
+            entered = self.resume(loader.data, epoch, loader.resume_at(batches), state)
             if self._rest is not None or any(self._stream_start):
                 raise _cannot_cut(loader.data)
-            return Entered(loader.after(entered.source, batches), batches)
+            return Entered(loader.resume(entered.source, batches), batches)
         self.load_state_dict(state)
         record = None if state.get("last") is None else self._waiting.pop(state["last"])
         _tell_pass(loader, epoch, goes_on=True)

@@ -1,4 +1,4 @@
-"""Random numbers: seeded together, kept, and put back."""
+"""Random generators: seed, save and restore all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANDOMNESS = TorchRandomness()
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators, those of all devices included."""
+    """Seed the generators of Python, NumPy and torch, including those of all devices."""
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -27,7 +27,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def rng_kept() -> Iterator[None]:
-    """Put every generator back to where it was found."""
+    """Restore every generator after the block."""
     found = RANDOMNESS.state_dict()
     try:
         yield
@@ -35,8 +35,8 @@ def rng_kept() -> Iterator[None]:
         RANDOMNESS.load_state_dict(found)
 
 
-def apart(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
-    """Yield what the source yields; the random numbers it draws are missing from nobody else's."""
+def separate_rng(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
+    """Yield from a source that draws from its own copy of the random generators."""
     own = RANDOMNESS.state_dict()
     with closing(source):
         while True:
@@ -54,7 +54,7 @@ def apart(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
 
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Use torch's deterministic algorithms inside the block, where that is wanted."""
+    """Use torch's deterministic algorithms inside the block, if `wanted`."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""SeededSamples: random augmentation that is the same for a sample of an epoch, whoever loads it and whenever."""
+"""SeededSamples: random augmentation that depends only on the seed, the epoch and the sample."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hookpoint.core.errors import BadData
 
 
 class SeededSamples(Dataset[Any]):
-    """Draw the random numbers inside of a data set from its sample: from a seed, the epoch and the index.
+    """Seed the random generators for each sample of a dataset, from a seed, the epoch and the index.
 
-    A sample is then the same whatever the number of workers is and wherever a run is resumed, and another one in each epoch.
-    Python's, NumPy's and torch's global generators on the host are seeded for the time of a `dataset[index]` and put back;
-    generators of the data set's own are left alone. That costs about 70 microseconds a sample, 25 where NumPy is not imported.
-    A loop sets the epoch; in a loop of your own, call `set_epoch`, which worker processes see at once.
+    A sample is then the same for any number of workers and wherever a run resumes, and different in each epoch. The global
+    generators of Python, NumPy and torch on the host are seeded during `dataset[index]` and then restored. Generators inside
+    the dataset are not seeded. Costs about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop sets
+    the epoch. Otherwise call `set_epoch`; running worker processes see it at once.
 
     >>> class Noisy(Dataset):
     ...     def __getitem__(self, index):
@@ -40,9 +40,8 @@ class SeededSamples(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int = 0) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise BadData(
-                f"SeededSamples seeds by index, and {type(dataset).__name__} has none.",
-                give="a data set with __getitem__ and __len__",
-                seed="an IterableDataset inside of its __iter__",
+                f"SeededSamples needs a dataset with __getitem__ and __len__, got {type(dataset).__name__}.",
+                seed="an IterableDataset inside its __iter__",
             )
         self.dataset = dataset
         self.seed = seed
@@ -54,10 +53,10 @@ class SeededSamples(Dataset[Any]):
 
     @contextmanager
     def seeding(self, index: Any) -> Iterator[None]:
-        """Seed the generators from an index, or from words, for the time of a block; then put them back."""
+        """Seed the generators from an index, or a string, inside the block; then restore them."""
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
-        host = torch.default_generator  # seeding through torch.manual_seed would reach for CUDA, which a worker must not
-        found = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
+        host = torch.default_generator  # torch.manual_seed would access CUDA, which a worker must not
+        before = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
         number = self._number(index)
         try:
             random.seed(number)
@@ -66,12 +65,12 @@ class SeededSamples(Dataset[Any]):
                 numpy.seed(number % 2**32)
             yield
         finally:
-            random.setstate(found[0])
-            host.set_state(found[1])
+            random.setstate(before[0])
+            host.set_state(before[1])
             if numpy is not None:
-                put_state(numpy, found[2])
+                put_state(numpy, before[2])
 
-    # There is no __getitems__, though the data set may have one: samples that are read together would share one seed.
+    # There is no __getitems__, even if the dataset has one: samples read together would share one seed.
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -81,25 +80,24 @@ class SeededSamples(Dataset[Any]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the samples other random numbers, in this process and in workers that are running."""
+        """Set the epoch, in this process and in running workers."""
         self._epoch.fill_(epoch)
 
     def _number(self, index: Any) -> int:
-        """Return a number of 63 bits. Python's hash() is not for this: that of text differs from process to process."""
+        """Return a seed of 63 bits. Python's hash() does not work: that of a string differs between processes."""
         try:
             index = operator.index(index)
         except TypeError:
             pass
-        words = f"{self.seed} {int(self._epoch)} {index}".encode()
-        return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
+        key = f"{self.seed} {int(self._epoch)} {index}".encode()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
 
 
 def seeded_samples_of(dataset: Any) -> Iterator[SeededSamples]:
-    """Yield every SeededSamples in a data set: itself, or inside of subsets and concatenations."""
+    """Yield every SeededSamples in a dataset: itself, or inside subsets and concatenations."""
     if isinstance(dataset, SeededSamples):
         yield dataset
-    inner = getattr(dataset, "dataset", None)
-    several = getattr(dataset, "datasets", None)
-    for one in [inner, *(several if isinstance(several, list | tuple) else [])]:
+    inner = getattr(dataset, "datasets", None)
+    for one in [getattr(dataset, "dataset", None), *(inner if isinstance(inner, list | tuple) else [])]:
         if one is not None and one is not dataset:
             yield from seeded_samples_of(one)

@@ -1,4 +1,4 @@
-"""Randomness with torch: where all generators stand, those of the devices included."""
+"""TorchRandomness: the state of all random generators, including those of devices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 
 class TorchRandomness:
-    """Python's, NumPy's and torch's generators, on the host and on every CUDA device; plain types and tensors.
+    """Save and restore the generators of Python, NumPy and torch, on the host and on every CUDA device.
 
-    Devices are left out as long as nothing has used them. Where there are fewer or more of them than there were, those that
-    were there before get their state back. Reading takes 50 to 100 microseconds, and as many again for each device.
+    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading takes
+    50 to 100 microseconds, and the same again for each device.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TorchRandomness:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._host.load_state_dict(state)
-        if "torch" in state:  # not where torch was not in use when it was saved
+        if "torch" in state:  # missing if torch was not in use when it was saved
             torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):

@@ -1,1 +1,1 @@
-"""AsyncSGD: a parameter server, and workers at their own pace."""
+"""AsyncSGD: a parameter server and workers that do not wait for each other."""

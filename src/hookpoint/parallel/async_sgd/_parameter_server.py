@@ -1,4 +1,4 @@
-"""ParameterServer: the copy of the parameters that counts, and the optimizer that steps it with everybody's gradients."""
+"""ParameterServer: the authoritative parameters, and the optimizer that updates them with the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 
 from hookpoint.core.errors import OutOfStep
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
-from hookpoint.parallel.averaging.all_reduce_mean import put
+from hookpoint.parallel.averaging.all_reduce_mean import copy_into
 
 
 class ParameterServer:
-    """Apply gradients in the order in which they come, and hand out the parameters that result.
+    """Apply gradients in the order in which they arrive and hand out the resulting parameters.
 
-    It lives on the chief, and is called by one thread for each worker; one at a time is in it, and those who may not go on yet
-    wait inside. It steps a twin of the user's optimizer: of the same class, with the settings that the user's has at that
-    moment and with its state, which both have in common, but on parameters of the server's own.
+    Runs on the chief, with one thread for each worker. Only one thread is active at a time; workers that must not continue wait
+    inside. The server steps a twin of the user's optimizer: it has the same class, the user's current settings and the same
+    state objects, but updates the server's own parameters.
     """
 
     def __init__(
@@ -31,25 +31,25 @@ class ParameterServer:
         trace: deque[Applied],
         wait_seconds: float,
     ) -> None:
-        self.rule = rule
-        self._theirs = list(parameters)
-        self.parameters = [torch.nn.Parameter(one.detach().clone()) for one in self._theirs]
+        self.rule, self.failure = rule, ""
+        self._model_parameters = list(parameters)
+        self.parameters = [torch.nn.Parameter(one.detach().clone()) for one in self._model_parameters]
         self._optimizer = optimizer
-        self._twin = _twin_of(optimizer, dict(zip(map(id, self._theirs), self.parameters, strict=True)))
+        replaced: dict[int, Any] = dict(zip(map(id, self._model_parameters), self.parameters, strict=True))
+        self._twin = copy.deepcopy(optimizer, {**replaced, **{id(state): state for state in optimizer.state.values()}})
         self._trace = trace
         self._wait_seconds = wait_seconds
-        self._asking: deque[int] = deque()  # who wants parameters, in the order of asking: nobody is passed over for ever
+        self._queue: deque[int] = deque()  # workers that wait for parameters, first come first served
         self._changed = Condition()
-        self._failure = ""
 
     def pull(self, worker: int, into: Callable[[Sequence[torch.Tensor]], None]) -> int:
-        """Wait until this worker may compute, give the parameters to a function, and return their version."""
+        """Wait until this worker may compute, pass the parameters to `into`, and return their version."""
         with self._changed:
-            self._asking.append(worker)
+            self._queue.append(worker)
             try:
-                self._wait(worker, lambda: self._asking[0] == worker and self.rule.may_pull())
+                self._wait(worker, lambda: self._queue[0] == worker and self.rule.may_pull())
             finally:
-                self._asking.remove(worker)
+                self._queue.remove(worker)
                 self._changed.notify_all()
             into(self.parameters)
             return self.rule.pull(worker)
@@ -60,51 +60,39 @@ class ParameterServer:
             self._wait(worker, lambda: self.rule.may_push(worker))
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
-            for mine, theirs in zip(self._twin.param_groups, self._optimizer.param_groups, strict=True):
-                mine.update({name: value for name, value in theirs.items() if name != "params"})
+            for group, settings in zip(self._twin.param_groups, self._optimizer.param_groups, strict=True):
+                group.update({name: value for name, value in settings.items() if name != "params"})
             self._twin.step()
             self._trace.append(Applied(worker, *self.rule.push(worker)))
             self._changed.notify_all()
 
-    def drop(self, worker: int) -> None:
-        """Wait no longer for the gradient that a worker was computing."""
-        self.leave(worker)
-
     def leave(self, worker: int) -> None:
-        """Take a worker off: nobody waits for its gradient any more."""
+        """Stop waiting for a worker's gradient."""
         with self._changed:
             self.rule.leave(worker)
             self._changed.notify_all()
 
+    drop = leave
+
     def fail(self, why: str) -> None:
-        """Let nobody wait here any more, as one of the processes has failed."""
+        """Wake up all waiting workers with an error: a rank has failed."""
         with self._changed:
-            self._failure = self._failure or why
+            self.failure = self.failure or why
             self._changed.notify_all()
 
-    @property
-    def failure(self) -> str:
-        return self._failure
-
-    def give_back(self) -> None:
-        """Put the parameters into the model of the chief, and let its optimizer know of the state that has come about."""
+    def copy_to_model(self) -> None:
+        """Copy the parameters into the chief's model, and the new state into its optimizer."""
         with self._changed:
-            put(self._theirs, self.parameters)
-            for theirs, mine in zip(self._theirs, self.parameters, strict=True):
-                if mine in self._twin.state:
-                    self._optimizer.state[theirs] = self._twin.state[mine]
+            copy_into(self._model_parameters, self.parameters)
+            for parameter, own in zip(self._model_parameters, self.parameters, strict=True):
+                if own in self._twin.state:
+                    self._optimizer.state[parameter] = self._twin.state[own]
 
-    def _wait(self, worker: int, may_go_on: Callable[[], bool]) -> None:
-        came = self._changed.wait_for(lambda: bool(self._failure) or may_go_on(), self._wait_seconds)
-        if self._failure:
-            raise OutOfStep(f"rank {worker} waits for the parameter server; {self._failure}.", see="what it says")
-        if not came:
+    def _wait(self, worker: int, may_continue: Callable[[], bool]) -> None:
+        is_ready = self._changed.wait_for(lambda: bool(self.failure) or may_continue(), self._wait_seconds)
+        if self.failure:
+            raise OutOfStep(f"rank {worker} waits for the parameter server; {self.failure}.", see="its output")
+        if not is_ready:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
-            waited = f"for {self._wait_seconds:.0f} s, and has got no gradient of rank {late}"
-            raise OutOfStep(f"rank {worker} waits for the parameter server {waited}.", see="what it says")
-
-
-def _twin_of(optimizer: torch.optim.Optimizer, parameters: dict[int, torch.nn.Parameter]) -> Any:
-    """Return an optimizer like another one, for other parameters, with the very state that the other has."""
-    states = {id(state): state for state in optimizer.state.values()}
-    return copy.deepcopy(optimizer, {**parameters, **states})
+            waited = f"for {self._wait_seconds:.0f} s, which got no gradient from rank {late}"
+            raise OutOfStep(f"rank {worker} waits for the parameter server {waited}.", see="its output")

@@ -1,4 +1,4 @@
-"""Server lines: how the workers on other processes reach the parameter server on the chief."""
+"""Server RPC: how workers on other ranks reach the parameter server on the chief."""
 
 from __future__ import annotations
 
@@ -19,45 +19,42 @@ NO_VERSION = -1
 
 
 class RemoteServer:
-    """The parameter server as a worker on another process has it: each call is a message to the chief.
+    """Call the parameter server from another rank. Each call is a message to the chief.
 
-    A push waits until the chief has taken it, not until it is applied: the next pull does.
+    A push returns when the chief has received the gradient. The next pull waits until it is applied.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Any) -> None:
-        self._group = group
-        self._parcel = TensorBuffer(parameters)
+        self._group, self._buffer = group, TensorBuffer(parameters)
 
     def pull(self, worker: int, into: Callable[[Sequence[torch.Tensor]], None]) -> int:
-        self._ask(PULL)
-        dist.recv(self._parcel.buffer, src=0, group=self._group)
-        if self._parcel.number == NO_VERSION:
-            raise OutOfStep(
-                f"rank {worker} waits for the parameter server; another process has failed.", see="what the others say"
-            )
-        into([one for one in self._parcel.tensors() if one is not None])
-        return self._parcel.number
+        self._send(PULL)
+        dist.recv(self._buffer.bytes, src=0, group=self._group)
+        if self._buffer.number == NO_VERSION:
+            raise OutOfStep(f"rank {worker} waits for the parameter server; another rank has failed.", see="the others' output")
+        into([tensor for tensor in self._buffer.tensors() if tensor is not None])
+        return self._buffer.number
 
     def push(self, worker: int, gradients: Sequence[torch.Tensor | None]) -> None:
-        self._parcel.put(gradients)
-        self._ask(PUSH)
-        dist.send(self._parcel.buffer, dst=0, group=self._group)
+        self._buffer.put(gradients)
+        self._send(PUSH)
+        dist.send(self._buffer.bytes, dst=0, group=self._group)
 
     def drop(self, worker: int) -> None:
-        self._ask(DROP)
+        self._send(DROP)
 
     def leave(self, worker: int, *, has_failed: bool = False) -> None:
-        self._ask(FAILED if has_failed else DONE)
+        self._send(FAILED if has_failed else DONE)
 
-    def _ask(self, what: int) -> None:
-        dist.send(torch.tensor([what]), dst=0, group=self._group)
+    def _send(self, request: int) -> None:
+        dist.send(torch.tensor([request]), dst=0, group=self._group)
 
 
 class ServerRpc:
-    """The chief's end: a thread for each worker on another process, which calls the server for it.
+    """Serve the requests of each worker on another rank in a thread on the chief.
 
-    A thread ends when its worker says that it is done, or has failed, or is gone; until then it answers, also when the server
-    has failed, so that no worker waits for an answer that never comes.
+    A thread ends when its worker is done, has failed or is gone. Until then it answers every request, even after the server has
+    failed, so that no worker waits forever.
     """
 
     def __init__(self, server: ParameterServer, workers: Sequence[int], group: Any) -> None:
@@ -70,27 +67,32 @@ class ServerRpc:
             thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait until every worker has left; say whether all have."""
-        until = monotonic() + seconds
+        """Wait until every worker has left. Return whether all have."""
+        deadline = monotonic() + seconds
         for thread in self._threads:
-            thread.join(max(0.0, until - monotonic()))
+            thread.join(max(0.0, deadline - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self, worker: int) -> None:
         server = self._server
         try:
-            parcel, asked = TensorBuffer(server.parameters), torch.zeros(1, dtype=torch.int64)
+            buffer, request = TensorBuffer(server.parameters), torch.zeros(1, dtype=torch.int64)
             while True:
-                dist.recv(asked, src=worker, group=self._group)
-                if asked == PULL:
-                    self._answer(worker, parcel)
-                elif asked == PUSH:
-                    dist.recv(parcel.buffer, src=worker, group=self._group)
-                    self._apply(worker, parcel)
-                elif asked == DROP:
+                dist.recv(request, src=worker, group=self._group)
+                if request == PULL:
+                    try:
+                        buffer.number = server.pull(worker, buffer.put)
+                    except OutOfStep as error:
+                        server.fail(str(error))
+                        buffer.number = NO_VERSION
+                    dist.send(buffer.bytes, dst=worker, group=self._group)
+                elif request == PUSH:
+                    dist.recv(buffer.bytes, src=worker, group=self._group)
+                    self._apply(worker, buffer.tensors())
+                elif request == DROP:
                     server.drop(worker)
                 else:
-                    if asked == FAILED:
+                    if request == FAILED:
                         server.fail(f"rank {worker} has failed")
                     return
         except RuntimeError:
@@ -101,18 +103,10 @@ class ServerRpc:
         finally:
             server.leave(worker)
 
-    def _answer(self, worker: int, parcel: TensorBuffer) -> None:
+    def _apply(self, worker: int, gradients: list[torch.Tensor | None]) -> None:
         try:
-            parcel.number = self._server.pull(worker, parcel.put)
+            self._server.push(worker, gradients)
         except OutOfStep as error:
             self._server.fail(str(error))
-            parcel.number = NO_VERSION
-        dist.send(parcel.buffer, dst=worker, group=self._group)
-
-    def _apply(self, worker: int, parcel: TensorBuffer) -> None:
-        try:
-            self._server.push(worker, parcel.tensors())
-        except OutOfStep as error:
-            self._server.fail(str(error))
-        except Exception as error:  # of the optimizer: the chief raises it
+        except Exception as error:  # from the optimizer; the chief raises it
             self._server.fail(f"{type(error).__name__} when its gradient was applied: {error}")

@@ -1,4 +1,4 @@
-"""Staleness: who may go first, so that no gradient is applied to parameters that are too far from those it was made for."""
+"""Staleness: which worker may continue, so that no gradient is applied to parameters that are too new for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Applied(NamedTuple):
-    """A gradient that was applied: whose, on which version of the parameters it was computed, and to which it was applied."""
+    """An applied gradient: its worker, and the versions of the parameters it was computed on and applied to."""
 
     worker: int
     computed_on: int
@@ -14,17 +14,16 @@ class Applied(NamedTuple):
 
     @property
     def staleness(self) -> int:
-        """How many gradients of others were applied in between."""
+        """Number of other workers' gradients applied in between."""
         return self.applied_at - self.computed_on
 
 
 class Staleness:
-    """Count versions, and say what may happen next: whoever has parameters can always have his gradient applied in time.
+    """Count versions and decide which pull or push may happen next, within a bound.
 
-    A worker `pull`s parameters, and later `push`es the gradient that it has computed on them, which makes the next version.
-    Both wait until they may. A push may be made if after it all others who have parameters can still make theirs, the one with
-    the oldest first; parameters are handed out to no more workers than can follow each other. With a bound of 0 one worker at a
-    time computes.
+    A worker pulls parameters and later pushes a gradient computed on them, which creates the next version. A push is allowed if
+    all other computing workers can still push within the bound after it, oldest version first. A pull is allowed while at most
+    `bound` workers compute. With a bound of 0, one worker computes at a time.
 
     >>> rule = Staleness(1)
     >>> rule.pull("a"), rule.pull("b"), rule.may_pull()
@@ -35,13 +34,13 @@ class Staleness:
 
     def __init__(self, bound: int, version: int = 0) -> None:
         self.bound, self.version = bound, version
-        self.computing: dict[int | str, int] = {}  # who has parameters of which version
+        self.computing: dict[int | str, int] = {}  # the version each worker computes on
 
     def may_pull(self) -> bool:
         return len(self.computing) <= self.bound
 
     def pull(self, worker: int | str) -> int:
-        """Hand out the parameters; return their version."""
+        """Record a pull and return the version of the parameters."""
         assert self.may_pull()
         assert worker not in self.computing
         self.computing[worker] = self.version
@@ -52,7 +51,7 @@ class Staleness:
         return all(self.version + 1 + place <= version + self.bound for place, version in enumerate(others))
 
     def push(self, worker: int | str) -> tuple[int, int]:
-        """Apply a gradient; return the version that it was computed on, and the one that it is applied to."""
+        """Record a push; return the versions that the gradient was computed on and is applied to."""
         assert self.may_push(worker)
         computed_on, applied_at = self.computing.pop(worker), self.version
         assert applied_at - computed_on <= self.bound
@@ -60,5 +59,5 @@ class Staleness:
         return computed_on, applied_at
 
     def leave(self, worker: int | str) -> None:
-        """Wait no longer for a worker: it is done, or has failed."""
+        """Forget a worker that is done or has failed."""
         self.computing.pop(worker, None)

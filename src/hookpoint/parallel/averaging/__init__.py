@@ -1,1 +1,1 @@
-"""ParameterAveraging: a model on each process, averaged now and then."""
+"""ParameterAveraging: a replica on each rank, averaged periodically."""

@@ -1,4 +1,4 @@
-"""ParameterAveraging: a copy of the model on every process, trained alone and averaged now and then."""
+"""ParameterAveraging: a replica on every rank, trained locally and averaged periodically."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.averaging.all_reduce_mean import means_of, put, waiting_for
-from hookpoint.parallel.averaging.sync_callback import Merging
-from hookpoint.parallel.shared.buffers import SharedBuffers
-from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.team.init_process import joined
+from hookpoint.parallel.averaging.all_reduce_mean import all_reduce_mean, copy_into
+from hookpoint.parallel.averaging.sync_callback import SyncCallback
+from hookpoint.parallel.shared.buffer_sync import BufferSync
+from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, parameters_of, send_weights, tensors_of
+from hookpoint.parallel.strategy.strategy import StrategyDefaults
+from hookpoint.parallel.team.peer_errors import waiting_in
 
 
-class ParameterAveraging:
-    """Let every process step on its own gradients, and average the parameters over all of them every `period` steps.
+class ParameterAveraging(StrategyDefaults):
+    """Step each rank with its own gradients and average the parameters over all ranks every `period` steps (local SGD).
 
-    This is local SGD: it sends a `period`-th of what DataParallel sends, and the processes' copies of the model are apart in
-    between. During the first `warmup` steps gradients are averaged in each, as DataParallel does. With `optimizer_state` the
-    momentum of the optimizer, and whatever else it keeps in the shape of a parameter, is averaged along with the parameters,
-    which sends as much again: without it, each process goes on from the average in a direction of its own. Buffers are
-    averaged too; of whole numbers, the chief's are taken. After an average all copies are the same, bit for bit.
+    Sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
 
-    What is measured and kept is one model, the average: copies are averaged at the end of each training pass also, and a
-    validation in the middle of one has the average in the model, and then each process goes on with its own. A checkpoint's
-    model is the average; beside it there is the copy of each process, so that a run goes on bit for bit, also from between two
-    averages. A step counts for all, a gradient and its norm are those of one process. In one process it does nothing.
+        period: Number of steps between averages.
+        warmup: Number of first steps in which gradients are averaged instead, as in DataParallel.
+        optimizer_state: Also average the optimizer's momentum and any other state in the shape of a parameter. This doubles
+            the data sent. Without it, each rank resumes from the average with its own momentum.
+
+    Floating-point buffers are averaged; integer buffers are the chief's. After an average, all replicas are bit-identical.
+
+    Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation in the
+    middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
+    model, and the replica of each rank next to it, so that a run resumes bit for bit even between two averages. All ranks
+    count the same steps. A gradient and its norm are those of one rank. In a single process, ParameterAveraging does nothing.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -45,194 +49,168 @@ class ParameterAveraging:
     def __init__(self, period: int = 8, warmup: int = 0, *, optimizer_state: bool = True) -> None:
         for name, value, least in (("period", period, 1), ("warmup", warmup, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadStrategy(f"ParameterAveraging({name}={value!r}).", give=f"a number of steps, {least} or more")
+                raise BadStrategy(f"ParameterAveraging: {name} must be an integer >= {least}, got {value!r}.")
         self.period, self.warmup, self.optimizer_state = period, warmup, optimizer_state
-        self.callbacks: list[Callback] = [Merging(self)]
+        self.callbacks: list[Callback] = [SyncCallback(self)]
         self._model: Any = None
         self._modules: list[torch.nn.Module] = []
         self._optimizers: list[Any] = []
         self._steps: list[int] = []
-        self._is_merged = self._gradients_are_merged = self._is_in_run = False
-        self._watched: list[Any] = []
+        self._is_averaged = self._gradients_are_averaged = self._is_in_run = False
+        self._hooks: list[Any] = []
 
     def team(self) -> Team:
         self._steps = [0] * len(self._steps)
-        return joined()
+        return super().team()
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         self._model, self._modules, self._optimizers = model, modules_in(model), optimizers_in(optimizer)
         self._steps = [0] * len(self._optimizers)
         send_weights(self._modules)
-        for handle in self._watched:  # of a Runner before
+        for handle in self._hooks:  # of an earlier Runner
             handle.remove()
-        self._watched = []
+        self._hooks = []
         for one in self._optimizers:
             if not hasattr(one, "register_step_post_hook"):
-                raise BadStrategy(
-                    f"ParameterAveraging cannot follow the steps of {type(one).__name__}.", give="a torch.optim.Optimizer"
-                )
-            self._watched += [one.register_step_pre_hook(self._before_step), one.register_step_post_hook(self._after_step)]
-        self._buffers = SharedBuffers(self._modules)
+                raise BadStrategy(f"ParameterAveraging does not support {type(one).__name__}.", give="a torch.optim.Optimizer")
+            self._hooks += [one.register_step_pre_hook(self._before_step), one.register_step_post_hook(self._after_step)]
+        self._buffers = BufferSync(self._modules)
         return model
 
     def begin_batch(self) -> None:
         self._is_in_run = True
-        self._is_merged = False  # a forward changes the statistics of batch norm
+        self._is_averaged = False  # a forward changes batch norm statistics
 
     def drop_batch(self) -> None:
-        pass  # nobody waits for it
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        """Do nothing: no other rank waits for the batch."""
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients while the run warms up; after that, each process steps on its own."""
+        """Average gradients during the warmup. After it, each rank steps with its own."""
         if self._steps[0] < self.warmup:
             self._average_gradients(parameters)
 
-    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
-        return nullcontext() if self._is_merged else self._averaged()
+        return nullcontext() if self._is_averaged else self._average_in_model()
 
-    def close(self) -> None:
-        pass
+    def synchronize(self) -> None:
+        """Set all replicas to their average."""
+        if not self._is_averaged:
+            for optimizer in self._optimizers:
+                self._average(optimizer)
+            self._is_averaged = True
 
-    # Merging
-
-    def settle(self) -> None:
-        """Make all copies the average of all of them."""
-        if not self._is_merged:
-            for one in self._optimizers:
-                self._merge(one)
-            self._is_merged = True
-
-    def leave(self) -> None:
-        """Take steps that come after the run for what they are: those of one process."""
+    def end_run(self) -> None:
+        """Treat later steps as those of a single process."""
         self._is_in_run = False
 
-    def means(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return means_of(tensors)
-
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._is_in_run and self._steps[self._number(optimizer)] < self.warmup:
-            if not self._gradients_are_merged:  # by whoever steps without the Runner
-                self._average_gradients(_parameters_of(optimizer))
-            self._buffers.share()
-        self._gradients_are_merged = False
+        if self._is_in_run and self._steps[self._index(optimizer)] < self.warmup:
+            if not self._gradients_are_averaged:  # the step is not the Runner's
+                self._average_gradients(parameters_of(optimizer))
+            self._buffers.sync()
+        self._gradients_are_averaged = False
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if not self._is_in_run:
             return
-        number = self._number(optimizer)
-        self._steps[number] += 1
-        since = self._steps[number] - self.warmup
+        index = self._index(optimizer)
+        self._steps[index] += 1
+        since = self._steps[index] - self.warmup
         if since > 0 and since % self.period == 0:
-            self._merge(optimizer)
-        self._is_merged = len(self._optimizers) == 1 and (since <= 0 or since % self.period == 0)
+            self._average(optimizer)
+        self._is_averaged = len(self._optimizers) == 1 and (since <= 0 or since % self.period == 0)
 
-    def _merge(self, optimizer: Any) -> None:
-        tensors: list[torch.Tensor] = [
-            *_parameters_of(optimizer),
-            *(one for module in self._modules for one in module.buffers()),
-        ]
+    def _index(self, optimizer: Any) -> int:
+        return next(index for index, known in enumerate(self._optimizers) if known is optimizer)
+
+    def _average(self, optimizer: Any) -> None:
+        tensors = [*parameters_of(optimizer), *(buffer for module in self._modules for buffer in module.buffers())]
         if self.optimizer_state:
             moments = _moments_of(optimizer)
-            if not _are_alike(moments):
+            if not _match_on_all_ranks(moments):
                 raise BadStrategy(
-                    f"{type(optimizer).__name__} has a state of other parameters on one process than on another, as some"
-                    " had no gradient there.",
+                    f"ParameterAveraging: the ranks' {type(optimizer).__name__} have state for different parameters, as some"
+                    " had no gradient.",
                     give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
                 )
             tensors += moments
-        put(tensors, means_of(tensors))
+        copy_into(tensors, all_reduce_mean(tensors))
 
     def _average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         gradients = []
         for parameter in parameters:
-            if parameter.grad is None:  # of a parameter that this process has left out
+            if parameter.grad is None:  # this rank did not use the parameter
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-        put(gradients, means_of(gradients))
-        self._gradients_are_merged = True
+        copy_into(gradients, all_reduce_mean(gradients))
+        self._gradients_are_averaged = True
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """Have the average in the model for a while, then this process's own copy again, to the last bit."""
-        tensors = _tensors_of(self._modules)
-        own, averages = [one.detach().clone() for one in tensors], means_of(tensors)
+    def _average_in_model(self) -> Iterator[None]:
+        """Put the average into the model inside the block, then restore this rank's replica bit for bit."""
+        tensors = tensors_of(self._modules)
+        own, averages = [tensor.detach().clone() for tensor in tensors], all_reduce_mean(tensors)
         try:
-            put(tensors, averages)
+            copy_into(tensors, averages)
             yield
         finally:
-            put(tensors, own)
-
-    def _number(self, optimizer: Any) -> int:
-        return next(number for number, one in enumerate(self._optimizers) if one is optimizer)
+            copy_into(tensors, own)
 
     # Checkpoints
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return this process's copy of the model and its optimizer's state, as far as they are not the same everywhere."""
-        own = () if self._is_merged and self.optimizer_state else ("optimizer",) if self._is_merged else ("model", "optimizer")
+        """Return this rank's replica and optimizer state, unless they are the same on all ranks."""
+        own = (
+            ()
+            if self._is_averaged and self.optimizer_state
+            else ("optimizer",)
+            if self._is_averaged
+            else ("model", "optimizer")
+        )
         return {name: parts[name] for name in own if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parts with the averages of all copies."""
-        whole = dict(parts)
-        if not self._is_merged:
-            tensors = _tensors_of(self._modules)
-            averages = dict(zip(map(id, tensors), means_of(tensors), strict=True))
-            whole["model"] = _with(self._model, averages)
-        moments = [one for optimizer in self._optimizers for one in _moments_of(optimizer)]
-        if "optimizer" in parts and not (self._is_merged and self.optimizer_state) and _are_alike(moments):
-            averages = {one.data_ptr(): mean.clone() for one, mean in zip(moments, means_of(moments), strict=True)}
-            whole["optimizer"] = _replaced(parts["optimizer"], averages)
-        return whole
+        """Return the entries with the averages of all replicas."""
+        full = dict(parts)
+        if not self._is_averaged:
+            tensors = tensors_of(self._modules)
+            full["model"] = _model_state(self._model, dict(zip(map(id, tensors), all_reduce_mean(tensors), strict=True)))
+        moments = [moment for optimizer in self._optimizers for moment in _moments_of(optimizer)]
+        if "optimizer" in parts and not (self._is_averaged and self.optimizer_state) and _match_on_all_ranks(moments):
+            means = zip(moments, all_reduce_mean(moments), strict=True)
+            full["optimizer"] = _replaced(parts["optimizer"], {moment.data_ptr(): mean.clone() for moment, mean in means})
+        return full
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": list(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._steps, self._is_merged = list(state["steps"]), False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.period, self.warmup, self.optimizer_state)
-
-
-def _again(period: int, warmup: int, optimizer_state: bool) -> ParameterAveraging:
-    return ParameterAveraging(period, warmup, optimizer_state=optimizer_state)
-
-
-def _parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _tensors_of(modules: list[torch.nn.Module]) -> list[torch.Tensor]:
-    return [one for module in modules for some in (module.parameters(), module.buffers()) for one in some]
+        self._steps, self._is_averaged = list(state["steps"]), False
 
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
-    """Return what an optimizer keeps in the shape of a parameter; its counts are the same everywhere."""
-    kept = [(one, value) for one in _parameters_of(optimizer) for value in optimizer.state.get(one, {}).values()]
-    tensors = [(one, value) for one, value in kept if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    return [value for one, value in tensors if value.dim() and value.shape == one.shape]
+    """Return the optimizer state in the shape of a parameter. Step counts are the same on all ranks."""
+    return [
+        value
+        for parameter in parameters_of(optimizer)
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() and value.shape == parameter.shape
+    ]
 
 
-def _are_alike(tensors: list[torch.Tensor]) -> bool:
-    """Say whether all processes have as many of these, of the same size in all."""
-    mine = torch.tensor([len(tensors), sum(one.numel() for one in tensors)])
-    mine = torch.cat([mine, -mine]).to(tensors[0].device if tensors else "cpu")
-    with waiting_for("an average over all processes"):
-        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    return bool((mine[:2] == -mine[2:]).all())
+def _match_on_all_ranks(tensors: list[torch.Tensor]) -> bool:
+    """Return whether all ranks have the same number of tensors with the same total size."""
+    sizes = torch.tensor([len(tensors), sum(tensor.numel() for tensor in tensors)])
+    sizes = torch.cat([sizes, -sizes]).to(tensors[0].device if tensors else "cpu")
+    with waiting_in("an average over all ranks"):
+        dist.all_reduce(sizes, op=dist.ReduceOp.MAX)
+    return bool((sizes[:2] == -sizes[2:]).all())
 
 
-def _with(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
-    """Return the state of a model, or of a mapping of models, with other tensors in the places of its own."""
+def _model_state(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
+    """Return the state of a model, or of a mapping of models, with the averages of its tensors."""
     if isinstance(model, Mapping):
-        return {str(key): _with(one, averages) for key, one in model.items() if hasattr(one, "state_dict")}
+        return {str(key): _model_state(one, averages) for key, one in model.items() if hasattr(one, "state_dict")}
     if not isinstance(model, torch.nn.Module):
         return state_of(model)
     state = model.state_dict()
@@ -246,5 +224,5 @@ def _replaced(state: Any, averages: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(state, torch.Tensor):
         return averages.get(state.data_ptr(), state)
     if isinstance(state, Mapping):
-        return {key: _replaced(one, averages) for key, one in state.items()}
+        return {key: _replaced(value, averages) for key, value in state.items()}
     return state

@@ -1,35 +1,27 @@
-"""Merging: what is done in a run whose processes have copies of the model, at the places where it has to be one model."""
+"""SyncCallback: make diverging replicas one model again at the end of each training pass."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.loop.services import machine_of
-from hookpoint.parallel.averaging.all_reduce_mean import means_of, put
+from hookpoint.parallel.averaging.all_reduce_mean import all_reduce_mean, copy_into
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
 
 
-class Settles(Protocol):
-    """A strategy that can make its copies the same."""
+class SyncCallback(Callback):
+    """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    def settle(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-
-class Merging(Callback):
-    """Let copies be the same at the end of a training pass, before anybody looks at the model.
-
-    Averages over time that callbacks keep, as SwapEMAWeights, are those of one process's copies: before they are used in a
-    validation they are averaged over all processes, which is the average over time of the copies' average.
+    Weight averages that callbacks keep, such as SwapEMAWeights, are averages of one rank's replica. Before a validation uses
+    them, they are averaged over all ranks, which yields the average of the synchronized model.
     """
 
     is_internal = True
 
-    def __init__(self, strategy: Settles) -> None:
+    def __init__(self, strategy: Any) -> None:
         super().__init__()
         self._strategy = strategy
 
@@ -39,18 +31,18 @@ class Merging(Callback):
                 entry.subject.per_rank_state = True
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._strategy.settle()
-        self._merge_copies(run)
+        self._strategy.synchronize()
+        self._average_copies(run)
 
     def on_val_epoch_begin(self, run: Run) -> None:
         if machine_of(run).scopes.passes[-1].is_shared and run.team.size > 1:
-            self._merge_copies(run)
+            self._average_copies(run)
 
     def on_run_end(self, run: Run) -> None:
-        self._strategy.leave()
+        self._strategy.end_run()
 
     @staticmethod
-    def _merge_copies(run: Run) -> None:
-        copies: list[Any] = [one for entry in run.hooks.entries for one in getattr(entry.subject, "copies", ())]
+    def _average_copies(run: Run) -> None:
+        copies: list[Any] = [copy for entry in run.hooks.entries for copy in getattr(entry.subject, "copies", ())]
         if copies:
-            put(copies, means_of(copies))
+            copy_into(copies, all_reduce_mean(copies))

@@ -1,1 +1,1 @@
-"""One checkpoint of several processes."""
+"""One checkpoint for all ranks."""

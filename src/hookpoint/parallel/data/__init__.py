@@ -1,1 +1,1 @@
-"""Which samples each process gets."""
+"""The shard of the data of each rank."""

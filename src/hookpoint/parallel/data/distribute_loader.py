@@ -1,4 +1,4 @@
-"""Spread: a DataLoader's samples over the processes of a team."""
+"""Distribute a DataLoader: shard its samples over all ranks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ logger = logging.getLogger("hookpoint")
 
 
 def is_plain(loader: Any) -> bool:
-    """Say whether a loader has just the samplers that torch gives it: no order of its owner's."""
+    """Return whether a loader has only the default samplers of torch."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     sampler, batches = loader.sampler, loader.batch_sampler
     if type(sampler) is RandomSampler:
-        is_all = not sampler.replacement and sampler._num_samples is None
+        is_plain = not sampler.replacement and sampler._num_samples is None
     else:
-        is_all = type(sampler) is SequentialSampler
-    is_ours = loader.batch_size is not None and type(batches) is BatchSampler and batches.sampler is sampler
-    return is_all and is_ours and sampler.data_source is loader.dataset  # type: ignore[attr-defined]
+        is_plain = type(sampler) is SequentialSampler
+    is_batched = loader.batch_size is not None and type(batches) is BatchSampler and batches.sampler is sampler
+    return is_plain and is_batched and sampler.data_source is loader.dataset  # type: ignore[attr-defined]
 
 
-def distribute_loader(loader: Any, team: Team, seed: int, share: Callable[[Any], Any], *, trains: bool) -> Any:
-    """Return a loader for this process's part of the samples; the loader itself, where its owner has given it a sampler.
+def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[Any], Any], *, trains: bool) -> Any:
+    """Return a loader for this rank's shard of the samples. A loader with a custom sampler is returned unchanged.
 
-    `share` passes on what the chief draws. Validation data with fewer samples than there are processes is for each of them.
+    `from_chief` broadcasts what the chief draws. Validation data with fewer samples than ranks is not sharded.
     """
     if not is_plain(loader):
-        if trains and team.rank == 0 and not _knows_of_others(loader):
+        if trains and team.rank == 0 and not _knows_ranks(loader):
             logger.warning(
-                "%s has an order of its own: every process trains on what it gives there; a DataLoader without a sampler is"
-                " shared, as is one with a DistributedSampler",
+                "%s is not sharded: every rank trains on all it yields; use a DataLoader without a sampler, or with a"
+                " DistributedSampler",
                 type(loader).__name__,
             )
         return loader
@@ -53,10 +53,15 @@ def distribute_loader(loader: Any, team: Team, seed: int, share: Callable[[Any],
         size=team.data_size,
         drop_last=batches.drop_last,
         generator=getattr(loader.sampler, "generator", None),
-        share=share,
+        from_chief=from_chief,
     )
-    twin = copy.copy(loader)  # of the loader's class
-    twin.__dict__.update({"batch_sampler": sampler, "_iterator": None})  # setting an attribute is refused
+    return loader_with(loader, batch_sampler=sampler)
+
+
+def loader_with(loader: Any, **attributes: Any) -> Any:
+    """Return a copy of a loader, of the same class, with other attributes. DataLoader refuses to set them."""
+    twin = copy.copy(loader)
+    twin.__dict__.update(attributes, _iterator=None)
     return twin
 
 
@@ -66,13 +71,13 @@ def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
     return sampler if isinstance(sampler, TeamBatchSampler) else None
 
 
-def tell_epoch(loader: Any, epoch: int) -> None:
-    """Tell samplers that have to know it which epoch begins, as DistributedSampler."""
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch of samplers that need it, such as DistributedSampler."""
     for sampler in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
-        if (tell := getattr(sampler, "set_epoch", None)) is not None:
-            tell(epoch)
+        if sampler is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
 
 
-def _knows_of_others(loader: Any) -> bool:
+def _knows_ranks(loader: Any) -> bool:
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     return any(hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers)

@@ -1,16 +1,16 @@
-"""PaddedLoader: the data of a process that has fewer batches than others."""
+"""PaddedLoader: the data of a rank that has fewer batches than others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
 
 class PaddedLoader:
-    """Give the batches of a process, then its last one again, until the process with the most batches is done.
+    """Yield the batches of a rank, then repeat the last one until the rank with the most batches is done.
 
-    The others wait for this one in each step. What comes again is computed, so that they need not, and counts for nothing.
+    The repeated batch is computed, because other ranks wait for this one in each step, but has zero weight.
     """
 
     def __init__(self, data: Any, longest: int) -> None:
@@ -21,21 +21,17 @@ class PaddedLoader:
         return self._longest
 
     def __iter__(self) -> Iterator[Any]:
-        return self.after(iter(self.data), 0)
+        return self.resume(iter(self.data), 0)
 
-    def begin_at(self, done: int) -> int:
-        """Return which batch of the data to go on with, where so many were seen: the last one, if it is to come again."""
-        return min(done, self._own() - 1)
+    def resume_at(self, done: int) -> int:
+        """Return the batch of the data to resume at after so many batches: the last one, if it is repeated."""
+        return min(done, len(self.data) - 1)
 
-    def after(self, source: Iterator[Any], done: int) -> Iterator[Any]:
-        """Give what follows so many batches; the source begins at `begin_at` of them."""
+    def resume(self, source: Iterator[Any], done: int) -> Iterator[Any]:
+        """Yield the batches after the first `done`, from a source that begins at `resume_at(done)`."""
         batch = None
         for batch in source:
-            if done < self._own():
+            if done < len(self.data):
                 done += 1
                 yield batch
         yield from repeat(batch, self._longest - done)
-
-    def _own(self) -> int:
-        data: Sized = self.data
-        return len(data)

@@ -1,4 +1,4 @@
-"""TeamBatchSampler: which samples each process of a team has in its batches."""
+"""TeamBatchSampler: which samples each rank has in its batches."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ SEEDS = 2**63
 
 
 class TeamBatchSampler:
-    """Share one order of the samples among processes: every sample once in an epoch, as many batches for each process.
+    """Split one order of the samples over all ranks. Each sample is used once per epoch, and all ranks have as many batches.
 
-    All processes know the same order. With `shuffle`, the chief draws it as one process with the joint batch size would: from
-    the loader's `generator`, or else from torch's. `share` passes what was drawn on to the others. A pass draws only after
-    `begin_pass`; any other iteration gets the order of the last pass, or before the first one an order from `seed`, and waits
-    for nobody.
+    All ranks know the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
+    the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A pass draws only after `begin_pass`. Any other
+    iteration uses the order of the last pass, or an order from `seed` before the first pass, and does not communicate.
 
-    The next `batch_size * size` samples are a joint batch, of which each process has its slice, in the order of ranks. The
-    last joint batch may be short, and is shared as evenly as possible: batches of one step differ by one sample at most. If it
-    is too short for each process to have one, it is joined to the one before; only data with fewer samples than processes is
-    repeated, until each has one. With `drop_last` a short one is left out.
+    The next `batch_size * size` samples are a global batch; each rank has its slice, in the order of ranks. A short last batch
+    is split as evenly as possible: the slices of one step differ by at most one sample. If it has fewer samples than ranks, it
+    is joined to the batch before. Only data with fewer samples than ranks is repeated, until each rank has one sample. With
+    `drop_last`, a short batch is dropped.
 
-    `start` is how many samples of the epoch were seen before, by a team of any size. `set_epoch` begins another epoch.
+    `start` is the number of samples of the epoch that were seen before, by any number of ranks. `set_epoch` begins a new epoch.
 
     >>> for rank in range(2):
     ...     print(list(TeamBatchSampler(10, 2, rank=rank, size=2)))
@@ -33,7 +32,7 @@ class TeamBatchSampler:
     [[2, 3], [6, 7], [9]]
     """
 
-    # No dict: its numbers are no counters that a run would find and put back one by one.
+    # Without a __dict__: a run restores the counters in the __dict__ of a sampler one by one.
     __slots__ = (
         "batch_size",
         "drawn",
@@ -41,12 +40,12 @@ class TeamBatchSampler:
         "drop_last",
         "epoch",
         "first",
+        "from_chief",
         "generator",
         "length",
         "order",
         "rank",
         "seed",
-        "share",
         "shuffle",
         "size",
         "start",
@@ -64,26 +63,26 @@ class TeamBatchSampler:
         start: int = 0,
         drop_last: bool = False,
         generator: torch.Generator | None = None,
-        share: Callable[[Any], Any] = lambda drawn: drawn,
+        from_chief: Callable[[Any], Any] = lambda drawn: drawn,
     ) -> None:
         if batch_size < 1 or size < 1 or not 0 <= rank < size or not 0 <= start <= max(length, 0):
             given = f"length={length}, batch_size={batch_size}, rank={rank}, size={size}, start={start}"
-            raise BadStrategy(f"TeamBatchSampler({given}) means nothing.", give="rank below size, start up to length")
+            raise BadStrategy(f"TeamBatchSampler: invalid {given}.", give="rank < size, 0 <= start <= length, batch_size >= 1")
         self.length, self.batch_size, self.shuffle, self.drop_last = length, batch_size, shuffle, drop_last
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))
-        self.generator, self.share = generator, share
-        self.draws: bool | None = False  # True: for all processes; False: for this one; None: not at all
-        self.drawn: int | str | None = None  # the seed of the order, or the state of the generator that it is drawn from
-        self.order: list[int] | None = None  # of this epoch, if it is known as it is
+        self.generator, self.from_chief = generator, from_chief
+        self.draws: bool | None = False  # True: for all ranks; False: for this one; None: not at all
+        self.drawn: int | str | None = None  # the seed of the order, or the state of its generator
+        self.order: list[int] | None = None  # of this epoch, if it is known
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, with all of its samples."""
+        """Begin an epoch with all of its samples."""
         self.epoch, self.start, self.first = epoch, 0, 0
         self.order, self.drawn, self.draws = None, None, False
 
     def begin_pass(self) -> None:
-        """Let the next iteration draw a new order for all processes, which have to iterate too."""
+        """Draw a new order in the next iteration, in which all ranks must take part."""
         self.draws = True
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -91,24 +90,26 @@ class TeamBatchSampler:
         if draws:
             drawn = self._draw()
             if self.draws:
-                self.drawn, self.draws = self.share(drawn), False
+                self.drawn, self.draws = self.from_chief(drawn), False
         order = self.indices()
         for number in range(self.first, len(self)):
             begin, end = self._slice(number)
-            joint = order[begin:end]
-            if len(joint) < self.size:
-                joint = (joint * self.size)[: self.size]
-            many = len(joint)
-            yield joint[self.rank * many // self.size : (self.rank + 1) * many // self.size]
+            batch = order[begin:end]
+            if len(batch) < self.size:
+                batch = (batch * self.size)[: self.size]
+            count = len(batch)
+            yield batch[self.rank * count // self.size : (self.rank + 1) * count // self.size]
         if draws and self.generator is not None:  # a RandomSampler draws once more at its end
             _permuted(self.length, self.generator)
 
     def __len__(self) -> int:
-        """Return how many batches the epoch has: those before `start`, and those that follow."""
-        return self.first + self._joint_batches(self.length - self.start)
+        """Return the number of batches in the epoch, including those before `start`."""
+        full, rest = divmod(self.length - self.start, self.batch_size * self.size)
+        has_short = not self.drop_last and (rest >= self.size or (rest > 0 and not full))
+        return self.first + full + has_short
 
     def indices(self) -> list[int]:
-        """Return the order of all samples in this epoch, the same for every process."""
+        """Return the order of all samples in this epoch, the same on all ranks."""
         if self.order is not None:
             return self.order
         if not self.shuffle:
@@ -122,7 +123,7 @@ class TeamBatchSampler:
         return _permuted(self.length, generator).tolist()
 
     def _draw(self) -> int | str:
-        """Draw what a RandomSampler draws when a pass begins, and return what the order comes from."""
+        """Draw what a RandomSampler draws when a pass begins. Return a seed, or the state of the generator."""
         if self.generator is None:
             return int(torch.empty((), dtype=torch.int64).random_())
         state = self.generator.get_state().numpy().tobytes().hex()
@@ -130,22 +131,22 @@ class TeamBatchSampler:
         return state
 
     def seen(self, batches: int) -> int:
-        """Return how many samples the team has seen when so many batches of the epoch are done."""
+        """Return how many samples all ranks have seen after so many batches of the epoch."""
         return self.length if batches >= len(self) else self.start + (batches - self.first) * self.batch_size * self.size
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on in this epoch, by a team of any size."""
+        """Return what is needed to resume in this epoch with any number of ranks."""
         own = {name: getattr(self, name) for name in ("seed", "epoch", "start", "first", "batch_size", "size", "length")}
         order = None if self.order is None else torch.tensor(self.order)
         drawn = {"drawn": self.drawn} if self.draws or self.drawn is not None else {}
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
-    def go_on(self, state: Mapping[str, Any], batches: int) -> int:
-        """Go on in the epoch of a team that had done so many batches of it; return how many batches that is for this one.
+    def resume(self, state: Mapping[str, Any], batches: int) -> int:
+        """Resume an epoch after so many batches of a sampler with this state. Return how many batches that is for this one.
 
-        If these batches have another size, the samples that were seen count as the number of batches they fill, rounded up.
+        If the batch size differs, the samples seen count as the number of batches they fill, rounded up.
         """
-        self.keep_order(state)
+        self.load_order(state)
         self.start, self.first = state["start"], state["first"]
         if (state["size"], state["batch_size"]) == (self.size, self.batch_size):
             return batches
@@ -155,27 +156,21 @@ class TeamBatchSampler:
         self.first = -(-self.start // (self.batch_size * self.size))
         return self.first
 
-    def keep_order(self, state: Mapping[str, Any]) -> None:
-        """Take the order of an epoch that was begun before.
+    def load_order(self, state: Mapping[str, Any]) -> None:
+        """Load the order of an epoch that has begun.
 
-        Without "drawn", as in checkpoints of earlier releases, it comes from seed and epoch, and nothing is drawn for it.
+        Without "drawn", as in checkpoints of earlier releases, it is computed from seed and epoch, and nothing is drawn.
         """
         self.seed, self.epoch, self.shuffle = state["seed"], state["epoch"], state["shuffle"]
         self.order = None if state["order"] is None else state["order"].tolist()
         self.drawn = state.get("drawn")
         self.draws = None if "drawn" not in state else self.drawn is None
 
-    def _joint_batches(self, samples: int) -> int:
-        full, rest = divmod(samples, self.batch_size * self.size)
-        if self.drop_last:
-            return full
-        return full + (rest >= self.size or (rest > 0 and not full))
-
     def _slice(self, number: int) -> tuple[int, int]:
-        joint = self.batch_size * self.size
-        begin = self.start + (number - self.first) * joint
+        size = self.batch_size * self.size
+        begin = self.start + (number - self.first) * size
         is_last = number + 1 == len(self) and not self.drop_last
-        return begin, self.length if is_last else begin + joint
+        return begin, self.length if is_last else begin + size
 
 
 def _permuted(length: int, generator: torch.Generator) -> torch.Tensor:

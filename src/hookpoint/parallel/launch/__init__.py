@@ -1,1 +1,1 @@
-"""Start several processes."""
+"""Start multiple processes."""

@@ -1,4 +1,4 @@
-"""LoopbackRendezvous: how the processes that torchrun starts on one machine meet, out of reach of the network."""
+"""LoopbackRendezvous: the rendezvous of torchrun on one machine, off the network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ BACKEND = "loopback"
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """A rendezvous of one machine. Its store listens on loopback, and all processes share it.
+    """Meet on one machine, in a store on loopback that all ranks share.
 
-    Each restart gets a new store: in an old one, new processes would find the addresses of dead ones. What torchrun itself
-    keeps in a store stays in its process.
+    Each restart gets a new store: the old one holds the addresses of dead processes. torchrun keeps its own entries private.
     """
 
     def __init__(self, run_id: str, port: int) -> None:
-        self._run_id = run_id
-        self._port = port
+        self._run_id, self._port = run_id, port
         self._store: TCPStore | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""The launcher: torchrun, with nothing that listens off loopback where all processes are on one machine.
+"""Launcher: torchrun, with all sockets on loopback if all ranks are on one machine.
 
 `hookpoint launch` runs it as `python -m hookpoint.parallel.launch.launcher`, with torchrun's options.
 """
@@ -11,14 +11,14 @@ import uuid
 from argparse import ArgumentParser, Namespace
 
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from hookpoint.parallel.launch._loopback_rendezvous import BACKEND, LoopbackRendezvous
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings
 
-# What torchrun needs to find other machines.
-OF_SEVERAL_MACHINES = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
+# Options of torchrun that only matter with multiple machines.
+MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
 
 
 @record
@@ -30,23 +30,19 @@ def main() -> None:
     if machines == 1:
         _stay_on_loopback(options, parser)
     else:
-        # A store for each restart: in one that all share, new processes would find the addresses of dead ones.
+        # A new store for each restart: a shared one holds the addresses of dead processes.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     run(options)  # type: ignore[no-untyped-call]
 
 
 def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
-    """Let the processes meet on loopback, whatever else the options say about it; --master-port still chooses the port."""
-    unused = [name for name in OF_SEVERAL_MACHINES if getattr(options, name) != parser.get_default(name)]
+    """Use a rendezvous on loopback, whatever the options say; --master-port still sets the port."""
+    unused = [name for name in MULTI_NODE if getattr(options, name) != parser.get_default(name)]
     if unused:
-        given = ", ".join("--" + name.replace("_", "-") for name in unused)
-        print(f"hookpoint launch: {given} not used, all processes run on this machine; add --nnodes for more", file=sys.stderr)
+        names = ", ".join("--" + name.replace("_", "-") for name in unused)
+        print(f"hookpoint launch: ignoring {names}: all ranks run on this machine; pass --nnodes for more", file=sys.stderr)
     port = 0 if options.master_port == parser.get_default("master_port") else options.master_port
-
-    def rendezvous(parameters: RendezvousParameters) -> LoopbackRendezvous:
-        return LoopbackRendezvous(parameters.run_id, port)
-
-    rendezvous_handler_registry.register(BACKEND, rendezvous)
+    rendezvous_handler_registry.register(BACKEND, lambda parameters: LoopbackRendezvous(parameters.run_id, port))
     os.environ.update(interface_settings())
     options.standalone, options.rdzv_backend, options.rdzv_endpoint = False, BACKEND, ADDRESS
     if options.rdzv_id == parser.get_default("rdzv_id"):

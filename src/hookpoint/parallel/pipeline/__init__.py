@@ -1,1 +1,1 @@
-"""PipelineParallel: layers on different processes."""
+"""PipelineParallel: layers on different ranks."""

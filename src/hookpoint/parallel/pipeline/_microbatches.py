@@ -1,4 +1,4 @@
-"""Microbatches: in how many equal parts a batch goes through a pipeline, and what their losses are to that of the batch."""
+"""Microbatches: how a batch is split for a pipeline, and how the losses of the microbatches combine."""
 
 from __future__ import annotations
 
@@ -13,59 +13,57 @@ from hookpoint.core.errors import BadStrategy
 Tensors = tuple[torch.Tensor, ...]
 
 
-def number_of(samples: int, wanted: int) -> int:
-    """Return the largest number, up to the one that is wanted, of equal parts that so many samples can be divided into.
+def microbatch_count(samples: int, most: int) -> int:
+    """Return the largest number of equal microbatches, up to `most`, for a batch of so many samples.
 
-    >>> [number_of(samples, 4) for samples in (32, 30, 13, 2)]
+    >>> [microbatch_count(samples, 4) for samples in (32, 30, 13, 2)]
     [4, 3, 1, 2]
     """
-    return next(number for number in range(min(wanted, samples), 0, -1) if samples % number == 0)
+    return next(number for number in range(min(most, samples), 0, -1) if samples % number == 0)
 
 
-def samples_in(tensors: Tensors) -> int:
-    """Return how many samples tensors have along their first dimension; refuse what cannot be divided into microbatches."""
-    for one in tensors:
-        if not isinstance(one, torch.Tensor) or one.dim() == 0 or len(one) != len(tensors[0]) or not len(one):
+def check_batch(tensors: Tensors) -> None:
+    """Refuse a batch that cannot be split along the first dimension."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or len(tensor) != len(tensors[0]) or not len(tensor):
             what = ", ".join(str(tuple(one.shape)) if isinstance(one, torch.Tensor) else type(one).__name__ for one in tensors)
             raise BadStrategy(
-                f"a batch of {what} cannot be divided into microbatches.",
-                give="tensors with a sample in each row, as inputs and as targets",
+                f"PipelineParallel: a batch of {what} cannot be split into microbatches.",
+                give="inputs and targets that are tensors with one sample per row",
             )
-    return len(tensors[0])
 
 
 class MicrobatchLoss:
-    """Compute the loss of each microbatch, so that their mean is the loss of the batch.
+    """Compute the loss of each microbatch so that their mean is the loss of the batch.
 
-    It is where the criterion takes the mean over samples, and all microbatches have as many. Of CrossEntropyLoss and NLLLoss,
-    which leave samples out and weigh classes, it is made so: their sum is divided by the weight of the whole batch. A criterion
-    with reduction="sum" is taken by as many times as there are microbatches.
+    This holds for criteria that average over samples, as all microbatches have the same size. CrossEntropyLoss and NLLLoss
+    ignore samples and weight classes: their sum is divided by the total weight of the batch. A criterion with reduction="sum"
+    is multiplied by the number of microbatches.
     """
 
     def __init__(self, criterion: Any) -> None:
         reduction = getattr(criterion, "reduction", "mean")
         if criterion is None or reduction not in ("mean", "sum", "batchmean"):
-            what = "there is no criterion" if criterion is None else f"the criterion has reduction={reduction!r}"
-            raise BadStrategy(
-                f"{what}; the last stage of a pipeline computes the loss.", give="a criterion that returns a mean or a sum"
-            )
+            what = "needs a criterion" if criterion is None else f"does not support reduction={reduction!r}"
+            raise BadStrategy(f"PipelineParallel {what}.", give="a criterion that returns a mean or a sum")
         if isinstance(criterion, nn.Module) and any(True for _ in criterion.parameters()):
-            raise BadStrategy(
-                "the criterion has parameters; of a pipeline only the model is trained.", move="them into its last stage"
-            )
+            raise BadStrategy("PipelineParallel does not train the criterion's parameters.", move="them into the last stage")
         self._criterion = criterion
         self._is_sum = reduction == "sum"
-        self._weighs = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss) and reduction == "mean"
-        if self._weighs:
+        self._has_weights = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss) and reduction == "mean"
+        if self._has_weights:
             self._sum = copy.copy(criterion)
             self._sum.reduction = "sum"
         self._number = 1
         self._weight: torch.Tensor | None = None
 
     def begin(self, targets: torch.Tensor, number: int) -> None:
-        """Take the targets of a whole batch, which goes through in so many microbatches."""
-        self._number = number
-        self._weight = self._weight_of(targets) if self._weighs and number > 1 and not targets.is_floating_point() else None
+        """Prepare for a batch with these targets, in so many microbatches."""
+        self._number, self._weight = number, None
+        if self._has_weights and number > 1 and not targets.is_floating_point():
+            counts: torch.Tensor = targets != self._criterion.ignore_index
+            weights: torch.Tensor | None = self._criterion.weight
+            self._weight = counts.sum() if weights is None else (weights[targets.where(counts, 0)] * counts).sum()
 
     def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor
@@ -74,8 +72,3 @@ class MicrobatchLoss:
         else:
             loss = self._criterion(outputs, targets) * (self._number if self._is_sum else 1)
         return loss
-
-    def _weight_of(self, targets: torch.Tensor) -> torch.Tensor:
-        counts: torch.Tensor = targets != self._criterion.ignore_index
-        weights: torch.Tensor | None = self._criterion.weight
-        return counts.sum() if weights is None else (weights[targets.where(counts, 0)] * counts).sum()

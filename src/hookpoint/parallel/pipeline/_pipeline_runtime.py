@@ -1,143 +1,134 @@
-"""PipelineRuntime: torch's stages and schedules for one process's layers, one for each shape of batch."""
+"""PipelineRuntime: torch's pipeline stages and schedules for one rank's layers, one for each shape of batch."""
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.checked_team import unanswered
-from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, number_of
-from hookpoint.parallel.pipeline._shape_inference import ShapeInference, Shapes
+from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, Tensors, microbatch_count
 from hookpoint.parallel.team.peer_errors import is_peer_error
 
-MOST_PIPES = 8  # of different shapes: each has room for what the stage before sends
+MOST_PIPES = 8  # of different shapes: each has receive buffers
+PASS = "a pass through the pipeline"
 
 
 class Pipe(NamedTuple):
-    """A batch of one shape goes through this: in so many microbatches, by torch's schedule; the last stage returns `shapes`."""
+    """torch's stage and schedule for batches of one shape; the last stage returns tensors like `shapes`."""
 
-    number: int
+    microbatches: int
     stage: Any
     schedule: Any
-    shapes: Shapes
+    shapes: Tensors
 
 
 class PipelineRuntime:
-    """Let batches go through the stages. torch's stage takes one shape only: each shape has its own, and the last few are kept.
+    """Run batches through the stages. torch's stage supports one shape; each shape gets its own, and the last few are kept.
 
-    All processes call the same methods with the same batch; the first stage takes the inputs, the last one the targets.
+    All ranks call the same methods with the same batch. The first stage uses the inputs, the last one the targets.
     """
 
     def __init__(
-        self, own: nn.Module, skeleton: ShapeInference, device: torch.device, group: Any, *, microbatches: int, schedule: str
+        self, own: nn.Module, inference: ShapeInference, device: torch.device, group: Any, *, microbatches: int, schedule: str
     ) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.is_first, self.is_last = self.rank == 0, self.rank == self.size - 1
-        self.group = group
+        self.group, self.device = group, device
         self._own = own if self.is_last else Contiguous(own)
-        self._skeleton = skeleton
-        self.device = device
-        self._microbatches = microbatches
-        self._schedule = schedule
+        self._inference = inference
+        self._microbatches, self._schedule = microbatches, schedule
         self._pipes: OrderedDict[Any, Pipe] = OrderedDict()
 
-    def train(self, inputs: Shapes, targets: torch.Tensor, loss: MicrobatchLoss, *, sends: bool) -> tuple[Any, torch.Tensor]:
-        """Do forward and backward; return the outputs, where they are sent, and the mean of the microbatches' losses."""
+    def train(self, inputs: Tensors, targets: torch.Tensor, loss: MicrobatchLoss, *, sends: bool) -> tuple[Any, torch.Tensor]:
+        """Run forward and backward; return the outputs, with `sends` on all ranks, and the mean loss of the microbatches."""
         pipe = self._pipe(inputs, loss)
-        given = inputs if self.is_first else ()
         losses: list[torch.Tensor] = []
         if self.is_last:
-            loss.begin(targets, pipe.number)
-        outputs = self._done(pipe, lambda: pipe.schedule.step(*given, target=targets if self.is_last else None, losses=losses))
-        kind = torch.float64 if any(one.dtype == torch.float64 for one in pipe.shapes) else torch.float32
-        mean = torch.empty((), dtype=kind, device=self.device)
+            loss.begin(targets, pipe.microbatches)
+        outputs = self._run(pipe, inputs, target=targets if self.is_last else None, losses=losses)
+        dtype = torch.float64 if any(one.dtype == torch.float64 for one in pipe.shapes) else torch.float32
+        mean = torch.empty((), dtype=dtype, device=self.device)
         if self.is_last:
-            mean = torch.stack(losses).detach().mean().to(kind)
-        self._send_from_last(mean)
-        return (self._sent(pipe, outputs) if sends else outputs), mean
+            mean = torch.stack(losses).detach().mean().to(dtype)
+        self._broadcast(mean)
+        return (self._on_all_ranks(pipe, outputs) if sends else outputs), mean
 
-    def outputs(self, inputs: Shapes) -> Any:
-        """Do the forward alone; return the outputs on every process."""
+    def outputs(self, inputs: Tensors) -> Any:
+        """Run the forward; return the outputs on all ranks."""
         pipe = self._pipe(inputs, None)
-        given = inputs if self.is_first else ()
-        return self._sent(pipe, self._done(pipe, lambda: pipe.schedule.step(*given)))
+        return self._on_all_ranks(pipe, self._run(pipe, inputs))
 
-    def _pipe(self, inputs: Shapes, loss: MicrobatchLoss | None) -> Pipe:
+    def _pipe(self, inputs: Tensors, loss: MicrobatchLoss | None) -> Pipe:
         precision = torch.get_autocast_dtype(self.device.type) if torch.is_autocast_enabled(self.device.type) else None
         key = (loss, precision, *((one.shape, one.dtype) for one in inputs))
         pipe = self._pipes.pop(key, None)
         if pipe is None:
-            pipe = self._made(inputs, loss)
+            pipe = self._build(inputs, loss)
             if len(self._pipes) == MOST_PIPES:
                 self._pipes.popitem(last=False)
         self._pipes[key] = pipe
         return pipe
 
-    def _made(self, inputs: Shapes, loss: MicrobatchLoss | None) -> Pipe:
-        number = number_of(len(inputs[0]), self._microbatches)
-        part = tuple(one[: len(one) // number] for one in inputs)
-        shapes = self._skeleton.shapes(part, trains=loss is not None)
-        stage = PipelineStage(
-            self._own,
-            self.rank,
-            self.size,
-            self.device,
-            input_args=shapes[self.rank],
-            output_args=shapes[self.rank + 1],
-            group=self.group,
-        )
-        # A short batch may have fewer parts than 1F1B wants; the other order gives the same numbers.
+    def _build(self, inputs: Tensors, loss: MicrobatchLoss | None) -> Pipe:
+        number = microbatch_count(len(inputs[0]), self._microbatches)
+        microbatch = tuple(one[: len(one) // number] for one in inputs)
+        shapes = self._inference.shapes(microbatch, trains=loss is not None)
+        given = {"input_args": shapes[self.rank], "output_args": shapes[self.rank + 1], "group": self.group}
+        stage = PipelineStage(self._own, self.rank, self.size, self.device, **given)
+        # A short batch may have too few microbatches for 1F1B. GPipe computes the same numbers.
         kind = Schedule1F1B if self._schedule == "1F1B" and number >= self.size and loss is not None else ScheduleGPipe
         return Pipe(number, stage, kind(stage, number, loss_fn=loss), shapes[-1])
 
-    def _done(self, pipe: Pipe, work: Callable[[], Any]) -> Any:
-        """Let the stage do its work; on a failure, let those who wait for it know at once."""
+    def _run(self, pipe: Pipe, inputs: Tensors, **options: Any) -> Any:
+        """Run the schedule of this stage. On a failure, destroy the group, so that other ranks fail at once."""
         try:
-            outputs = work()
+            outputs = pipe.schedule.step(*(inputs if self.is_first else ()), **options)
             pipe.stage.clear_runtime_states()
         except Exception as error:
             self._pipes.clear()
             if is_peer_error(error):
-                raise unanswered(self.rank, self.size, "a walk through the pipeline", error) from error
+                raise unanswered(self.rank, self.size, PASS, error) from error
             dist.destroy_process_group(self.group)
             cause = error.__cause__
-            if isinstance(cause, Exception) and "failed to run forward" in str(error):  # torch's words around the model's
+            if isinstance(cause, Exception) and "failed to run forward" in str(error):  # torch wraps the model's error
                 cause.add_note(f"in stage {self.rank} of the pipeline")
                 raise cause from None
             raise
         return tree_map_only(torch.Tensor, torch.Tensor.detach, outputs)
 
-    def _sent(self, pipe: Pipe, outputs: Any) -> Any:
-        """Return the outputs, which the last stage has, on every process."""
-        is_one = len(pipe.shapes) == 1
+    def _on_all_ranks(self, pipe: Pipe, outputs: Any) -> Any:
+        """Return the outputs of the last stage on all ranks."""
         if self.is_last:
-            parts = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-            is_one = isinstance(outputs, torch.Tensor)
+            is_tensor = isinstance(outputs, torch.Tensor)
+            tensors = [outputs] if is_tensor else list(outputs)
         else:
-            whole = [(pipe.number * one.shape[0], *one.shape[1:]) for one in pipe.shapes]
-            parts = [
-                torch.empty(shape, dtype=one.dtype, device=self.device) for shape, one in zip(whole, pipe.shapes, strict=True)
-            ]
-        sent = [self._send_from_last(one.contiguous()) for one in parts]
-        return sent[0] if is_one else tuple(sent)
+            is_tensor = len(pipe.shapes) == 1
+            shapes = [(pipe.microbatches * one.shape[0], *one.shape[1:]) for one in pipe.shapes]
+            pairs = zip(shapes, pipe.shapes, strict=True)
+            tensors = [torch.empty(shape, dtype=one.dtype, device=self.device) for shape, one in pairs]
+        received = [self._broadcast(tensor.contiguous()) for tensor in tensors]
+        return received[0] if is_tensor else tuple(received)
 
-    def _send_from_last(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         try:
             dist.broadcast(tensor.view(-1).view(torch.uint8), group_src=self.size - 1, group=self.group)
         except RuntimeError as error:
-            raise unanswered(self.rank, self.size, "a walk through the pipeline", error) from error
+            raise unanswered(self.rank, self.size, PASS, error) from error
         return tensor
 
 
 class Contiguous(nn.Module):
-    """Let a module return tensors that can be sent."""
+    """Make a module return contiguous tensors, which can be sent."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -145,3 +136,60 @@ class Contiguous(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return tree_map_only(torch.Tensor, torch.Tensor.contiguous, self.module(*inputs))
+
+
+class ShapeInference:
+    """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
+
+    torch infers shapes with a real forward, which batch norm would count as a batch. Here nothing is computed, and a batch that
+    does not fit the model fails on all ranks at once.
+    """
+
+    def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._mode:
+            fakes = {id(tensor): _fake(tensor, device) for tensor in (*model.parameters(), *model.buffers())}
+        self.model, self.stages = copy.deepcopy((model, list(stages)), fakes)
+        for module in (*self.model.modules(), *(part for stage in self.stages for part in stage.modules())):
+            for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+                hooks.clear()
+
+    def shapes(self, inputs: Tensors, *, trains: bool) -> list[Tensors]:
+        """Return meta tensors like the inputs of the first stage, and like the outputs of each stage."""
+        with self._mode, torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
+            values: Any = tuple(torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in inputs)
+            found = [values]
+            for number, stage in enumerate(self.stages):
+                stage.train(trains)
+                values = _outputs(number, stage, values)
+                found.append(values)
+                values = tuple(one.detach().requires_grad_(one.requires_grad) for one in values)
+        return [tuple(_meta(one) for one in values) for values in found]
+
+
+def _outputs(number: int, stage: nn.Module, inputs: Tensors) -> Tensors:
+    try:
+        outputs = stage(*inputs)
+    except Exception as error:
+        shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
+        error.add_note(f"in stage {number} of the pipeline with inputs of shape {shapes}; no rank has computed anything yet")
+        raise
+    if isinstance(outputs, torch.Tensor):
+        return (outputs,)
+    if isinstance(outputs, tuple) and all(isinstance(one, torch.Tensor) for one in outputs):
+        return outputs
+    kinds = ", ".join(sorted({type(one).__name__ for one in tree_leaves(outputs)}))
+    raise BadStrategy(
+        f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent.",
+        **{"return": "a tensor, or a tuple of tensors"},
+    )
+
+
+def _fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    fake = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    return nn.Parameter(fake, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+
+
+def _meta(fake: torch.Tensor) -> torch.Tensor:
+    """Return a meta tensor like a fake one: torch's stages do not accept fake tensors."""
+    return torch.empty(fake.shape, dtype=fake.dtype, device="meta").requires_grad_(fake.requires_grad)

@@ -1,11 +1,10 @@
-"""PipelineParallel: the layers of a model on different processes, with batches that go through them in parts."""
+"""PipelineParallel: the layers of a model on different ranks, with batches split into microbatches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,35 +14,35 @@ from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, samples_in
-from hookpoint.parallel.pipeline.stage_split import Split, keep_only, owned_by, refuse_what_cannot_be_cut, stages_of
-from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.team.init_process import joined
+from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, check_batch
+from hookpoint.parallel.pipeline.stage_split import Split, check_splittable, keep_only, owned_by, stages_of
+from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.strategy.strategy import StrategyDefaults
+from hookpoint.parallel.team.init_process import join_team
 from hookpoint.parallel.team.torch_team import SECONDS
 from hookpoint.parallel.team.world import world_size
-
-if TYPE_CHECKING:
-    from hookpoint.parallel.pipeline._pipeline_runtime import PipelineRuntime
 
 Schedule = Literal["1F1B", "GPipe"]
 
 
-class PipelineParallel:
-    """Train with torch's pipeline stages: each process has some of the layers, and all of them work on one batch at a time.
+class PipelineParallel(StrategyDefaults):
+    """Place the layers of a model on different ranks, with torch's pipeline stages. Start as many ranks as stages.
 
-    `split` says which modules begin a new stage, in the order they are called, by name or number: `(2,)` cuts an nn.Sequential
-    in two, and "blocks.3" cuts the Sequential in it that is called blocks. Of another model it is a function that returns its
-    stages, modules that are called one after the other: `lambda model: [model.encoder, model.decoder]`. There are as many
-    processes as stages.
+        split: Names or numbers of the modules that begin a new stage, in the order of their calls. `(2,)` splits an
+            nn.Sequential in two; "blocks.3" splits the Sequential `blocks` inside it. For other models, a function that returns
+            the stages, which are called in order: `lambda model: [model.encoder, model.decoder]`.
+        microbatches: Maximum number of equal microbatches per batch, so that stages work at the same time. A batch that
+            cannot be split evenly is split into fewer.
+        schedule: "1F1B" needs the least memory. "GPipe" runs all forwards first. Both compute the same numbers.
+        outputs: With False, outputs of training are not sent: run.outputs is None on all ranks but the last. The loss, and
+            the outputs of validation and prediction, are always sent to all ranks.
 
-    A batch goes through in up to `microbatches` equal parts, so that stages work at the same time; one that cannot be divided
-    so goes through in fewer. Forward and backward of all parts are one walk, by torch's `schedule`: "1F1B" keeps the least in
-    memory, "GPipe" does all forwards first; numbers are the same. The walk is done where the forward is: gradients wait there,
-    and are in the parameters after on_backward_begin, or never, if the backward is skipped. Loss and outputs are sent to every
-    process; with `outputs=False` those of training are not, and run.outputs is None on all but the last stage.
+    The forward runs forward and backward of all microbatches. The gradients are added to the parameters after
+    on_backward_begin, or never if the backward is skipped.
 
-    `run.model` stays the module that was given, but has None for all parameters and buffers of other processes, as the
-    optimizer has its own ones only. It is not called directly, but by run.forward(). In one process it does nothing.
+    `run.model` stays the module you passed, but parameters and buffers of other ranks become None. The optimizer keeps only the
+    parameters of its rank. Call the model through run.forward(), not directly. In a single process, PipelineParallel does
+    nothing.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     >>> strategy = PipelineParallel(split=(2,), microbatches=2)
@@ -56,179 +55,152 @@ class PipelineParallel:
         if isinstance(split, str | int):
             split = (split,)
         if not callable(split) and not split:
-            raise BadStrategy(f"PipelineParallel(split={split!r}).", give="names of modules that begin a new stage")
+            raise BadStrategy(f"PipelineParallel: split={split!r} is empty.", give="names of modules that begin a new stage")
         if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
-            raise BadStrategy(f"PipelineParallel(microbatches={microbatches!r}).", give="an integer, 1 or more")
+            raise BadStrategy(f"PipelineParallel: microbatches must be an integer >= 1, got {microbatches!r}.")
         if schedule not in ("1F1B", "GPipe"):
-            raise BadStrategy(f"PipelineParallel(schedule={schedule!r}).", choose="'1F1B' or 'GPipe'")
+            raise BadStrategy(f"PipelineParallel: schedule must be '1F1B' or 'GPipe', got {schedule!r}.")
         self.split, self.microbatches, self.schedule, self.sends_outputs = split, microbatches, schedule, outputs
         self._model: nn.Module | None = None
         self._losses: dict[int, MicrobatchLoss] = {}
 
     def team(self) -> Team:
-        return joined(model_size=world_size(), has_stages=True)
+        return join_team(model_size=world_size(), has_stages=True)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         if self._model is not None:
             if model is not self._model:
-                raise BadStrategy("this PipelineParallel has cut another model already.", make="one for each model")
+                raise BadStrategy("this PipelineParallel has already split another model.", make="one for each model")
             return model
-        from hookpoint.parallel.pipeline._pipeline_runtime import (
-            PipelineRuntime,  # seconds, in which torch's compiler is imported; one process needs none
-        )
-        from hookpoint.parallel.pipeline._shape_inference import ShapeInference
+        # Imports torch's compiler, which takes seconds; a single process does not need it.
+        from hookpoint.parallel.pipeline._pipeline_runtime import PipelineRuntime, ShapeInference
 
         modules_in(model)
-        module = refuse_what_cannot_be_cut(model)
+        module = check_splittable(model)
         stages = stages_of(module, self.split)
-        self._refuse_other_numbers(len(stages))
+        self._check_numbers(len(stages))
         send_weights([module])
         self._stage = dist.get_rank()
-        self._skeleton = ShapeInference(module, stages, device)
-        own = stages[self._stage].to(device)
-        self._own = owned_by(own)
-        keep_only(module, self._own)
+        self._inference = ShapeInference(module, stages, device)
+        stage = stages[self._stage].to(device)
+        own = owned_by(stage)
+        keep_only(module, own)
         for one in optimizers_in(optimizer):
-            _train_only(one, self._own)
+            _train_only(one, own)
         module.register_forward_pre_hook(_refuse_call)
-        module.register_load_state_dict_pre_hook(self._take_own)  # type: ignore[no-untyped-call]
-        self._parameters = [one for one in own.parameters() if one.requires_grad]
+        module.register_load_state_dict_pre_hook(self._keep_own_stage)  # type: ignore[no-untyped-call]
+        self._parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         self._group = dist.new_group(timeout=timedelta(seconds=SECONDS))
-        self._pipes = PipelineRuntime(
-            own, self._skeleton, device, self._group, microbatches=self.microbatches, schedule=self.schedule
-        )
+        options: dict[str, Any] = {"microbatches": self.microbatches, "schedule": self.schedule}
+        self._runtime = PipelineRuntime(stage, self._inference, device, self._group, **options)
         self._model = module
         return model
 
-    # Batches
-
-    def walk(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
-        samples_in((*arguments, targets))
+    def forward_backward(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
+        check_batch((*arguments, targets))
         loss = self._losses.get(id(criterion))
         if loss is None:
             loss = self._losses[id(criterion)] = MicrobatchLoss(criterion)
-        before = [one.grad for one in self._parameters]
-        for one in self._parameters:
-            one.grad = None
-        seed = int(torch.randint(2**62, (1,)))  # the same on all: what callbacks draw has to stay so, and stages draw apart
-        with torch.random.fork_rng(devices=_devices(self._pipes)):
+        before = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        # The same on all ranks, so that callbacks draw the same numbers; each stage then draws its own.
+        seed = int(torch.randint(2**62, (1,)))
+        device = self._runtime.device
+        with torch.random.fork_rng(devices=[device] if device.type != "cpu" else []):
             torch.manual_seed(seed + self._stage)
-            outputs, value = self._pipes.train(arguments, targets, loss, sends=self.sends_outputs)
-        gradients = [one.grad for one in self._parameters]
-        for one, gradient in zip(self._parameters, before, strict=True):
-            one.grad = gradient
-        return outputs, _Waiting.apply(  # type: ignore[no-untyped-call]
-            value, torch.zeros((), requires_grad=True), self._parameters, gradients
-        )
+            outputs, value = self._runtime.train(arguments, targets, loss, sends=self.sends_outputs)
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter, gradient in zip(self._parameters, before, strict=True):
+            parameter.grad = gradient
+        anchor = torch.zeros((), requires_grad=True)
+        return outputs, _ComputedLoss.apply(value, anchor, self._parameters, gradients)  # type: ignore[no-untyped-call]
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
-        samples_in(arguments)
+        check_batch(arguments)
         with torch.no_grad():
-            return self._pipes.outputs(arguments)
-
-    # The step
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def merge_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        pass  # each process has all there is of its own
+            return self._runtime.outputs(arguments)
 
     def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> None:
         own = list(parameters)
-        device = own[0].device if own else self._pipes.device
-        norm = nn.utils.get_total_norm([one.grad for one in own if one.grad is not None]).to(device)
+        device = own[0].device if own else self._runtime.device
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in own if parameter.grad is not None]).to(device)
         norms = [torch.zeros_like(norm) for _ in range(dist.get_world_size())]
         dist.all_gather(norms, norm, group=self._group)
         nn.utils.clip_grads_with_norm_(own, max_norm, torch.linalg.vector_norm(torch.stack(norms)))
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def close(self) -> None:
-        pass
-
     # Checkpoints
 
     def layout(self, model: Any) -> str:
-        """Return what must be the same when a run goes on: where the model is cut."""
-        stages = self._skeleton.stages if self._model is not None else stages_of(model, self.split)
-        names = {id(one): plain_name(name) for name, one in self.whole_model(model).state_dict(keep_vars=True).items()}
+        """Return the name of the first tensor of each stage. It must be the same when a run resumes."""
+        stages = self._inference.stages if self._model is not None else stages_of(model, self.split)
+        names = {id(one): plain_name(name) for name, one in self.full_model(model).state_dict(keep_vars=True).items()}
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
 
-    def whole_model(self, model: Any) -> Any:
+    def full_model(self, model: Any) -> Any:
         """Return a model with the names and shapes of all stages."""
-        return model if self._model is None else self._skeleton.model
+        return model if self._model is None else self._inference.model
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parts with the weights of all stages, on the chief, to which each process sends its own."""
+        """Return the entries with the weights of all stages, on the chief, to which each rank sends its own."""
         own = parts["model"]
         if self._stage:
             for tensor in own.values():
                 dist.send(_bytes(tensor.detach().cpu().contiguous()), 0, group=self._group)
             return parts
-        whole = state_of(self._skeleton.model)
+        full = state_of(self._inference.model)
         owners = {plain_name(name): stage for name, stage in self._owners().items()}
         for stage in range(1, dist.get_world_size()):
-            for name in (name for name in whole if owners[name] == stage):
-                found = torch.empty(whole[name].shape, dtype=whole[name].dtype)
-                dist.recv(_bytes(found), stage, group=self._group)
-                whole[name] = found
-        whole.update(own)
-        return {**parts, "model": whole}
+            for name in (name for name in full if owners[name] == stage):
+                received = torch.empty(full[name].shape, dtype=full[name].dtype)
+                dist.recv(_bytes(received), stage, group=self._group)
+                full[name] = received
+        full.update(own)
+        return {**parts, "model": full}
 
     def _owners(self) -> dict[str, int]:
-        """Return which stage has what, by the names in the model's state."""
-        owners = {key: number for number, stage in enumerate(self._skeleton.stages) for key in owned_by(stage)}
-        state = self._skeleton.model.state_dict(keep_vars=True)
+        """Return the stage of each tensor in the model's state dict."""
+        owners = {key: number for number, stage in enumerate(self._inference.stages) for key in owned_by(stage)}
+        state = self._inference.model.state_dict(keep_vars=True)
         return {name: owners[id(tensor)] for name, tensor in state.items()}
 
-    def _take_own(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Let the weights of a whole model be loaded into the part of it that is here."""
+    def _keep_own_stage(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Drop the weights of other stages from a state dict to load."""
         for name, stage in self._owners().items():
             if stage != self._stage:
                 state.pop(prefix + name, None)
 
-    def _refuse_other_numbers(self, stages: int) -> None:
-        processes = dist.get_world_size()
-        if stages != processes:
+    def _check_numbers(self, stages: int) -> None:
+        ranks = dist.get_world_size()
+        if stages != ranks:
             raise BadStrategy(
-                f"the model is cut into {stages} stage{'s' * (stages != 1)}, and there are {processes} processes.",
-                start=f"{stages} processes: torchrun --nproc-per-node {stages}",
-                cut=f"or into {processes}: split has the modules that begin each stage but the first",
+                f"PipelineParallel: the model has {stages} stage{'s' * (stages != 1)}, but there are {ranks} ranks.",
+                start=f"{stages} ranks: torchrun --nproc-per-node {stages}",
+                split=f"or into {ranks} stages: split lists the first module of each stage but the first",
             )
         if self.schedule == "1F1B" and self.microbatches < stages:
-            raise BadStrategy(
-                f"PipelineParallel(microbatches={self.microbatches}) keeps {stages} stages from working at once.",
-                give=f"at least {stages}, or schedule='GPipe'",
-            )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.split, self.microbatches, self.schedule, self.sends_outputs)
+            what = f"PipelineParallel: microbatches={self.microbatches} is less than the number of stages, {stages}."
+            raise BadStrategy(what, give=f"at least {stages}, or schedule='GPipe'")
 
 
-def _again(split: Split, microbatches: int, schedule: Schedule, outputs: bool) -> PipelineParallel:
-    return PipelineParallel(split, microbatches=microbatches, schedule=schedule, outputs=outputs)
-
-
-class _Waiting(torch.autograd.Function):
-    """A loss whose gradients are computed already: its backward adds them to those of the parameters."""
+class _ComputedLoss(torch.autograd.Function):
+    """A loss whose gradients are computed already. Its backward adds them to the parameters' gradients."""
 
     @staticmethod
     def forward(
         ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, parameters: list[nn.Parameter], gradients: list[Any]
     ) -> torch.Tensor:
-        ctx.waiting = list(zip(parameters, gradients, strict=True))
+        ctx.computed = list(zip(parameters, gradients, strict=True))
         return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, *scales: torch.Tensor) -> tuple[None, None, None, None]:
-        # By hand: hooks of the parameters have seen each microbatch's gradients, and are not to see them twice.
-        waiting, ctx.waiting = ctx.waiting, []
-        for parameter, gradient in waiting:
+        # Not through autograd: hooks of the parameters have seen the gradients of each microbatch already.
+        computed, ctx.computed = ctx.computed, []
+        for parameter, gradient in computed:
             if gradient is not None:
                 scaled = gradient * scales[0].to(gradient.dtype)
                 parameter.grad = scaled if parameter.grad is None else parameter.grad + scaled
@@ -236,7 +208,7 @@ class _Waiting(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Let an optimizer go on with some of its parameters; its groups stay, also those that have none any more."""
+    """Remove all other parameters from an optimizer. Its groups stay, even if they are empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:
@@ -246,14 +218,10 @@ def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
 
 def _refuse_call(*_: Any) -> NoReturn:
     raise BadStrategy(
-        "the model is cut into stages, and no process has all of it to call.",
+        "PipelineParallel: the model is split into stages and cannot be called directly.",
         call="run.forward() in a MainCallback, or runner.predict(data)",
     )
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
-
-
-def _devices(pipes: PipelineRuntime) -> list[torch.device]:
-    return [pipes.device] if pipes.device.type != "cpu" else []

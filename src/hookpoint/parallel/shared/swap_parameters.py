@@ -1,4 +1,4 @@
-"""Replaced: parameters that took the places of dense ones, and what knew the dense ones."""
+"""Swap parameters: replace dense parameters by shards, and update what refers to them."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from typing import Any
 
 import torch
 
-from hookpoint.parallel.shared.local_shard import part_of
+from hookpoint.parallel.shared.local_shards import shard_like
+from hookpoint.parallel.shared.model_setup import parameters_of
 
 
 @contextmanager
-def replaced(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
-    """Put others in the places of parameters inside of the block; after it, optimizers go on with them, matched by name.
+def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
+    """Replace parameters inside the block. After it, optimizers use the new ones, matched by name.
 
-    From then on, the `load_state_dict` of modules and optimizers takes whole tensors, too, which every process has.
+    From then on, `load_state_dict` of modules and optimizers also accepts full tensors, which every rank must have.
     """
-    dense = {id(one): (module, name) for module in modules for name, one in module.named_parameters()}
+    dense = {id(parameter): (module, name) for module in modules for name, parameter in module.named_parameters()}
     yield
     new = {id(module): dict(module.named_parameters()) for module in modules}
     for module in modules:
-        module.register_load_state_dict_pre_hook(_take_parts)  # type: ignore[no-untyped-call]
-    for one in optimizers:
-        _point_at(one, {key: new[id(module)][name] for key, (module, name) in dense.items()})
-        one.register_load_state_dict_pre_hook(_take_parts_of_state)
+        module.register_load_state_dict_pre_hook(_shard_weights)  # type: ignore[no-untyped-call]
+    for optimizer in optimizers:
+        _update(optimizer, {key: new[id(module)][name] for key, (module, name) in dense.items()})
+        optimizer.register_load_state_dict_pre_hook(_shard_optimizer_state)
 
 
-def _point_at(optimizer: Any, others: Mapping[int, torch.nn.Parameter]) -> None:
-    """Let an optimizer go on with other parameters: those that took the places of its own."""
+def _update(optimizer: Any, replacements: Mapping[int, torch.nn.Parameter]) -> None:
     state = optimizer.state
     for group in optimizer.param_groups:
         for number, dense in enumerate(group["params"]):
-            new = others.get(id(dense))
+            new = replacements.get(id(dense))
             if new is not None and new is not dense:
                 group["params"][number] = new
                 if dense in state:
-                    state[new] = {name: _like(value, new) for name, value in state.pop(dense).items()}
+                    state[new] = _shard_entries(state.pop(dense), new)
 
 
-def _take_parts(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let whole tensors be loaded into parameters of which parts are here."""
+def _shard_weights(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         value = state.get(prefix + name)
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-            state[prefix + name] = part_of(value, parameter)
+            state[prefix + name] = shard_like(value, parameter)
 
 
-def _take_parts_of_state(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+    parameters = parameters_of(optimizer)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
-    if len(own) != len(numbers):
-        return state  # the optimizer says what is wrong with it
-    parts = dict(state["state"])
-    for number, parameter in zip(numbers, own, strict=True):
-        if number in parts:
-            parts[number] = {name: _like(value, parameter) for name, value in parts[number].items()}
-    return {**state, "state": parts}
+    if len(parameters) != len(numbers):
+        return state  # the optimizer raises an error
+    pairs = zip(numbers, parameters, strict=True)
+    sharded = {number: _shard_entries(state["state"][number], one) for number, one in pairs if number in state["state"]}
+    return {**state, "state": {**state["state"], **sharded}}
 
 
-def _like(value: Any, parameter: torch.nn.Parameter) -> Any:
-    fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
-    return part_of(value, parameter) if fits else value
+def _shard_entries(entries: Mapping[str, Any], parameter: torch.nn.Parameter) -> dict[str, Any]:
+    """Shard the tensors in the shape of a parameter."""
+    return {
+        name: shard_like(value, parameter)
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape
+        else value
+        for name, value in entries.items()
+    }

@@ -1,38 +1,38 @@
-"""Sharded: parameters, gradients and the optimizer's state in parts, one on every process."""
+"""Sharded: parameters, gradients and optimizer state sharded over all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from hookpoint.core.errors import BadStrategy
-from hookpoint.core.team.team import Team
-from hookpoint.parallel.shared.buffers import SharedBuffers
-from hookpoint.parallel.shared.parts_by_name import modules_in, optimizers_in, send_weights
-from hookpoint.parallel.shared.swap_parameters import replaced
-from hookpoint.parallel.team.init_process import joined
+from hookpoint.parallel.shared.buffer_sync import BufferSync
+from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, send_weights
+from hookpoint.parallel.shared.swap_parameters import swap_parameters
+from hookpoint.parallel.strategy.strategy import StrategyDefaults
 
 Wrap = Callable[[str, torch.nn.Module], bool] | tuple[type[torch.nn.Module], ...] | None
 LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
-class Sharded:
-    """Train with torch's FSDP2, `fully_shard`: each process keeps its part of every parameter, and has all of it when used.
+class Sharded(StrategyDefaults):
+    """Shard parameters, gradients and optimizer state over all ranks, with torch's FSDP2 (`fully_shard`).
 
-    `wrap` says which modules are gathered on their own, so that not all of the model is there at a time: classes, or a function
-    of a module's name and itself; by default those that stand in the outermost ModuleList, ModuleDict or Sequential. With
-    `precision="bf16"` parameters are gathered and used as bfloat16, and kept, averaged and stepped in their own type; it needs
-    no autocast. In one process it does nothing.
+    Each rank stores its shard of every parameter. A module's full parameters are gathered only while it computes. `wrap`
+    selects the modules that are gathered separately: classes, or a function of a module's name and the module. By default
+    these are the children of the outermost ModuleList, ModuleDict or Sequential. With `precision="bf16"`, parameters are
+    gathered and used as bfloat16, but stored, averaged and updated in their own dtype; autocast is not needed. In a single
+    process, Sharded does nothing.
 
-    The optimizer that was made for the dense parameters goes on with their parts, matched by name. `run.model` stays the module
-    that was given; its parameters are DTensors, and its `load_state_dict`, as the optimizer's, takes whole tensors, too, which
-    every process has. Buffers are whole, and those of the chief, from each step on.
+    `run.model` stays the module you passed; its parameters become DTensors. The optimizer you created for the dense parameters
+    is updated to use them. `load_state_dict` of model and optimizer also accepts full tensors, which every rank must have.
+    Buffers are not sharded. Before each step, all ranks receive the chief's.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=Sharded())
@@ -40,105 +40,80 @@ class Sharded:
     2
     """
 
+    # `accumulating` stays the default: each batch's gradients are reduced at once. Full ones would need a dense model's memory.
+
     def __init__(self, *, wrap: Wrap = None, precision: Literal["32", "bf16"] = "32") -> None:
         if precision not in ("32", "bf16"):
-            raise BadStrategy(f"Sharded(precision={precision!r}).", choose="'32' or 'bf16'")
+            raise BadStrategy(f"Sharded: precision must be '32' or 'bf16', got {precision!r}.")
         if isinstance(wrap, type):
             wrap = (wrap,)
         if wrap is not None and not callable(wrap) and not (isinstance(wrap, tuple) and wrap):
-            raise BadStrategy(f"Sharded(wrap={wrap!r}).", give="classes of modules, as (Block,), or a function")
+            raise BadStrategy(f"Sharded: wrap must be module classes or a function, got {wrap!r}.", write="wrap=(Block,)")
         self.wrap, self.precision = wrap, precision
         self._modules: list[torch.nn.Module] = []
-
-    def team(self) -> Team:
-        return joined()
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         self._modules = modules = modules_in(model)
         if any(isinstance(module, FSDPModule) for module in modules):
-            raise BadStrategy("the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard")
-        for module in modules:
-            _refuse_tied(module, self._parts(module))
+            raise BadStrategy("Sharded: the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard")
+        units = [(module, [*_wrapped(module, self.wrap), module]) for module in modules]
+        for module, parts in units:
+            _refuse_tied(module, parts)
         send_weights(modules)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        with replaced(modules, optimizers_in(optimizer)):
-            for module in modules:
-                self._shard(module, mesh)
-        SharedBuffers(modules).watch(optimizers_in(optimizer))
+        policy = MixedPrecisionPolicy()
+        if self.precision == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        with swap_parameters(modules, optimizers_in(optimizer)):
+            for part in (part for _, parts in units for part in parts):
+                # Also the root: nobody may find gathered parameters that the next step does not update.
+                fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        BufferSync(modules).watch(optimizers_in(optimizer))
         return model
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        return nullcontext()  # each batch's gradients go to where they lie: whole ones would take a dense model's memory
-
-    def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        pass  # they are never apart
-
-    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
-        """Gather parameters for each forward, as in training; once for all of them, where some have more batches."""
+        """Gather parameters in each forward, as in training; once for all forwards if some ranks have more batches."""
         return nullcontext() if is_even else _gathered(self._modules)
 
     def close(self) -> None:
         self._modules = []
 
-    def _shard(self, module: torch.nn.Module, mesh: DeviceMesh) -> None:
-        policy = MixedPrecisionPolicy()
-        if self.precision == "bf16":
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for part in self._parts(module):
-            # After each forward, also that of the whole: nobody is to find parameters that the next step does not change.
-            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-
-    def _parts(self, module: torch.nn.Module) -> list[torch.nn.Module]:
-        return [*_wrapped(module, self.wrap), module]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.wrap, self.precision)
-
-
-def _again(wrap: Wrap, precision: Literal["32", "bf16"]) -> Sharded:
-    return Sharded(wrap=wrap, precision=precision)
-
 
 def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
-    """Return the modules inside of a model that are gathered on their own, the innermost first."""
-    found = []
+    """Return the submodules that are gathered separately, innermost first."""
     if wrap is None:
-        lists = [one for _, one in model.named_modules() if isinstance(one, LISTS)]
-        inside = {id(part) for one in lists for part in one.modules() if part is not one}
-        found = [part for one in lists if id(one) not in inside for part in one.children()]
+        lists = [module for module in model.modules() if isinstance(module, LISTS)]
+        inside = {id(part) for module in lists for part in module.modules() if part is not module}
+        found = [child for module in lists if id(module) not in inside for child in module.children()]
     else:
-        for name, module in model.named_modules():
-            if module is not model and (isinstance(module, wrap) if isinstance(wrap, tuple) else wrap(name, module)):
-                found.append(module)
+        fits = (lambda name, module: isinstance(module, wrap)) if isinstance(wrap, tuple) else wrap
+        found = [module for name, module in model.named_modules() if module is not model and fits(name, module)]
         if not found:
-            raise BadStrategy(f"Sharded(wrap={wrap!r}) fits no module of {type(model).__name__}.", give="others, or None")
+            raise BadStrategy(f"Sharded: wrap={wrap!r} matches no module of {type(model).__name__}.", drop="wrap, or change it")
     return [
         module for module in reversed(found) if not isinstance(module, LISTS[:2]) and any(True for _ in module.parameters())
     ]
 
 
 def _refuse_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
-    """Refuse a parameter that two parts have: torch would, in the middle of the first forward."""
+    """Refuse a parameter in two separately gathered modules. torch would fail in the middle of the first forward."""
     owners: dict[int, torch.nn.Module] = {}
     seen: set[torch.nn.Module] = set()
     for part in parts:
         inside = [module for module in part.modules() if module not in seen]
         seen.update(inside)
-        for parameter in (one for module in inside for one in module.parameters(recurse=False)):
+        for parameter in (parameter for module in inside for parameter in module.parameters(recurse=False)):
             if owners.setdefault(id(parameter), part) is not part:
-                names = [name for name, one in model.named_parameters(remove_duplicate=False) if one is parameter]
+                names = [name for name, tied in model.named_parameters(remove_duplicate=False) if tied is parameter]
                 raise BadStrategy(
-                    f"{' and '.join(names)} are one parameter, of modules that Sharded() gathers apart.",
-                    give="wrap=, with modules that have all of its names, or none of them",
+                    f"Sharded: {' and '.join(names)} are one parameter, in modules that are gathered separately.",
+                    give="wrap=, with modules that contain all of these names, or none of them",
                 )
 
 
 @contextmanager
 def _gathered(modules: list[torch.nn.Module]) -> Iterator[None]:
-    """Gather all, and keep it until the end: a forward asks nothing of processes that have no batch, or have none any more."""
+    """Gather all parameters until the end of the block, so that a forward needs no other rank."""
     sharded = [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
     for part in sharded:
         part.set_reshard_after_forward(False, recurse=False)

@@ -1,111 +1,129 @@
-"""Strategy: how the processes of a run share the work on one model."""
+"""Strategy: how multiple ranks train one model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, runtime_checkable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
+from hookpoint.parallel.team.init_process import join_team
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Say how a model is trained by several processes. All of them call the same methods at the same places.
+    """Define how multiple ranks train one model. All ranks call the same methods in the same order.
 
-    The model stays the object that it was, and is called as before: in training, gradients are those of all processes. The
-    `state_dict` of model and optimizer may have tensors in parts, as DTensors; their `load_state_dict` takes whole ones, which
-    every process has.
+    The model stays the same object and is called as before. In training, its gradients are those of the global batch. The
+    `state_dict` of model and optimizer may hold DTensors. Their `load_state_dict` also accepts full tensors, which every rank
+    must have.
     """
 
     def team(self) -> Team:
-        """Join the other processes, and return the team of a run."""
+        """Join the process group and return the team of a run."""
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
-        """Make the model one that is shared, once, before the first run; return what to call in training."""
+        """Distribute the model, once, before the first run. Return what to call in training."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Let gradients add up on each process, in a forward and backward that no step follows."""
+        """Accumulate gradients locally, in a forward and backward that no step follows."""
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Make gradients that have added up on each process those of all."""
+        """Average gradients that were accumulated locally over all ranks."""
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        """Clip gradients by the norm of all of them, wherever they lie."""
+        """Clip gradients by their global norm, including shards on other ranks."""
 
     def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
-        """Let the model be called without gradients; by some more often than by others, where it `is_even` not."""
+        """Allow calls of the model without gradients. With `is_even`, all ranks make the same number of calls."""
 
     def close(self) -> None:
-        """Leave the model as it is, and let go of everything else."""
+        """Release everything except the model."""
+
+
+class StrategyDefaults:
+    """Implement what most strategies share. A copy or a pickle is a new, unused strategy with the same arguments."""
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._arguments = args, kwargs
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args, kwargs = self._arguments
+        return partial(type(self), *args, **kwargs), ()
+
+    def team(self) -> Team:
+        return join_team()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Do nothing: no gradients are left to merge."""
+
+    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        pass
 
 
 @runtime_checkable
-class Apart(Protocol):
-    """A strategy whose processes have different models: parts of one, or copies that are merged now and then.
+class PerRankModel(Protocol):
+    """A strategy whose ranks hold different weights: some layers each, or replicas that diverge between averages.
 
-    A checkpoint keeps the parts of each process for itself, beside the whole, which is what other programs read of it.
+    A checkpoint stores the state of each rank next to the full model, which is what other programs load.
     """
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what this process alone has of a checkpoint's parts, as {"model": its state dict}."""
+        """Return the entries of a checkpoint that only this rank has, as {"model": its state dict}."""
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parts with the model as one process would have it. All processes call it; the chief's answer counts."""
+        """Return the entries with the model of a single process. All ranks call it; only the chief's result is used."""
 
 
 @runtime_checkable
-class Staged(Protocol):
-    """A strategy whose processes have different layers: forward and backward of a batch are one walk through all of them."""
+class Pipelined(Protocol):
+    """A strategy whose ranks hold different layers: forward and backward of a batch are one pass through all stages."""
 
-    def walk(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
-        """Return outputs and loss, the same on every process; the loss's backward lets go of gradients that are computed."""
+    def forward_backward(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
+        """Return outputs and loss, the same on all ranks. The loss's backward adds the computed gradients."""
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the outputs without gradients, the same on every process."""
+        """Return the outputs without gradients, the same on all ranks."""
 
     def layout(self, model: Any) -> str:
-        """Return what tells one cut of a model from another."""
+        """Return a string that identifies where the model is split."""
 
-    def whole_model(self, model: Any) -> Any:
-        """Return a model with the names and shapes of all stages; its tensors need no values."""
+    def full_model(self, model: Any) -> Any:
+        """Return a model with the names and shapes of all stages. Its tensors need no data."""
 
 
 @runtime_checkable
-class Loose(Protocol):
-    """A strategy whose processes step on gradients of their own, each on its own copy of the model.
+class LocalUpdates(Protocol):
+    """A strategy whose ranks step with their own gradients, each on its own replica.
 
-    `callbacks` are in each run, before the user's. What it counts is in the checkpoint.
+    `callbacks` run before the user's. The state dict is stored in the checkpoint.
     """
 
     callbacks: list[Callback]
 
     def begin_batch(self) -> None:
-        """Take note that a batch is about to be computed."""
+        """Prepare for the forward of a batch."""
 
     def drop_batch(self) -> None:
-        """Take note that no step follows the batches since the last one."""
+        """Forget the batches since the last step: no step follows."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-def chosen(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
-    """Return the strategy of a run, or None in one process, which needs none; refuse what is no strategy."""
-    from hookpoint.parallel.strategy.data_parallel import DataParallel
-    from hookpoint.parallel.team.init_process import is_shared
-
-    if isinstance(strategy, type):  # it has the methods of a strategy, too
-        raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
-    if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
-        raise BadStrategy(
-            f"strategy={strategy!r}.", choose='"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'
-        )
-    if not is_shared():
-        return None
-    return DataParallel() if isinstance(strategy, str) or strategy is None else strategy

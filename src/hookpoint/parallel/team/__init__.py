@@ -1,1 +1,1 @@
-"""Join a process group, and talk to the other processes."""
+"""Process groups and collectives."""

@@ -1,8 +1,9 @@
-"""Gloo's threads: they come to rest before the interpreter ends."""
+"""Gloo threads: wait for them before the interpreter exits."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 NAME = "pt_gloo_runloop"
@@ -12,27 +13,23 @@ LOOKS = 3
 
 
 def let_rest(seconds: float = SECONDS) -> None:
-    """Wait until no thread of gloo is at work, but for those that wait for another process; not for ever.
+    """Wait up to `seconds` until all gloo threads sleep.
 
-    Such a thread tells that an operation is over before it lets go of its tensors, for which it needs the interpreter. If that
-    is ending by then, Python ends the thread inside of C++, and the process aborts. A group that is gone has no threads any
-    more; but who has the model often has the group, too. Where the system does not say what threads do, nothing is waited for.
+    A thread reports an operation as done before it releases its tensors, which needs the GIL. If the interpreter exits in
+    between, Python ends the thread inside C++ and the process aborts. A destroyed group has no threads, but the model often
+    keeps its group alive. If the system does not report thread states, return at once.
     """
-    until, calm = time.monotonic() + seconds, 0
-    while calm < LOOKS and time.monotonic() < until:
-        time.sleep(0.001)  # without the interpreter's lock, which is what they may be waiting for
+    deadline, calm = time.monotonic() + seconds, 0
+    while calm < LOOKS and time.monotonic() < deadline:
+        time.sleep(0.001)  # releases the GIL, which the threads may be waiting for
         calm = calm + 1 if all(state == "S" for state in states()) else 0
 
 
 def states() -> list[str]:
-    """Return what each thread of gloo does, in the letters of Linux: R runs or would like to, S sleeps."""
+    """Return the state of each gloo thread, in the letters of Linux: R is running or runnable, S is sleeping."""
     found = []
     for task in TASKS.glob("*/stat"):
-        try:
-            _, _, rest = task.read_text().partition("(")
-        except OSError:  # it has ended
-            continue
-        name, _, facts = rest.rpartition(")")
-        if name == NAME:
-            found.append(facts.split()[0])
+        with suppress(OSError):  # the thread has ended
+            name, _, facts = task.read_text().partition("(")[2].rpartition(")")
+            found += [facts.split()[0]] if name == NAME else []
     return found

@@ -1,60 +1,59 @@
-"""StoreNotes: notes of the processes for each other, in the store that torch.distributed meets in."""
+"""StoreNotes: notes that ranks leave for each other in the store of torch.distributed."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
 import torch.distributed as dist
 
-SECONDS = 5.0  # a store whose process is stopped never answers
+SECONDS = 5.0  # a store in a stopped process never answers
 PREFIX = "hookpoint notes"
 
 logger = logging.getLogger("hookpoint")
 
 
 class StoreNotes:
-    """Keep one note per rank, over a connection of its own. A store that once did not answer is not asked again."""
+    """Store one note per rank, over a separate connection. After one request without an answer, make no more."""
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
         self._rank, self._size, self._store = rank, size, store
 
     @classmethod
     def in_default_store(cls, rank: int, size: int) -> StoreNotes | None:
-        """Return notes in a store of torch.distributed; None where there is none, or none that can be opened once more."""
+        """Return notes in the default store of torch.distributed, or None if it cannot be opened a second time."""
         try:
             shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
             return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]
-        except Exception:  # hang reports are then those of each process alone
-            logger.debug("processes cannot leave notes for each other", exc_info=True)
+        except Exception:  # each rank then writes its own hang report
+            logger.debug("ranks cannot leave notes for each other", exc_info=True)
             return None
 
     def put(self, note: Mapping[str, Any]) -> bool:
         data = json.dumps(note)
-        return self._asked(lambda: self._store.set(str(self._rank), data)) is not None
+        return self._request(lambda: self._store.set(str(self._rank), data)) is not None
 
     def read(self) -> list[Mapping[str, Any] | None]:
-        found = self._asked(self._read_all)
+        found = self._request(self._read_all)
         return [None] * self._size if found is None else found[0]
 
     def _read_all(self) -> list[Mapping[str, Any] | None]:
         keys = [str(rank) for rank in range(self._size)]
         return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
-    def _asked(self, ask: Callable[[], Any]) -> list[Any] | None:
-        """Return the answer in a list, or None where there was none in time."""
+    def _request(self, request: Callable[[], Any]) -> list[Any] | None:
+        """Return the answer in a list, or None if it did not come in time."""
         answers: list[Any] = []
         if self._store is None:
             return None
 
         def answer() -> None:
-            try:
-                answers.append(ask())
-            except Exception:  # the store is gone, and so is the run
-                pass
+            with suppress(Exception):  # the store is gone, and so is the run
+                answers.append(request())
 
         thread = Thread(target=answer, name="hookpoint notes", daemon=True)
         thread.start()

@@ -1,7 +1,7 @@
-"""Loopback: how the sockets of processes on one machine stay away from the network.
+"""Loopback: keep the sockets of ranks on one machine off the network.
 
-torch binds its stores to all interfaces and unpickles what it finds in them, so whoever reaches one runs code as the user who
-trains. On one machine, no other machine has to reach anything.
+torch binds its stores to all interfaces and unpickles what they hold, so anyone who reaches one can run code as the training
+user. On one machine, no other machine needs access.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 
 ADDRESS = "127.0.0.1"
-INTERFACES = ("lo", "lo0")  # of Linux, of macOS
+INTERFACES = ("lo", "lo0")  # Linux, macOS
 
 
 def loopback_store(port: int, *, timeout: timedelta = default_pg_timeout) -> TCPStore:
-    """Return a store that listens on loopback only, at this port, or for 0 at one that the system chooses."""
+    """Return a store that listens only on loopback, at this port; 0 lets the system choose one."""
     listening = socket.create_server((ADDRESS, port))
     port = listening.getsockname()[1]
     return TCPStore(ADDRESS, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listening.detach())
 
 
 def is_one_machine() -> bool:
-    """Say whether all processes are on this machine: as torchrun tells, or because they meet at a loopback address."""
+    """Return whether all ranks are on this machine: as torchrun reports, or if MASTER_ADDR is a loopback address."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return os.environ["LOCAL_WORLD_SIZE"] == os.environ.get("WORLD_SIZE")
     address = os.environ.get("MASTER_ADDR", "")
@@ -37,7 +37,7 @@ def is_one_machine() -> bool:
 
 
 def interface_settings() -> dict[str, str]:
-    """Return the environment variables that keep the sockets of gloo, NCCL and torch's RPC on the loopback interface."""
+    """Return the environment variables that bind the sockets of gloo, NCCL and torch's RPC to the loopback interface."""
     found = [name for _, name in socket.if_nameindex() if name in INTERFACES]
     if not found:
         return {}

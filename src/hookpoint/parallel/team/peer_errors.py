@@ -1,4 +1,4 @@
-"""Others: the processes that this one waits for, and what is said when they do not answer."""
+"""Peer errors: what to raise when another rank does not answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.core.team.checked_team import unanswered
 
 @contextmanager
 def waiting_in(what: str) -> Iterator[None]:
-    """Say where this process was waiting in vain, where it is torch.distributed that failed and not what is computed."""
+    """Raise OutOfStep with the name of the operation if torch.distributed fails; other errors pass through."""
     try:
         yield
     except OutOfStep:
@@ -21,13 +21,13 @@ def waiting_in(what: str) -> Iterator[None]:
     except RuntimeError as error:
         if not is_peer_error(error):
             raise
-        said = unanswered(dist.get_rank(), dist.get_world_size(), what, error)
+        out_of_step = unanswered(dist.get_rank(), dist.get_world_size(), what, error)
         for note in getattr(error, "__notes__", ()):
-            said.add_note(note)
-        raise said from error
+            out_of_step.add_note(note)
+        raise out_of_step from error
 
 
 def is_peer_error(error: BaseException) -> bool:
-    """Say whether it is torch.distributed that failed: another process is gone, or did not come in time."""
-    said = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in said or "nccl" in said or "timed out" in said
+    """Return whether torch.distributed failed: another rank is gone or did not answer in time."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "nccl" in text or "timed out" in text

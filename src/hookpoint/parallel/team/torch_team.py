@@ -1,12 +1,12 @@
-"""TorchTeam: the processes of torch.distributed as a team."""
+"""TorchTeam: the ranks of torch.distributed as a team."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import fsum
 from typing import Any
@@ -17,17 +17,19 @@ import torch.distributed as dist
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Answer
 from hookpoint.parallel.team._store_notes import StoreNotes
+from hookpoint.parallel.team.world import local_rank
 
 SHORT = 512  # bytes
-SECONDS = 600.0  # how long to wait for the others, before it is said that one is missing
-LAST_SECONDS = 5.0  # how long to wait for an answer that nobody wants any more
+SECONDS = 600.0  # how long to wait for other ranks before raising
+LAST_SECONDS = 5.0  # how long to wait for a result that is no longer needed
+MESSAGES, AGREEMENT = range(2)
 
 
 class TorchTeam:
-    """Talk over a gloo group of one's own, beside whatever the training itself talks over.
+    """Communicate over separate gloo groups, next to those of the training.
 
-    Making one is a collective call: all ranks make theirs at the same place. Values travel as JSON, never as pickles. Each
-    `model_size` ranks in a row have one part of the data, and different parts of the model.
+    Creating one is a collective call: all ranks create theirs at the same place. Values are sent as JSON, never as pickles.
+    Each `model_size` consecutive ranks share one shard of the data and hold different shards of the model.
     """
 
     lag = 1
@@ -35,116 +37,97 @@ class TorchTeam:
 
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
         if not dist.is_initialized():
-            raise BadStrategy("torch.distributed is not initialised.", call="torch.distributed.init_process_group()")
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            raise BadStrategy("torch.distributed is not initialized.", call="torch.distributed.init_process_group()")
+        self.rank, self.size, self.local_rank = dist.get_rank(), dist.get_world_size(), local_rank()
         self.data_rank, self.model_rank = divmod(self.rank, model_size)
         self.data_size = self.size // model_size
         self.has_stages = has_stages
         self.seconds = seconds
         self.notes = StoreNotes.in_default_store(self.rank, self.size)
-        wait = timedelta(seconds=seconds)
-        # Two of them: answers are on their way while others talk.
-        self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=wait) for _ in range(2)]
-        self._under_way: deque[Any] = deque()  # what is on its way, in the order of asking, which is that of the answers
+        # An agreement is pending while other messages are sent: it needs a group of its own.
+        self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) for _ in range(2)]
+        self._pending: deque[Any] = deque()  # agreements, oldest first
 
-    @property
-    def _gloo_group(self) -> Any:
-        return self._group(0)
-
-    @property
-    def _agree(self) -> Any:
-        return self._group(1)
-
-    def _group(self, number: int) -> Any:
+    def _group(self, number: int = MESSAGES) -> Any:
         if not self._groups:
-            raise BadStrategy("the processes have parted: their run is over.", talk="to the others inside of it")
+            raise BadStrategy("the process group is closed; the run has ended.", call="collectives inside the run")
         return self._groups[number]
 
     def gather(self, value: Any) -> list[Any]:
         data = json.dumps(value, allow_nan=True).encode()
-        said = self._exchange(len(data).to_bytes(8, "big") + data, SHORT)
-        sizes = [int.from_bytes(one[:8], "big") for one in said]
-        if max(sizes) > SHORT - 8:  # what is short, as most of it is, goes in one round
-            said = self._exchange(bytes(8) + data, max(sizes) + 8)
-        return [json.loads(one[8 : 8 + size]) for one, size in zip(said, sizes, strict=True)]
+        messages = self._exchange(len(data).to_bytes(8, "big") + data, SHORT)
+        sizes = [int.from_bytes(message[:8], "big") for message in messages]
+        if max(sizes) > SHORT - 8:  # a short message, as most are, needs one round
+            messages = self._exchange(bytes(8) + data, max(sizes) + 8)
+        return [json.loads(message[8 : 8 + size]) for message, size in zip(messages, sizes, strict=True)]
 
     def _exchange(self, data: bytes, length: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data[:length].ljust(length, b"\0")), dtype=torch.uint8)
         pieces = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(pieces, mine, group=self._gloo_group)
+        dist.all_gather(pieces, mine, group=self._group())
         return [piece.numpy().tobytes() for piece in pieces]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         data = json.dumps(value, allow_nan=True).encode() if self.rank == source else b""
         size = torch.tensor([len(data)])
-        dist.broadcast(size, source, group=self._gloo_group)
+        dist.broadcast(size, source, group=self._group())
         piece = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             piece = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        dist.broadcast(piece, source, group=self._gloo_group)
+        dist.broadcast(piece, source, group=self._group())
         return json.loads(bytes(piece.tolist()))
 
     def sums(self, values: Sequence[float]) -> list[float]:
         mine = torch.tensor(list(values), dtype=torch.float64)
         pieces = [torch.zeros_like(mine) for _ in range(self.size)]
-        dist.all_gather(pieces, mine, group=self._gloo_group)
+        dist.all_gather(pieces, mine, group=self._group())
         step = self.size // self.data_size
         return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces[::step]), strict=True)]
 
     def to_chief(self, data: bytes) -> list[bytes]:
         sizes = self.gather(len(data))
-        mine = torch.zeros(max(max(sizes), 1), dtype=torch.uint8)
-        if data:
-            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(data.ljust(max(1, *sizes), b"\0")), dtype=torch.uint8)
         pieces = [torch.zeros_like(mine) for _ in sizes] if self.rank == 0 else None
-        dist.gather(mine, pieces, dst=0, group=self._gloo_group)
+        dist.gather(mine, pieces, dst=0, group=self._group())
         return [piece[:size].numpy().tobytes() for piece, size in zip(pieces or (), sizes, strict=False)]
 
     def start_agreeing(self, number: int) -> Answer:
-        asked = torch.tensor([number])
-        work = dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._agree, async_op=True)
-        self._under_way.append(work)
+        value = torch.tensor([number])
+        work = dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self._group(AGREEMENT), async_op=True)
+        self._pending.append(work)
 
         def answer() -> int:
             assert work is not None
-            self._under_way.popleft()
+            self._pending.popleft()
             work.wait()
-            return int(asked)
+            return int(value)
 
         return answer
 
     def any_of(self, bits: int) -> int:
-        asked = torch.tensor([bits])
-        dist.all_reduce(asked, op=dist.ReduceOp.BOR, group=self._gloo_group)
-        return int(asked)
+        value = torch.tensor([bits])
+        dist.all_reduce(value, op=dist.ReduceOp.BOR, group=self._group())
+        return int(value)
 
     def barrier(self) -> None:
-        dist.barrier(group=self._gloo_group)
+        dist.barrier(group=self._group())
 
     def close(self) -> None:
-        """Leave the groups, whose threads end here and not with the interpreter, which they would abort.
+        """Destroy the groups, so that their threads end here. At interpreter exit they would abort the process.
 
-        After a failure an answer may still be on its way. It is waited for, but not for long: then its thread stays as it is,
-        for whoever ends it has to wait for the others. These notice that nobody answers any more when the groups are let go of.
+        After a failure, an agreement may still be pending. Wait for it, but not for long. If it does not end, leak it: ending
+        its thread would wait for the other ranks, which notice the end only when the groups are destroyed.
         """
-        works, self._under_way = self._under_way, deque()
+        works, self._pending = self._pending, deque()
         groups, self._groups = self._groups, []
-        are_over = all(map(_is_over, works))
-        for one in groups:
-            dist.destroy_process_group(one)
-        if not are_over:
-            _keep_for_ever((works, groups))
+        are_done = all(map(_is_done, works))
+        for group in groups:
+            dist.destroy_process_group(group)
+        if not are_done:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # survives the interpreter's exit, too
 
 
-def _is_over(work: Any) -> bool:
-    try:
+def _is_done(work: Any) -> bool:
+    with suppress(RuntimeError):  # a timeout, or the other ranks are gone
         work.wait(timedelta(seconds=LAST_SECONDS))
-    except RuntimeError:  # nobody came, or the others are gone
-        pass
     return bool(work.is_completed())
-
-
-def _keep_for_ever(thing: Any) -> None:
-    """Keep a thing also from the end of the interpreter, which would wait in it for other processes."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

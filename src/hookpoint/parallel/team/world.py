@@ -1,4 +1,4 @@
-"""World: how many processes there are."""
+"""World: how many ranks there are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Return how many processes train together: as torch.distributed knows it, or else as torchrun has told this one."""
+    """Return the number of ranks: of the process group if it is initialized, or else as torchrun set it."""
     if not dist.is_available():
         return 1
     if dist.is_initialized():
         return int(dist.get_world_size())
     return int(os.environ.get("WORLD_SIZE", "1")) if "MASTER_ADDR" in os.environ else 1
+
+
+def local_rank() -> int:
+    """Return the rank of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))

@@ -1,1 +1,1 @@
-"""TensorParallel: each layer over several processes."""
+"""TensorParallel: each layer split over multiple ranks."""

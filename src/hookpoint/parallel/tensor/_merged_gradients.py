@@ -1,4 +1,4 @@
-"""Merged gradients: those of processes with different data and parts of one model, as one process would have them."""
+"""MergedGradients: average and clip the gradients of ranks with different data and different shards of one model."""
 
 from __future__ import annotations
 
@@ -12,98 +12,109 @@ from torch._C import _current_graph_task_id as current_graph_task_id
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from hookpoint.parallel.shared.local_shard import here
+from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-TOGETHER = 2**22  # numbers that travel in one message, so that a copy of them is small beside the model
+MESSAGE_SIZE = 2**22  # elements, so that the flat copy is small compared to the model
 
 
 class MergedGradients:
-    """Make gradients those of the joint batch at the end of each backward, whoever calls it; not while batches are accumulated.
+    """Average gradients at the end of each backward, unless batches are accumulated.
 
-    A gradient of a part is averaged over the processes that have the same part, with other data. One of a parameter that all
-    processes have is averaged over all of them: those that share a model compute it from the same numbers, but on a GPU not
-    always to the last bit, and copies that have drifted apart are no copies. A parameter that any process has a gradient of
-    gets one on all; those that nobody has used keep none.
+    The gradient of a shard is averaged over the ranks that hold the same shard and have different data. The gradient of a
+    replicated parameter is averaged over all ranks: ranks that share a model compute it from the same inputs, but on a GPU not
+    always to the last bit, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get one.
+    Parameters that no rank used get none.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], mesh: DeviceMesh) -> None:
         self._parameters = list(parameters)
-        self._data = mesh.get_group("data")
-        self._said = dist.new_group(backend="gloo")
+        self._data_group, self._tensor_group = mesh.get_group("data"), mesh.get_group("tensor")
+        self._flag_group = dist.new_group(backend="gloo")
         self._task = -1
-        self._is_waiting = False
-
-    def watch(self) -> None:
-        """Merge when a backward ends: one that has reached any of the parameters."""
+        self._is_accumulating = False
         for parameter in self._parameters:
             is_trained = parameter.requires_grad
-            parameter.requires_grad_(True)  # one that is thawed later has its hook, too
+            parameter.requires_grad_(True)  # a parameter that is unfrozen later needs its hook, too
             parameter.register_post_accumulate_grad_hook(self._merge_at_end)  # type: ignore[no-untyped-call]
             parameter.requires_grad_(is_trained)
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Let gradients add up on each process."""
-        self._is_waiting = True
+    def accumulating(self) -> Iterator[None]:
+        """Do not merge inside the block."""
+        self._is_accumulating = True
         try:
             yield
         finally:
-            self._is_waiting = False
+            self._is_accumulating = False
 
     def merge(self) -> None:
-        has = torch.tensor([one.grad is not None for one in self._parameters], dtype=torch.uint8)
-        dist.all_reduce(has, op=dist.ReduceOp.MAX, group=self._said)
-        groups: dict[Any, list[torch.Tensor]] = {}
+        flags = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._flag_group)
+        used = [parameter for parameter, is_used in zip(self._parameters, flags.tolist(), strict=True) if is_used]
         with torch.no_grad():
-            for parameter, is_there in zip(self._parameters, has.tolist(), strict=True):
-                if is_there:
-                    gradient = _placed(parameter)
-                    kind = (is_apart(parameter), gradient.dtype, gradient.device)
-                    groups.setdefault(kind, []).append(gradient)
-            for (is_part, _, _), gradients in groups.items():
-                for several in _portions(gradients):
-                    _average(several, self._data if is_part else None)
+            for is_shard, group in ((True, self._data_group), (False, None)):
+                for gradients in by_kind(_placed(parameter) for parameter in used if _is_split(parameter) == is_shard):
+                    for chunk in _chunks(gradients):
+                        _average(chunk, group)
+
+    def clip(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
+        """Clip by the norm of all full gradients. torch's own function does not support a mixture of shards and replicas."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not gradients:
+            return
+        with torch.no_grad():
+            squares = _norm(gradients, of_shards=True).square()
+            dist.all_reduce(squares, group=self._tensor_group)
+            total = (squares + _norm(gradients, of_shards=False).square()).sqrt()
+            factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)  # as in torch
+            for local in map(local_shard, gradients):
+                local.mul_(factor.to(local.dtype))
 
     def _merge_at_end(self, _: torch.Tensor) -> None:
-        # One task is one backward, also where an earlier one has failed on its way, or where it is inside of another.
+        # One task is one backward, even if an earlier one failed halfway or this one is nested.
         task = current_graph_task_id()
-        if task != self._task and not self._is_waiting:
+        if task != self._task and not self._is_accumulating:
             self._task = task
             torch.autograd.Variable._execution_engine.queue_callback(self.merge)
 
 
-def is_apart(tensor: torch.Tensor) -> bool:
-    """Say whether each process has another part of a tensor."""
-    return isinstance(tensor, DTensor) and any(isinstance(one, Shard) for one in tensor.placements)
+def _is_split(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, DTensor) and any(isinstance(placement, Shard) for placement in tensor.placements)
+
+
+def _norm(gradients: list[torch.Tensor], *, of_shards: bool) -> torch.Tensor:
+    local = [local_shard(gradient) for gradient in gradients if _is_split(gradient) == of_shards]
+    if not local:
+        return torch.zeros((), device=gradients[0].device)
+    return torch.nn.utils.get_total_norm(local).float()
 
 
 def _placed(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return what this process has of a gradient, which then lies as its parameter does."""
+    """Return the local part of a gradient, after placing the gradient like its parameter."""
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     if isinstance(parameter, DTensor) and isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
     if gradient is not parameter.grad:
         parameter.grad = gradient
-    return here(gradient)
+    return local_shard(gradient)
 
 
-def _portions(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    portion: list[torch.Tensor] = []
+def _chunks(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    chunk: list[torch.Tensor] = []
     for gradient in gradients:
-        if portion and sum(one.numel() for one in portion) + gradient.numel() > TOGETHER:
-            yield portion
-            portion = []
-        portion.append(gradient)
-    yield portion
+        if chunk and sum(one.numel() for one in chunk) + gradient.numel() > MESSAGE_SIZE:
+            yield chunk
+            chunk = []
+        chunk.append(gradient)
+    yield chunk
 
 
 def _average(gradients: list[torch.Tensor], group: Any) -> None:
     size = dist.get_world_size(group)
-    if size == 1:
-        return
-    joint = torch.cat([one.reshape(-1) for one in gradients])
-    dist.all_reduce(joint, group=group)
-    joint /= size
-    values_of = torch.split(joint, [one.numel() for one in gradients])
-    for gradient, values in zip(gradients, values_of, strict=True):
-        gradient.copy_(values.view_as(gradient))
+
+    def mean(flat: torch.Tensor) -> None:
+        dist.all_reduce(flat, group=group)
+        flat /= size
+
+    if size > 1:
+        in_one_message(gradients, mean)

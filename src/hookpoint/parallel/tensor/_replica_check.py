@@ -1,4 +1,4 @@
-"""ReplicaCheck: whether the processes that share a model have the same inputs and get the same outputs."""
+"""ReplicaCheck: ranks that share a model must have the same inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from hookpoint.core.errors import BadStrategy
 
 
 class ReplicaCheck:
-    """Give plain tensors to whoever calls a model, and see once that they are the same on all processes that share it.
+    """Make a model return plain tensors, and check in its first call that inputs and outputs match on all its ranks.
 
-    The first call tells: of inputs and outputs that are apart, a sum is sent, and the run ends before its first step.
+    The ranks compare sums of inputs and outputs. A mismatch ends the run before its first step.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group, self._device = group, device
-        self._was_seen = False
+        self._is_done = False
         self._inputs: list[float] = []
 
     def watch(self, module: torch.nn.Module) -> None:
-        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # before a style changes them
+        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # before a style replaces the inputs
         module.register_forward_hook(self._end)
 
     def _begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._was_seen:
+        if not self._is_done:
             self._inputs = _sums([*args, *kwargs.values()])
 
     def _end(self, module: torch.nn.Module, _: Any, outputs: Any) -> Any:
         outputs = tree_map_only((DTensor, AsyncCollectiveTensor), _plain, outputs)
-        if not self._was_seen:
-            self._was_seen = True
+        if not self._is_done:
+            self._is_done = True
             self._compare(type(module).__name__, [*self._inputs, *_sums(outputs)])
         return outputs
 
     def _compare(self, name: str, sums: list[float]) -> None:
         mine = torch.tensor(sums, dtype=torch.float64, device=self._device)
-        said = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(said, mine, group=self._group)
+        ranks = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(ranks, mine, group=self._group)
         half = len(sums) // 2
-        if not all(_near(one[:half], said[0][:half]) for one in said):
+        if not all(_near(rank[:half], ranks[0][:half]) for rank in ranks):
             raise BadStrategy(
-                f"the processes that share {name} have different inputs, and would train on a mixture of them.",
+                f"TensorParallel: the ranks that share {name} have different inputs.",
                 give="a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size",
             )
-        if not all(_near(one[half:], said[0][half:]) for one in said):
+        if not all(_near(rank[half:], ranks[0][half:]) for rank in ranks):
             raise BadStrategy(
-                f"the processes that share {name} get different outputs: the plan leaves parts of them apart.",
+                f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded.",
                 give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows",
             )
 
 
 def _sums(values: Any) -> list[float]:
-    """Return a few numbers that tell whether tensors are the same: how many they are, their shapes, sums and magnitudes."""
+    """Return numbers that identify tensors: their count, shapes, sums and magnitudes."""
     tensors = [one.detach() for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
     shapes = [(place + 1) * size for one in tensors for place, size in enumerate(one.shape, start=one.dim())]
     wide = [one.to(torch.float64) for one in tensors if not one.is_complex()]
@@ -69,5 +69,5 @@ def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _plain(tensor: Any) -> torch.Tensor:
-    whole: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.clone() if isinstance(whole, AsyncCollectiveTensor) else whole
+    full: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.clone() if isinstance(full, AsyncCollectiveTensor) else full

@@ -1,122 +1,128 @@
-"""Tensor plan: which layers of a model are split over processes, and how."""
+"""Tensor plan: which layers of a model are split over ranks, and in which style."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from hookpoint.core.errors import BadStrategy
-from hookpoint.parallel.tensor._parallel_styles import Word, Worded, styles_for
 
-Plan = Mapping[str, ParallelStyle | Literal["colwise", "rowwise"]]
-NAMES: dict[str, Word] = {
-    # The first of two layers, and those beside it
-    **dict.fromkeys(("fc1", "linear1", "lin1", "c_fc", "w1", "w3", "gate_proj", "up_proj", "wi", "wi_0", "wi_1"), "colwise"),
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "qkv", "wq", "wk", "wv", "query", "key", "value"), "colwise"),
-    "lm_head": "colwise",
-    # The second, which adds up
-    **dict.fromkeys(("fc2", "linear2", "lin2", "c_proj", "w2", "down_proj", "o_proj", "out_proj", "wo"), "rowwise"),
-    **dict.fromkeys(("embed_tokens", "tok_embeddings", "token_embedding", "wte"), "rowwise"),
-}
-WORDS = ("colwise", "rowwise")
+Direction = Literal["colwise", "rowwise"]
+Plan = Mapping[str, ParallelStyle | Direction]
+
+DIRECTIONS = ("colwise", "rowwise")
+OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "qkv", "wq", "wk", "wv", "query", "key", "value")
+COLWISE = ("fc1", "linear1", "lin1", "c_fc", "w1", "w3", "gate_proj", "up_proj", "wi", "wi_0", "wi_1", "lm_head", *OF_ATTENTION)
+ROWWISE = ("fc2", "linear2", "lin2", "c_proj", "w2", "down_proj", "o_proj", "out_proj", "wo")
+EMBEDDINGS = ("embed_tokens", "tok_embeddings", "token_embedding", "wte")
+NAMES: dict[str, Direction] = {**dict.fromkeys(COLWISE, "colwise"), **dict.fromkeys((*ROWWISE, *EMBEDDINGS), "rowwise")}
+# Elementwise modules, which can compute on a shard.
+ELEMENTWISE = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    *(nn.LogSigmoid, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Identity, nn.Dropout),
+)
 
 
 class Split(NamedTuple):
-    """A module that is split, and how."""
+    """A module to split, and its style."""
 
     name: str
     module: nn.Module
     style: ParallelStyle
 
 
+class Layer(NamedTuple):
+    """A layer with its name inside its parent module, and its direction in the plan."""
+
+    name: str
+    module: nn.Module
+    direction: Direction
+
+
 def check_plan(plan: Any) -> None:
-    """Refuse what is no plan, before there is a model to look at."""
+    """Check the types in a plan, before the model is known."""
     if plan is None:
         return
     if not isinstance(plan, Mapping) or not plan:
-        raise BadStrategy(f"TensorParallel(plan={plan!r}).", give='{"name of a layer": "colwise" or "rowwise"}, or None')
+        raise BadStrategy(f"TensorParallel: plan must be a dict, got {plan!r}.", write='plan={"fc1": "colwise"}, or plan=None')
     for name, style in plan.items():
-        if not isinstance(name, str) or not (style in WORDS if isinstance(style, str) else isinstance(style, ParallelStyle)):
+        if not isinstance(name, str) or not (
+            style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
+        ):
             raise BadStrategy(
-                f"TensorParallel(plan={{{name!r}: {style!r}}}).",
-                give='"colwise", "rowwise" or one of torch.distributed.tensor.parallel, as ColwiseParallel()',
+                f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.",
+                give='a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()',
             )
 
 
-def splits(plan: Plan | None, models: Mapping[str, nn.Module], size: int) -> list[Split]:
-    """Return what to split over so many processes, in models by the prefixes of their names; refuse a plan that fits not."""
+def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) -> list[Split]:
+    """Return the modules to split over `size` ranks, in models by the prefix of their names."""
     modules = {
         f"{prefix}.{name}".strip("."): module for prefix, model in models.items() for name, module in model.named_modules()
     }
-    inside = {
-        id(part)
-        for one in modules.values()
-        if isinstance(one, nn.MultiheadAttention)
-        for part in one.modules()
-        if part is not one
-    }
-    found = _ready(modules, inside) if plan is None else _named(plan, modules)
-    if plan is not None:
-        for name, style in found.items():
-            _check_kind(name, modules[name], style, is_read_apart=id(modules[name]) in inside)
-    worded: dict[str, list[Worded]] = {}
+    attentions = [module for module in modules.values() if isinstance(module, nn.MultiheadAttention)]
+    inside = {id(part) for attention in attentions for part in attention.modules() if part is not attention}
+    found = _default_plan(modules, inside) if plan is None else _matched(plan, modules)
+    layers: dict[str, list[Layer]] = {}
     for name, style in found.items():
+        if plan is not None:
+            _check_kind(name, modules[name], style, is_inside=id(modules[name]) in inside)
         if isinstance(style, str):
             parent, _, own = name.rpartition(".")
-            worded.setdefault(parent, []).append(Worded(own, modules[name], style))
+            layers.setdefault(parent, []).append(Layer(own, modules[name], style))
     styles = {
         f"{parent}.{own}".strip("."): style
-        for parent, several in worded.items()
-        for own, style in styles_for(modules.get(parent), several, size).items()
+        for parent, children in layers.items()
+        for own, style in _styles(modules.get(parent), children, size).items()
     }
-    made = [Split(name, modules[name], styles[name] if isinstance(style, str) else style) for name, style in found.items()]
-    for one in made:
-        _check_size(one, size)
-    return _tied_alike(made, models, is_ready=plan is None)
+    splits = [Split(name, modules[name], styles[name] if isinstance(style, str) else style) for name, style in found.items()]
+    for split in splits:
+        _check_size(split, size)
+    return _check_tied(splits, models, is_default=plan is None)
 
 
-def _ready(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Word]:
-    """Return the layers with the usual names, where they are what they are called."""
-    found: dict[str, ParallelStyle | Word] = {
-        name: word
+def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
+    """Return the layers with the usual names that are of the expected kind."""
+    found: dict[str, ParallelStyle | Direction] = {
+        name: direction
         for name, module in modules.items()
-        if (word := NAMES.get(name.rpartition(".")[2])) is not None
-        and _is_plain(module)
+        if (direction := NAMES.get(name.rpartition(".")[2])) is not None
+        and _can_split(module)
         and id(module) not in inside
-        and (isinstance(module, nn.Linear) or word == "rowwise")
+        and (isinstance(module, nn.Linear) or direction == "rowwise")
     }
     if not found:
-        raise BadStrategy("TensorParallel(): no layer has one of the usual names, as fc1 and fc2.", give=_example(modules))
+        raise BadStrategy("TensorParallel: no layer has one of the usual names, such as fc1 and fc2.", give=_example(modules))
     return found
 
 
-def _named(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, ParallelStyle | Word]:
-    found: dict[str, ParallelStyle | Word] = {}
-    by: dict[str, str] = {}
+def _matched(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, ParallelStyle | Direction]:
+    found: dict[str, ParallelStyle | Direction] = {}
+    patterns: dict[str, str] = {}
     for pattern, style in plan.items():
-        names = [name for name in modules if _fits(pattern, name)]
+        names = [name for name in modules if _matches(pattern, name)]
         if not names:
-            raise BadStrategy(f"TensorParallel(plan=...): {pattern!r} fits no module.", give=_example(modules))
+            raise BadStrategy(f"TensorParallel: {pattern!r} in the plan matches no module.", give=_example(modules))
         for name in names:
             if name in found:
-                raise BadStrategy(f"TensorParallel(plan=...): {by[name]!r} and {pattern!r} both fit {name}.", drop="one")
-            found[name], by[name] = style, pattern
+                raise BadStrategy(f"TensorParallel: {patterns[name]!r} and {pattern!r} both match {name}.", drop="one of them")
+            found[name], patterns[name] = style, pattern
     return found
 
 
-def _fits(pattern: str, name: str) -> bool:
-    """Say whether a name fits, dot by dot, as torch's own parallelize_module does it."""
-    words, own = pattern.split("."), name.split(".")
-    return len(words) == len(own) and all(fnmatchcase(one, word) for word, one in zip(words, own, strict=True))
+def _matches(pattern: str, name: str) -> bool:
+    """Match component by component, as torch's parallelize_module does."""
+    expected, actual = pattern.split("."), name.split(".")
+    return len(expected) == len(actual) and all(map(fnmatchcase, actual, expected))
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Say whether a layer is one that torch can split: with a weight that it alone uses as it is."""
+def _can_split(module: nn.Module) -> bool:
+    """Return whether torch can split a layer: a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
         if module.max_norm is not None or module.sparse:  # changed in place in a forward; without a dense gradient
             return False
@@ -125,62 +131,58 @@ def _is_plain(module: nn.Module) -> bool:
     return {name for name, _ in module.named_parameters()} <= {"weight", "bias"}
 
 
-def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Word, *, is_read_apart: bool) -> None:
+def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, *, is_inside: bool) -> None:
     if not isinstance(style, ColwiseParallel | RowwiseParallel | str):
         return
-    if is_read_apart:
-        why = "is inside of MultiheadAttention, which reads its weights without calling it"
-    elif isinstance(module, nn.Embedding) and not _is_plain(module):
-        why = "has max_norm or sparse, which is not known to work in parts"
-    elif isinstance(module, nn.Linear) and not _is_plain(module):
-        why = "has more than a weight and a bias, as a parametrization"
-    elif not isinstance(module, nn.Linear | nn.Embedding):
-        why = f"is a {type(module).__name__}: only Linear and Embedding are split in this way"
-    else:
+    if is_inside:
+        why = "is inside MultiheadAttention, which reads its weights without calling it"
+    elif _can_split(module):
         return
-    raise BadStrategy(f"TensorParallel(plan=...): {name or 'the model'} {why}.", drop="it from the plan")
+    elif isinstance(module, nn.Embedding):
+        why = "has max_norm or sparse, which are not supported"
+    elif isinstance(module, nn.Linear):
+        why = "has more parameters than weight and bias, such as a parametrization"
+    else:
+        why = f"is a {type(module).__name__}: only Linear and Embedding can be split this way"
+    raise BadStrategy(f"TensorParallel: {name or 'the model'} {why}.", drop="it from the plan")
 
 
 def _check_size(split: Split, size: int) -> None:
-    """Refuse parts of different sizes where they meet others: torch takes each for as large as this process's own."""
+    """Refuse shards of different sizes that are passed on: torch assumes that all have the size of the local one."""
     module, style = split.module, split.style
     if isinstance(style, ColwiseParallel):
-        is_apart = any(isinstance(one, Shard) for one in style.output_layouts)
+        layouts, what = style.output_layouts, "output features"
         width = module.out_features if isinstance(module, nn.Linear) else module.embedding_dim
     elif isinstance(style, RowwiseParallel) and isinstance(module, nn.Linear):
-        is_apart = any(isinstance(one, Shard) for one in style.input_layouts)
-        width = module.in_features
+        layouts, what, width = style.input_layouts, "input features", module.in_features
     else:
         return
-    if is_apart and int(width) % size:  # type: ignore[arg-type]
+    if any(isinstance(layout, Shard) for layout in layouts) and int(width) % size:  # type: ignore[arg-type]
         raise BadStrategy(
-            f"TensorParallel(plan=...): {split.name} has a width of {width}, which {size} processes cannot share evenly.",
-            choose=f"a multiple of {size}, or the word {WORDS[isinstance(style, RowwiseParallel)]!r}, which gathers it",
+            f"TensorParallel: {split.name} has {width} {what}, which cannot be split evenly across {size} ranks.",
+            choose=f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers them",
         )
 
 
-def _tied_alike(made: list[Split], models: Mapping[str, nn.Module], *, is_ready: bool) -> list[Split]:
-    """Refuse to split one weight in two ways; the ready plan leaves it whole."""
-    ways: dict[int, set[int | None]] = {}
-    split = {id(one.module): one for one in made}
-    seen: set[int] = set()
-    for module in (part for model in models.values() for part in model.modules()):
-        if id(module) not in seen:
-            seen.add(id(module))
-            for parameter in module.parameters(recurse=False):
-                ways.setdefault(id(parameter), set()).add(_cut(split.get(id(module))))
-    odd = [one for one in made if any(len(ways[id(own)]) > 1 for own in one.module.parameters(recurse=False))]
-    if odd and not is_ready:
-        names = " and ".join(one.name for one in odd)
+def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
+    """Refuse to split one weight in two ways. The default plan leaves such a weight unsplit."""
+    dims: dict[int, set[int | None]] = {}
+    by_module = {id(split.module): split for split in splits}
+    for module in {id(part): part for model in models.values() for part in model.modules()}.values():
+        for parameter in module.parameters(recurse=False):
+            dims.setdefault(id(parameter), set()).add(_split_dim(by_module.get(id(module))))
+    tied = [one for one in splits if any(len(dims[id(own)]) > 1 for own in one.module.parameters(recurse=False))]
+    if tied and not is_default:
+        names = " and ".join(split.name for split in tied)
         raise BadStrategy(
-            f"TensorParallel(plan=...): {names} has a weight in common with a layer that is not split in the same way.",
-            split="both: an Embedding rowwise and a Linear colwise are cut alike",
+            f"TensorParallel: {names} shares a weight with a layer that is not split in the same way.",
+            split="both: an Embedding rowwise and a Linear colwise match",
         )
-    return [one for one in made if one not in odd]
+    return [split for split in splits if split not in tied]
 
 
-def _cut(split: Split | None) -> int | None:
-    """Return the dimension in which a weight is cut."""
+def _split_dim(split: Split | None) -> int | None:
+    """Return the dimension along which a weight is split."""
     if split is None or not isinstance(split.style, ColwiseParallel | RowwiseParallel):
         return None
     return int(isinstance(split.style, ColwiseParallel) == isinstance(split.module, nn.Embedding))
@@ -190,9 +192,71 @@ def _example(modules: Mapping[str, nn.Module]) -> str:
     names = [name for name, module in modules.items() if isinstance(module, nn.Linear) and name]
     if not names:
         return "another strategy: the model has no Linear layer"
-    return f'plan={{{names[0]!r}: "colwise", ...}}, of {_few(names)}'
+    return f'plan={{{names[0]!r}: "colwise", ...}}, of {", ".join(names[:8])}{", ..." * (len(names) > 8)}'
 
 
-def _few(names: Iterable[str]) -> str:
-    several = list(names)
-    return ", ".join(several[:8]) + (", ..." if len(several) > 8 else "")
+# Styles
+
+
+def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dict[str, ParallelStyle]:
+    """Return torch's styles for the layers of one module.
+
+    The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise it is gathered.
+    In a Sequential, the modules between the two are checked. A module that counts attention heads would count those of all
+    ranks, so it gets full tensors.
+    """
+    pairs = {} if parent is None or _counts_heads(parent) else _pairs(parent, layers)
+    uneven = {name for name, layer, _ in layers if name in pairs and int(layer.out_features) % size}  # type: ignore[arg-type]
+    pairs = {name: consumer for name, consumer in pairs.items() if name not in uneven}
+    styles: dict[str, ParallelStyle] = {}
+    for name, layer, direction in layers:
+        if direction == "colwise":
+            styles[name] = ColwiseParallel() if name in pairs else ColwiseParallel(output_layouts=Replicate())
+        elif name in pairs.values() and isinstance(layer, nn.Linear):
+            styles[name] = RowwiseParallel()
+        else:
+            styles[name] = RowwiseParallel(input_layouts=Replicate())
+    return styles
+
+
+def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
+    """Return the rowwise layer that consumes the output of each colwise layer."""
+    if isinstance(parent, nn.Sequential):
+        return _pairs_in_sequence(parent, layers)
+    order = [name for name, _ in parent.named_children()]
+    consumers = [layer for layer in layers if layer.direction == "rowwise" and isinstance(layer.module, nn.Linear)]
+    found = {}
+    for name, module, direction in layers:
+        if direction == "rowwise" or not isinstance(module, nn.Linear) or name in OF_ATTENTION:
+            continue
+        if _has_norm(parent, module.out_features):  # it may be between the two, and needs the full width
+            continue
+        fits = [layer.name for layer in consumers if layer.module.in_features == module.out_features]
+        after = [consumer for consumer in fits if order.index(consumer) > order.index(name)]
+        if len(consumers) == 1 and fits:  # even if it is defined before, as w2 between w1 and w3
+            found[name] = fits[0]
+        elif after:
+            found[name] = after[0]
+    return found
+
+
+def _pairs_in_sequence(parent: nn.Sequential, layers: Sequence[Layer]) -> dict[str, str]:
+    directions = {layer.name: layer.direction for layer in layers if isinstance(layer.module, nn.Linear)}
+    found, producer = {}, None
+    for name, module in parent.named_children():
+        if directions.get(name) == "rowwise" and producer is not None:
+            found[producer] = name
+        if directions.get(name) == "colwise":
+            producer = name
+        elif not isinstance(module, ELEMENTWISE):
+            producer = None
+    return found
+
+
+def _has_norm(parent: nn.Module, width: int) -> bool:
+    others = [child for child in parent.children() if not isinstance(child, nn.Linear | nn.Embedding)]
+    return any(parameter.numel() == width for other in others for parameter in other.parameters(recurse=False))
+
+
+def _counts_heads(parent: nn.Module) -> bool:
+    return any("head" in name and type(value) is int for name, value in vars(parent).items())

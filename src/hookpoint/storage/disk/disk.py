@@ -28,6 +28,19 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def replace(path: Path, data: bytes) -> None:
+    """Write a file atomically, in place of one that exists."""
+    staged = path.with_name(hidden("staging", path.name))
+    try:
+        write(staged, data)
+        perform(lambda: os.replace(staged, path), "replace", staged, target=os.fspath(path))
+    except OSError:
+        if exists(staged):
+            remove(staged)
+        raise
+    sync_folder(path.parent)
+
+
 def pieces(path: Path) -> Iterator[bytes]:
     """Yield what is in a file."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)

@@ -9,7 +9,6 @@ import torch
 
 from hookpoint import Every, Loop, Runner
 from hookpoint.callbacks import DumpTensorAsImage, DumpTensors, ProcessTensors, SimpleMovingAverage, TensorPrinter
-from hookpoint.callbacks.tensors._named_tensors import NamedTensors
 from hookpoint.core.errors import BadLoop, BadValue
 
 
@@ -260,7 +259,7 @@ def test_without_an_iteration_there_is_nothing_to_read_and_one_line_says_so(capl
     with Loop([ProcessTensors(["batch"], print).when(Every(epochs=1))], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(3):
             pass
-    assert caplog.messages == ["ProcessTensors has nothing to read: no training iteration of this epoch was seen to its end"]
+    assert caplog.messages == ["ProcessTensors has nothing to read: no training iteration of this epoch was completed"]
 
 
 def test_nothing_of_a_run_is_held_after_it():
@@ -274,9 +273,9 @@ def test_nothing_of_a_run_is_held_after_it():
             optimizer.step()
             if run.step == 2:
                 raise ZeroDivisionError
-    assert not callback.tensors._model
-    assert not callback.tensors._gradients
-    assert callback.tensors._kept is None
+    assert not callback._model
+    assert not callback._gradients
+    assert callback._last is None
 
 
 # Mistakes
@@ -306,7 +305,7 @@ def test_a_slip_in_a_parameters_name_is_refused_before_anything_runs():
 def test_so_is_the_gradient_of_what_is_no_parameter():
     text, done = refused("fc.wheight.grad", model=Net(), optimizer=torch.optim.SGD(Net().parameters(), lr=1))
     assert text.startswith(
-        "ProcessTensors reads 'fc.wheight.grad', and the model has no 'fc.wheight'.\n  write     'fc.weight.grad'"
+        "ProcessTensors reads 'fc.wheight.grad', but the model has no 'fc.wheight'.\n  write     'fc.weight.grad'"
     )
     assert done == 0
     assert refused("fc.weight.grad")[0].endswith("give      model=...")
@@ -314,7 +313,7 @@ def test_so_is_the_gradient_of_what_is_no_parameter():
 
 def test_gradients_need_an_optimizer_whose_steps_are_seen():
     assert refused("fc.weight.grad", model=Net()) == (
-        "ProcessTensors sees no optimizer step, whose 'fc.weight.grad' it could read.\n  give      optimizer=...",
+        "ProcessTensors needs an optimizer to read 'fc.weight.grad'.\n  give      optimizer=...",
         0,
     )
 
@@ -326,7 +325,7 @@ def test_other_names_are_refused_after_the_first_iteration_with_those_there_are(
 
     text, done = refused("outputs/logit", body, model=torch.nn.Linear(1, 1))
     assert text == (
-        "ProcessTensors reads 'outputs/logit', which is not there.\n"
+        "ProcessTensors reads 'outputs/logit', which does not exist.\n"
         "  write     'outputs/logits'\n"
         "  known     outputs/logits, outputs/hidden, batch, accuracy, weight, bias"
     )
@@ -354,7 +353,7 @@ def test_so_they_are_however_late_they_would_be_read(name):
 
 def test_what_a_loop_never_set_is_said():
     assert refused("outputs/x") == (
-        "ProcessTensors reads 'outputs/x', and run.outputs was not set.\n  set       run.outputs = ...",
+        "ProcessTensors reads 'outputs/x', but run.outputs is not set.\n  set       run.outputs = ...",
         1,
     )
     assert refused("loss")[0].endswith("set       run.loss = ... or run.log(loss=...)")
@@ -365,10 +364,10 @@ def test_what_is_no_tensor_is_refused_with_what_is_in_it():
         run.outputs = {"a": (1, 2)}
 
     assert refused("outputs", body, BadValue)[0] == (
-        "ProcessTensors: 'outputs' is a dict, and no tensor.\n  write     'outputs/a'"
+        "ProcessTensors: 'outputs' is a dict, not a tensor.\n  write     'outputs/a'"
     )
     assert refused({"mine": lambda run: None}, body, BadValue)[0] == (
-        "ProcessTensors: 'mine' is None, and no tensor.\n  give      one tensor, array or number"
+        "ProcessTensors: 'mine' is None, not a tensor.\n  give      one tensor, array or number"
     )
 
 
@@ -380,21 +379,21 @@ def test_many_names_of_a_model_are_not_all_listed():
 def test_a_parameter_without_a_gradient_is_said():
     model = Net()
     model.head.bias.requires_grad_(False)
-    with pytest.raises(BadLoop, match=r"there is no 'head\.bias\.grad' at step 1"):
+    with pytest.raises(BadLoop, match=r"'head\.bias\.grad' is None at step 1"):
         fit(["head.bias.grad"], model=model)
 
 
 @pytest.mark.parametrize("names", [[3], [""], {"a": 3}, {"": "loss"}, [None]])
 def test_what_is_no_name_is_refused_at_once(names):
-    with pytest.raises(TypeError, match="names no tensor"):
-        NamedTensors("Reader", names)
+    with pytest.raises(TypeError, match="is not the name of a tensor"):
+        TensorPrinter(names)
 
 
 def test_some_names_have_to_be_given_and_each_once():
-    with pytest.raises(ValueError, match="Reader is given no names"):
-        NamedTensors("Reader", [])
-    with pytest.raises(ValueError, match="Reader is given a name twice: loss, batch, loss"):
-        NamedTensors("Reader", ["loss", "batch", "loss"])
+    with pytest.raises(ValueError, match="TensorPrinter: names is empty"):
+        TensorPrinter([])
+    with pytest.raises(ValueError, match="TensorPrinter: names contains a duplicate: loss, batch, loss"):
+        TensorPrinter(["loss", "batch", "loss"])
 
 
 # On a GPU

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from hookpoint import Record
-from hookpoint.monitors._epoch_values import EpochValues
+from hookpoint.monitors._row_values import EpochValues
 
 
 def scalars(epoch, /, at="epoch", **values):
@@ -31,10 +31,10 @@ def test_an_epoch_is_one_row():
         ]
     ]
     assert taken[:-2] == [None] * 7
-    assert taken[-2:] == [(1, {"rate": 0.5, "loss": 1.0, "val_loss": 4.0}), (2, {})]
+    assert taken[-2:] == [{"epoch": 1, "rate": 0.5, "loss": 1.0, "val_loss": 4.0}, {"epoch": 2}]
 
 
 def test_a_metric_called_epoch_is_kept_apart():
     values = EpochValues()
     values.take(scalars(1, epoch=7.0))
-    assert values.take(end(1)) == (1, {"values/epoch": 7.0})
+    assert values.take(end(1)) == {"epoch": 1, "values/epoch": 7.0}

@@ -1,0 +1,58 @@
+"""Values in the form that TensorBoard, MLflow and wandb draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookpoint.core.errors import BadArgument
+
+if TYPE_CHECKING:
+    from hookpoint.core.log.records import Record
+
+T = TypeVar("T")
+
+
+def chart_scalars(record: Record) -> dict[str, float]:
+    """Return scalars by the name of their curve: `loss` for log steps, `epoch/loss` for the mean of a training epoch."""
+    prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
+    return {prefix + name: value for name, value in record.scalars().items()}
+
+
+def to_array(values: Any) -> Any:
+    """Return numbers or a tensor as a numpy array."""
+    import numpy
+
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
+            values = values.float()
+    return numpy.asarray(values)
+
+
+def finite(values: Any) -> Any:
+    """Return the finite ones of these numbers as a numpy array."""
+    numbers = to_array(values)
+    return numbers[abs(numbers) < float("inf")] if numbers.dtype.kind == "f" else numbers
+
+
+def to_pixels(name: str, image: Any) -> Any:
+    """Return an image (HW or HWC) or a batch (NHWC) as bytes. Floats of at most 1 are scaled by 255."""
+    pixels = to_array(image)
+    if pixels.ndim not in (2, 3, 4):
+        raise BadArgument(f"image '{name}' has shape {pixels.shape}; expected height x width x channels, or a batch of these.")
+    if pixels.dtype == bool or (pixels.dtype.kind == "f" and pixels.max(initial=0) <= 1):
+        pixels = pixels * 255
+    return pixels.clip(0, 255).astype("uint8")
+
+
+def call_each(function: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call a function for every item, then raise the first error."""
+    errors = []
+    for item in items:
+        try:
+            function(item)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

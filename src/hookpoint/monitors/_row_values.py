@@ -1,0 +1,67 @@
+"""EpochValues and StepValues: scalars gathered into one row per epoch or per step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hookpoint.core.log.records import Record
+
+EPOCH, STEP = "epoch", "step"
+
+
+class EpochValues:
+    """Gather the scalars of an epoch: means of passes and values between passes, not the means of log steps.
+
+    If a value is logged more than once, the last one counts. A metric called "epoch" becomes "values/epoch".
+    """
+
+    keys: tuple[str, ...] = (EPOCH,)
+
+    def __init__(self) -> None:
+        self.gathered: dict[str, float] = {}
+
+    def take(self, record: Record) -> dict[str, float] | None:
+        """Add a record. If it ends an epoch, return the row of that epoch, with its number."""
+        if record.kind == "scalars" and record.at != "step":
+            self.gathered.update(self.named(record))
+        elif record.kind == "event" and "epoch_end" in record.values:
+            return {EPOCH: record.epoch, **self.finish()}
+        return None
+
+    def finish(self) -> dict[str, float]:
+        """Return the row so far, which may be empty, and start the next."""
+        gathered, self.gathered = self.gathered, {}
+        return gathered
+
+    def named(self, record: Record) -> dict[str, float]:
+        """Return the scalars of a record, renamed if they are called like a key."""
+        return {f"values/{name}" if name in self.keys else name: value for name, value in record.scalars().items()}
+
+
+class StepValues(EpochValues):
+    """Gather the scalars of a step: means of log steps, and whatever is logged at the same step.
+
+    The mean of a training pass is left out if log steps have a value of that name: it is a different quantity. Metrics called
+    "step" or "epoch" become "values/step" and "values/epoch".
+    """
+
+    keys = (STEP, EPOCH)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_steps: set[str] = set()
+
+    def take(self, record: Record) -> dict[str, float] | None:
+        """Add a record. Return the row that it ends: that of an earlier step, or of an epoch's last step."""
+        is_end = self.gathered and (self.gathered[STEP] != record.step or "epoch_end" in record.values)
+        row = self.finish() if is_end else None
+        if record.kind == "scalars":
+            values = self.named(record)
+            if record.at == "step":
+                self._of_steps.update(values)
+            elif record.at == "epoch" and record.mode == "train":
+                values = {name: value for name, value in values.items() if name not in self._of_steps}
+            if values:
+                self.gathered.update({STEP: record.step, EPOCH: record.epoch, **values})
+        return row

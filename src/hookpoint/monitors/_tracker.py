@@ -1,0 +1,238 @@
+"""Tracker: what MLflowMonitor and WandbMonitor have in common."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import BadArgument, text
+from hookpoint.core.text.secrets import masked
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hookpoint.core.callback.callback import Options
+    from hookpoint.core.callback.on import OnError
+    from hookpoint.core.log.records import Record
+    from hookpoint.core.run.run import Run
+
+logger = logging.getLogger("hookpoint")
+
+MOST_FAILURES = 3  # in a row
+MOST_ERROR_LETTERS = 300
+
+
+class RemoteRun:
+    """A run at a tracking service. Its methods run off the training thread, one at a time.
+
+    It outlives the training run if the service hangs: the next run gets a new object. A small file in the workdir identifies
+    the remote run, for a resume without a checkpoint.
+    """
+
+    sent_step = -1  # the service has all steps up to this one; -1 if it can be asked for that
+
+    def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
+        self.monitor = monitor
+        self.address = address
+        self.name = run.name
+        self.workdir = None if run.workdir is None else Path(run.workdir).absolute()
+        self.restored_step = run.step if run.resuming else None
+        hyper = {name: _plain(value) for name, value in run.hyper.items()}
+        self.settings = masked({**hyper, "world_size": run.world_size, **run.config, **monitor.params})
+        self.run_id = ""  # until it is open
+        self.status, self.message = "finished", ""  # or "failed", "killed"
+        self.failures = 0
+        self.lock = threading.Lock()
+        self._is_saved = run.resuming
+        self._file = None if self.workdir is None else self.workdir / f"{monitor.service.lower()}.json"
+
+    @abstractmethod
+    def open(self, run_id: str | None) -> str:
+        """Resume the remote run with this id, or create a new one; return its id."""
+
+    @abstractmethod
+    def send(self, records: list[Record]) -> None:
+        """Send records, or raise an error."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Send the status and release the client."""
+
+    def deliver(self, records: list[Record], checkpoint_id: str | None) -> None:
+        """Send records. Open the remote run first if needed; `checkpoint_id` is the one that the checkpoint names."""
+        self._note_events(records)
+        if not self.run_id:
+            self.run_id = self.open(self._previous_id(checkpoint_id))
+            self._write_file()
+        try:
+            self.send(records)
+        finally:
+            self._write_file()
+
+    def close(self) -> None:
+        """Finish the remote run, if it is open."""
+        if self.run_id:
+            try:
+                self.finish()
+            except Exception as error:
+                raise short(error) from None
+            self._write_file(is_over=True)
+
+    def _note_events(self, records: list[Record]) -> None:
+        for event in (record.values for record in records if record.kind == "event"):
+            self._is_saved |= "save" in event
+            if self.status == "finished" and "signal" in event:
+                self.status, self.message = "killed", str(event["signal"].get("received", ""))
+            elif self.status == "finished" and "stop" in event:
+                self.message = masked(str(event["stop"].get("reason", "")))
+
+    def _previous_id(self, checkpoint_id: str | None) -> str | None:
+        """Return the id to resume, from the checkpoint or the file. A fresh run resumes one killed before its first save."""
+        try:
+            state = json.loads(self._file.read_text()) if self._file is not None else {}
+            file_id, is_new = str(state["run_id"]), bool(state["is_over"] or state["is_saved"])
+            step = int(state["step"]) if state["where"] == masked(self.address) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            step = None
+        if step is None or (self.restored_step is None and is_new):
+            return checkpoint_id
+        if checkpoint_id in (None, file_id):
+            self.sent_step = step
+        return checkpoint_id or file_id
+
+    def _write_file(self, *, is_over: bool = False) -> None:
+        if self._file is None:
+            return
+        state = {"run_id": self.run_id, "where": masked(self.address), "is_over": is_over, "step": self.sent_step}
+        staging = self._file.with_name(f".{self._file.name}.new")
+        with suppress(OSError):  # a full disk is not a reason to lose records
+            os.makedirs(self._file.parent, mode=0o700, exist_ok=True)
+            staging.write_text(json.dumps({**state, "is_saved": self._is_saved}) + "\n")
+            os.replace(staging, self._file)
+
+
+class Tracker(Callback):
+    """Send records to a tracking service. Subclasses know the service.
+
+    The remote run is opened with the first record: a resumed run has its state back by then. A service that fails is given up
+    here and not by `on_error`, which would skip the end of the run too.
+    """
+
+    ranks = "chief"
+    on_error: OnError = "warn"
+    outside = True
+    keeps: ClassVar[str] = "the id of the remote run"
+
+    service: ClassVar[str]  # in lower case: the package, and our extra
+    variables: ClassVar[Mapping[str, str]]  # of the environment, set during a run unless the user has set them
+    remote_class: ClassVar[type[RemoteRun]]
+
+    def __init__(self, params: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        name, package = type(self).__name__, self.service.lower()
+        if params is not None and not isinstance(params, Mapping):
+            raise BadArgument(f"{name}: params must be a dict, got {params!r}.", write='{"name": value}')
+        if find_spec(package) is None:
+            raise ImportError(
+                text(f"{name} needs {self.service}, which is not installed.", run=f"pip install 'hookpoint[{package}]'")
+            )
+        self.params = dict(params or {})
+        self._run_id: str | None = None
+        self._address: str | None = None
+        self._remote: RemoteRun | None = None
+        self._variables_set: list[str] = []
+
+    @abstractmethod
+    def prepare(self, workdir: Path | None) -> str | None:
+        """Import the client, on the training thread; return the address of the service, or None to do nothing."""
+
+    def on_setup(self, run: Run) -> None:
+        self._restore_variables()
+        self._variables_set = [name for name in self.variables if name not in os.environ]
+        os.environ.update({name: self.variables[name] for name in self._variables_set})
+        self._address = None  # also if the next line fails
+        self._address = self.prepare(None if run.workdir is None else Path(run.workdir))
+
+    def on_run_begin(self, run: Run) -> None:
+        if not run.resuming:
+            self._run_id = None
+        self._remote = None if self._address is None else self.remote_class(self, run, self._address)
+
+    def on_records(self, records: list[Record], run: Run) -> None:
+        remote = self._remote
+        if remote is None:
+            return
+        with remote.lock:
+            if self._remote is not remote or remote.failures >= MOST_FAILURES:  # the run may have ended meanwhile
+                return
+            remote.settings.setdefault("max_epochs", run.max_epochs)
+            try:
+                remote.deliver(records, self._run_id)
+                remote.failures = 0
+            except Exception as error:
+                if self.on_error == "raise":
+                    raise short(error) from None
+                remote.failures = MOST_FAILURES if self.on_error == "disable" else remote.failures + 1
+                effect = "nothing more is sent in this run" if remote.failures >= MOST_FAILURES else "the run continues"
+                reason = masked(f"{type(error).__name__}: {short(error)}")
+                logger.warning("%s did not accept records: %s; %s", self.service, reason, effect)
+            finally:
+                if self._remote is remote:
+                    self._run_id = remote.run_id or self._run_id
+
+    def on_exception(self, error: BaseException) -> None:
+        if self._remote is not None:
+            self._remote.status = "killed" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
+            self._remote.message = masked(f"{type(error).__name__}: {error}")
+
+    def on_run_end(self) -> None:
+        remote, self._remote = self._remote, None
+        self._restore_variables()  # also if the service hangs: then the loop does not wait for the rest
+        if remote is not None:
+            with remote.lock:
+                remote.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._run_id is None else {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state.get("run_id")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_remote": None, "_variables_set": []}
+
+    def _restore_variables(self) -> None:
+        while self._variables_set:
+            os.environ.pop(self._variables_set.pop(), None)
+
+
+def short(error: Exception) -> Exception:
+    """Return an error of a client in one line: its own may show addresses with passwords, and tracebacks of many packages."""
+    if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
+        return error
+    lines = masked(str(error)).splitlines() or [type(error).__name__]
+    return ConnectionError(lines[0][:MOST_ERROR_LETTERS])
+
+
+def event_line(fields: Mapping[str, Any], step: int) -> str:
+    """Return an event as a line: `step 8, reason=loss is low`."""
+    return masked(", ".join([f"step {step}", *(f"{name}={value}" for name, value in fields.items() if value is not None)]))
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a number, a boolean or a text."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)

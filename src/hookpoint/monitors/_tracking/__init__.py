@@ -1,1 +1,0 @@
-"""What the monitors of tracking servers share."""

@@ -1,0 +1,48 @@
+"""Local shards: the part of a tensor that is on this rank, and collectives on many tensors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+
+def shard_like(tensor: Any, like: Any) -> Any:
+    """Return this rank's shard of a full tensor, placed like another one. Every rank has the full tensor: nothing is sent."""
+    if not is_sharded(like) or is_sharded(tensor):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    tensor = tensor.detach().to(like.device)
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def local_shard(tensor: Any) -> torch.Tensor:
+    """Return the local part of a DTensor, without a copy; other tensors are returned unchanged."""
+    local: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return local
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Return whether this is a DTensor. Importing its class takes a second, which a single process should not pay."""
+    return hasattr(tensor, "device_mesh")
+
+
+def by_kind(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Group tensors by dtype and device."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(groups.values())
+
+
+def in_one_message(
+    tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object], *, writes: bool = True
+) -> None:
+    """Call a collective on tensors of one dtype and device, as one flat tensor; with `writes`, copy the result back."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    collective(flat)
+    if writes:
+        for tensor, values in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(values.view_as(tensor))

@@ -1,0 +1,52 @@
+"""Model setup: what every strategy does with a model and its optimizer before it distributes them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hookpoint.core.errors import BadStrategy
+
+SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models that keep only the layers of their stage
+
+
+def modules_in(model: Any) -> list[torch.nn.Module]:
+    """Return the modules of a model or of a mapping of models. Refuse modules that are split already or have no data."""
+    found = model.values() if isinstance(model, Mapping) else [model]
+    modules = [module for module in found if isinstance(module, torch.nn.Module)]
+    for module in modules:
+        if module in SPLIT_MODELS or any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):
+            raise BadStrategy(
+                "the model is split already: this rank has only a part of it.",
+                make="a new model for another strategy, and load a checkpoint: hookpoint.load_weights(...)",
+                drop="or your own parallelize_module or fully_shard",
+            )
+        for name, parameter in module.named_parameters():
+            if parameter.is_meta or torch.nn.parameter.is_lazy(parameter):
+                raise BadStrategy(f"{name} has no data yet and cannot be sent.", make="the model with all of its weights")
+    return modules
+
+
+def optimizers_in(optimizer: Any) -> list[Any]:
+    found = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def tensors_of(modules: list[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters and buffers of modules."""
+    return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+
+
+def parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def send_weights(modules: list[torch.nn.Module]) -> None:
+    """Send the chief's parameters and buffers to all ranks: each may have initialized its own randomly."""
+    with torch.no_grad():
+        for tensor in tensors_of(modules):
+            dist.broadcast(tensor.detach(), 0)

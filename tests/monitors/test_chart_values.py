@@ -1,0 +1,56 @@
+"""What TensorBoard, MLflow and wandb are given."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+from hookpoint.monitors._chart_values import call_each, finite, to_array, to_pixels
+
+
+@pytest.mark.parametrize(
+    ("image", "shape", "largest"),
+    [
+        (numpy.ones((4, 5)), (4, 5), 255),
+        (numpy.ones((4, 5, 3)), (4, 5, 3), 255),
+        (numpy.ones((4, 5, 1)), (4, 5, 1), 255),
+        (numpy.full((4, 5, 3), 300.0), (4, 5, 3), 255),
+        (numpy.full((4, 5, 3), 7), (4, 5, 3), 7),
+        (numpy.full((4, 5), True), (4, 5), 255),
+        (torch.ones(4, 5, 3, dtype=torch.bfloat16), (4, 5, 3), 255),
+    ],
+)
+def test_images_are_pixels_from_0_to_255(image, shape, largest):
+    pixels = to_pixels("x", image)
+    assert (pixels.shape, str(pixels.dtype), pixels.max()) == (shape, "uint8", largest)
+
+
+def test_a_batch_keeps_its_shape():
+    assert to_pixels("x", numpy.zeros((2, 4, 5, 3))).shape == (2, 4, 5, 3)
+
+
+def test_other_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"image 'x' has shape \(3,\); expected height x width x channels"):
+        to_pixels("x", numpy.zeros(3))
+
+
+def test_tensors_become_arrays():
+    assert to_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+
+
+def test_histograms_are_of_finite_numbers():
+    assert finite([1.0, float("nan"), float("-inf"), 2.0]).tolist() == [1.0, 2.0]
+    assert finite([1, 2]).tolist() == [1, 2]
+
+
+def test_every_item_is_handled_before_the_first_error_is_raised():
+    seen = []
+
+    def fail(item):
+        seen.append(item)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match=r"^1$"):
+        call_each(fail, [1, 2])
+    assert seen == [1, 2]
