@@ -6,6 +6,7 @@ Points are declared only here. `Callback`, `docs/points.md`, the compiler's chec
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from hookpoint.core.errors import BadArgument
 
@@ -51,32 +52,14 @@ class Point:
     spellings: tuple[Spelling, ...] = field(default=())
 
 
-def orca(name: str, differs: str = "") -> Spelling:
-    return Spelling("Orca", name, differs)
-
-
-def orca_any_mode(name: str) -> Spelling:
-    return Spelling("Orca", name, "called for epochs of every mode", second=True)
-
-
-def keras(name: str, differs: str = "") -> Spelling:
-    return Spelling("Keras", name, differs)
-
-
-def keras_batch(name: str) -> Spelling:
-    return Spelling("Keras", name, "`batch` is the index, in this spelling only", renames=(("batch", "batch_idx"),))
-
-
-def mindspore(name: str, differs: str = "", *, second: bool = False) -> Spelling:
-    return Spelling("MindSpore", name, differs, second=second)
-
-
-def mindspore_bare(name: str) -> Spelling:
-    return Spelling("MindSpore", name, "there also called in evaluation", only_with=("run_context",))
-
-
-def tensorpack(name: str, differs: str = "", *, second: bool = False) -> Spelling:
-    return Spelling("tensorpack", name, differs, only_with=(), second=second)
+orca = partial(Spelling, "Orca")
+orca_any_mode = partial(Spelling, "Orca", differs="called for epochs of every mode", second=True)
+keras = partial(Spelling, "Keras")
+batch_is_index = "`batch` is the index, in this spelling only"
+keras_batch = partial(Spelling, "Keras", differs=batch_is_index, renames=(("batch", "batch_idx"),))
+mindspore = partial(Spelling, "MindSpore")
+mindspore_bare = partial(Spelling, "MindSpore", differs="there also called in evaluation", only_with=("run_context",))
+tensorpack = partial(Spelling, "tensorpack", only_with=())
 
 
 POINTS: tuple[Point, ...] = (
@@ -271,9 +254,7 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point(
-        "on_records",
-        "outside of the training thread, with logged records: this makes a callback a monitor",
-        ("run", "records"),
+        "on_records", "outside of the training thread, with logged records: this makes a callback a monitor", ("run", "records")
     ),
     Point(
         "on_sample",

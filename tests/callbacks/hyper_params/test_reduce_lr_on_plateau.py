@@ -141,7 +141,7 @@ def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
         ({"cooldown": -1}, "cooldown must be an integer >= 0, got -1"),
         ({"min_delta": -1}, "min_delta must be a finite number >= 0, got -1"),
         ({"min_lr": -1}, "min_lr must be a finite number >= 0, got -1"),
-        ({"mode": "least"}, "mode='least'"),
+        ({"mode": "least"}, "got 'least'"),
         ({"monitor": "thing"}, "is ambiguous"),
     ],
 )

@@ -84,8 +84,7 @@ class Handler:
             payload = {**payload, "logs": payload}
         by_position, by_keyword = self.bind(payload)
         return self.function(
-            *(payload[source] for source in by_position),
-            **{name: payload[source] for name, source in by_keyword.items()},
+            *(payload[source] for source in by_position), **{name: payload[source] for name, source in by_keyword.items()}
         )
 
 

@@ -18,11 +18,7 @@ class PeriodicTrigger(CallbackPipeline):
     """
 
     def __init__(
-        self,
-        callback: Any,
-        every_k_steps: int | None = None,
-        every_k_epochs: int | None = None,
-        before_train: bool = False,
+        self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None, before_train: bool = False
     ) -> None:
         super().__init__([callback])
         self.before_train = before_train

@@ -51,19 +51,9 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
     randomness = PlainRandomness() if options.randomness is None else options.randomness
-    objects = RunObjects(
-        run=run,
-        hooks=hooks,
-        clocks=clocks,
-        logbook=logbook,
-        verdicts=verdicts,
-        scopes=Scopes(),
-        team=run.team,
-        positions=options.positions(randomness),
-        randomness=randomness,
-        may_wait=options.may_wait,
-        stateful=stateful,
-    )
+    scopes, positions = Scopes(), options.positions(randomness)
+    shared = run, hooks, clocks, logbook, verdicts, scopes, run.team, positions, randomness, options.may_wait, stateful
+    objects = RunObjects(*shared)
     machine = Machine(objects, options, _components(objects, options, agreement))
     set_loop(run, Services(machine))
     return machine

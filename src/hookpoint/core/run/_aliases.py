@@ -15,10 +15,9 @@ from hookpoint.core.run._values import Values
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.log.metrics import Logs
-
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class ForeignName:
@@ -90,6 +89,11 @@ else:
     as_epochs_method = functools.partial(Shown, EpochsMethod)
 
 
+def alias(attribute: Callable[[Values], T]) -> T:
+    """Return a property of Values, for another name; its type is that of the value."""
+    return attribute  # type: ignore[return-value]
+
+
 class PeerNames(Values):
     """The attributes of a run under the names of tensorpack, MindSpore and Orca."""
 
@@ -127,13 +131,8 @@ class PeerNames(Values):
     def trainer(self) -> Self:
         return self
 
-    @property
-    def global_step(self) -> int:
-        return self.step
-
-    @property
-    def epoch_num(self) -> int:
-        return self.epoch
+    global_step = alias(Values.step)
+    epoch_num = alias(Values.epoch)
 
     @property
     def local_step(self) -> int:
@@ -160,29 +159,10 @@ class PeerNames(Values):
 
     # Orca
 
-    @property
-    def output(self) -> Any:
-        return self.outputs
-
-    @output.setter
-    def output(self, value: Any) -> None:
-        self.outputs = value
-
-    @property
-    def target(self) -> Any:
-        return self.targets
-
-    @target.setter
-    def target(self, value: Any) -> None:
-        self.targets = value
-
-    @property
-    def num_epochs(self) -> int | None:
-        return self.max_epochs
-
-    @num_epochs.setter
-    def num_epochs(self, value: int | None) -> None:
-        self.max_epochs = value
+    output = alias(Values.outputs)
+    target = alias(Values.targets)
+    num_epochs: int | None = Values.max_epochs
+    epoch_stats = alias(Values.logs)
 
     @property
     def size(self) -> int:
@@ -207,10 +187,6 @@ class PeerNames(Values):
     @property
     def logger(self) -> logging.Logger:
         return logging.getLogger("hookpoint")
-
-    @property
-    def epoch_stats(self) -> Logs:
-        return self.logs
 
     @property
     def metrics_stats(self) -> dict[str, Any]:

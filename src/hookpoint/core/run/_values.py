@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
+PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_verdicts")
+STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries", "update_ops")
+SERVICES = ("hooks", "hyper", "monitors", "team")
 CALLS = {
     "stop": 'run.stop("why")',
     "request_stop": "run.request_stop()",
@@ -35,28 +38,7 @@ class Values:
     """The attributes of a run; `Run` adds what can be asked of it."""
 
     """The attributes of a run; `Run` adds the methods."""
-    __slots__ = (
-        *GIVEN,
-        *PLACE,
-        "_clocks",
-        "_logbook",
-        "_loop",
-        "_now",
-        "_payload",
-        "_stepper",
-        "_verdicts",
-        "epoch_complete",
-        "hooks",
-        "hyper",
-        "max_epochs",
-        "mode",
-        "monitors",
-        "resuming",
-        "store",
-        "summaries",
-        "team",
-        "update_ops",
-    )
+    __slots__ = (*GIVEN, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
     name: str
     model: Any

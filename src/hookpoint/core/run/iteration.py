@@ -6,23 +6,13 @@ from typing import Any, NoReturn
 
 from hookpoint.core.errors import BadLoop, OutsideIteration
 
+VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
+
 
 class Iteration:
     """The values of one iteration and the requests about it. One object serves a whole pass; `clear` drops all references."""
 
-    __slots__ = (
-        "batch",
-        "batch_idx",
-        "has_ended",
-        "has_requests",
-        "loss",
-        "outputs",
-        "retry",
-        "samples",
-        "skipped",
-        "skips_were_read",
-        "targets",
-    )
+    __slots__ = (*VALUES, "has_ended", "has_requests", "retry", "skipped", "skips_were_read")
 
     def __init__(self) -> None:
         self.batch_idx = -1

@@ -5,29 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 # A tick on epochs uses the number of the running epoch; a level counts completed epochs.
-READ_TICK: dict[str, Callable[[Clocks], float]] = {
-    "steps": lambda clocks: clocks.step,
-    "iterations": lambda clocks: clocks.iteration,
-    "epochs": lambda clocks: clocks.epoch,
-    "samples": lambda clocks: clocks.samples,
-    "seconds": lambda clocks: clocks.elapsed(),
-}
-READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": lambda clocks: clocks.epochs_done}
-
+COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
+READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
+READ_TICK["seconds"] = methodcaller("elapsed")
+READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrgetter("epochs_done")}
 # The same as source code, for compiled dispatch: a schedule that is not due costs one comparison.
-TICK_SOURCE = {
-    "steps": "run._clocks.step",
-    "iterations": "run._clocks.iteration",
-    "epochs": "run._clocks.epoch",
-    "samples": "run._clocks.samples",
-    "seconds": "run._clocks.elapsed()",
-}
+TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
 class Clocked(Protocol):
