@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.log._reader_windows import ReaderWindows, ReadMean
 from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, as_scalar, floats_one_by_one
 from hookpoint.core.log.name_limit import NameLimit
-from hookpoint.core.log.reader_window import ReaderWindow
+from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows, ReadMean
 
 if TYPE_CHECKING:
     from hookpoint.core.log.loss_check import LossCheck

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from hookpoint.core.checkpoint.positions import Entered
+from hookpoint.core.checkpoint.positions import Entered, PlainPositions
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 
 
@@ -34,17 +34,10 @@ class HostRandomState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class HostPositions:
+class HostPositions(PlainPositions):
     """The position in the data, which the host restores itself."""
 
-    def __init__(self, randomness: Any = None) -> None:
-        self.remembers = False
-        self.notes: list[str] = []
-
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        return iter(loader)
-
-    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
