@@ -84,8 +84,8 @@ GROUPS = {
         ),
         "TwoSpellings": ("For example `on_train_batch_end`, Keras's name, and `on_train_iter_end`. Keep one of them."),
         "MainPointTaken": (
-            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work at another "
-            "point."
+            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work "
+            "at another point."
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list by a "
@@ -200,7 +200,7 @@ GROUPS = {
     },
     "Base classes and others": {
         "HookpointError": (
-            "`cb.StepTooSlow` of [StepTimeout](profiling.md#find-out-why-a-run-hangs) and "
+            "`cb.StepTooSlow` of [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
             "the errors of `hookpoint.plot` derive from it too."
         ),
         "StopRun": (

@@ -13,7 +13,7 @@ import pytest
 
 from hookpoint import Callback, Loop
 from hookpoint import callbacks as cb
-from hookpoint.cli.clean_plan import planned
+from hookpoint.cli.clean_plan import plan_deletions
 from hookpoint.run_folder.run_folder import RunFolder
 
 
@@ -52,7 +52,7 @@ def test_it_says_what_and_how_much_then_asks(command, mine):
         "  checkpoints/step-00000016  2 files  model, best-val_loss\n"
         "to keep:\n"
         "  step-00000004  tagged manual\n"
-        "  step-00000020  the newest that is good\n"
+        "  step-00000020  the newest valid one\n"
         f"this frees {size / 1024:.1f} KiB\n"
     )
     assert result.stderr == "delete? [y/N] nothing was deleted\n"
@@ -90,7 +90,7 @@ def test_the_newest_is_verified_before_anything_goes(command, mine):
     for path in (mine / "checkpoints" / "step-00000020").glob("state.*"):  # .json, or .pt where torch is loaded
         path.write_bytes(b"x")
     shown = command("clean", "mine", "--dry-run").stdout
-    assert "step-00000016  the newest that is good" in shown
+    assert "step-00000016  the newest valid one" in shown
     for path in (mine / "checkpoints").glob("step-*/state.*"):
         path.write_bytes(b"x")
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
@@ -133,7 +133,7 @@ def test_earlier_runs(command, train_run):
     (folder / "previous" / "keep").mkdir()
     result = command("clean", "mine", "--previous", "--yes")
     assert "previous/001" in result.stdout
-    assert "left, with files that are not hookpoint's: runs/mine/previous/002" in result.stderr
+    assert "not deleted, because of other files in it: runs/mine/previous/002" in result.stderr
     assert sorted(path.name for path in (folder / "previous").iterdir()) == ["002", "keep"]
     assert [path.name for path in (folder / "previous" / "002").iterdir()] == ["notes.txt"]
 
@@ -150,7 +150,7 @@ def test_everything_but_what_is_not_ours(command, mine):
     (mine / "checkpoints" / "step-00000008" / "notes.txt").write_text("mine")
     shutil.copytree(mine / "checkpoints" / "step-00000012", mine / "checkpoints" / "damaged-step-00000001")
     result = command("clean", "mine", "--all", "--yes")
-    assert "left, with files that are not hookpoint's: runs/mine/checkpoints/step-00000008" in result.stderr
+    assert "not deleted, because of other files in it: runs/mine/checkpoints/step-00000008" in result.stderr
     found = sorted(str(path.relative_to(mine)) for path in mine.rglob("*") if path.is_file())
     assert found == ["checkpoints/notes.txt", "checkpoints/step-00000008/notes.txt", "hyper.txt", "notes.txt"]
 
@@ -243,7 +243,8 @@ def test_a_running_run_is_not_touched(command, training):
         live.epoch()
         for options in ([], ["--all", "--yes"], ["--dry-run"]):
             said = command("clean", "live", *options, code=69).stderr
-            assert f"is being written to by process {live.process.pid}" in said
+            assert f"process {live.process.pid}" in said
+            assert "is writing to runs/live; wait until it ends, or delete" in said
         live.process.kill()
         live.process.wait()
     assert command("clean", "live", "--all", "--yes").exit_code == 0
@@ -282,7 +283,7 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
 
 def test_a_file_that_keeps_a_name_frees_nothing(train_run):
     run = RunFolder(train_run(epochs=1))
-    plan = planned(run, checkpoints=True, logs=False, previous=False, everything=True)
+    plan = plan_deletions(run, logs=False, previous=False, everything=True)
     only = type(plan)(tuple(one for one in plan.deletions if one.what == "checkpoints/step-00000004"), ())
     assert only.deletions
     assert only.freed_bytes == 0

@@ -43,7 +43,7 @@ def test_a_first_a_second_a_longer_and_a_new_run(here):
     assert out[2].startswith("digits finished: 1 epochs, 38 steps, ")
     assert "  curves       runs/digits/curves.png" in out
     assert Path("runs/digits/curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "digits was finished already, and nothing was trained: 1 epochs" in here("--epochs", "1").stdout
+    assert "digits was already finished: 1 epochs" in here("--epochs", "1").stdout
     longer = here("--epochs", "2")
     assert "digits finished: 2 epochs, 76 steps" in longer.stdout
     assert "epoch 1/2" not in longer.stderr
@@ -63,7 +63,7 @@ def test_an_interrupt_is_answered_with_what_to_type(here):
         said = here("--epochs", "5", "--workdir", "here", code=130).stderr
     finally:
         EVERYWHERE.pop()
-    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 goes on where it was")
+    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_the_first_time_and_the_second_and_anew():
 
     again = demo("--epochs", "2")
     assert again.returncode == 0
-    assert "digits was finished already, and nothing was trained: 2 epochs, 76 steps" in again.stdout
+    assert "digits was already finished: 2 epochs, 76 steps" in again.stdout
     assert "demo --epochs 4" in again.stdout
     assert "demo --anew" in again.stdout
     assert again.stdout.splitlines()[0] == out[0]
@@ -110,7 +110,7 @@ def test_an_interrupt_says_how_to_go_on():
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 goes on where it was")
+    assert said.splitlines()[-1].endswith("demo --workdir here --epochs 5 resumes it")
 
 
 def test_a_missing_package_is_named():

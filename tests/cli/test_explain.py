@@ -65,14 +65,14 @@ def test_a_mistake_in_the_callbacks(command, module):
 @pytest.mark.parametrize(
     ("what", "code", "said"),
     [
-        ("their_callbacks", 2, "their_callbacks names nothing; type module:name"),
+        ("their_callbacks", 2, "their_callbacks is not of the form module:name"),
         ("their_callbacks:mne", 2, "their_callbacks has no mne; did you mean mine?"),
-        ("their_callback:mine", 2, "there is no module their_callback here; type it in the folder of their_callback.py"),
-        ("a b:c", 2, "a b:c names nothing"),
-        (":x", 2, ":x names nothing"),
+        ("their_callback:mine", 2, "there is no module their_callback here; change to the folder of their_callback.py"),
+        ("a b:c", 2, "a b:c is not of the form module:name"),
+        (":x", 2, ":x is not of the form module:name"),
         ("their_callbacks:fail", 65, "their_callbacks:fail raised ValueError: no ?[2J luck (--debug shows where)"),
         ("broken:x", 65, "broken raised ZeroDivisionError"),
-        ("ends:x", 65, "ends ended when it was imported"),
+        ("ends:x", 65, "ends exits on import"),
         ("lacks:x", 65, "lacks needs no_such_package, which is not installed"),
     ],
 )
@@ -149,7 +149,7 @@ class TestProve:
         assert (tmp_path / "proof" / "resumed" / "checkpoints").is_dir()
         again = process("prove", "provable:make", "--workdir", "proof", text=True)
         assert again.returncode == 65
-        assert "is there already" in again.stderr
+        assert "already exists" in again.stderr
 
     def test_not_exact(self, process, tmp_path):
         (tmp_path / "provable.py").write_text(PROVABLE)
@@ -159,5 +159,5 @@ class TestProve:
     def test_no_function(self, command, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", list(sys.path))
         (tmp_path / "provable_too.py").write_text("number = 3\n")
-        assert "is no function of a module" in command("prove", "provable_too:number", code=2).stderr
+        assert "is not a function of a module" in command("prove", "provable_too:number", code=2).stderr
         sys.modules.pop("provable_too", None)

@@ -90,7 +90,7 @@ def test_bad_lines_are_named_and_nothing_is_written(command, train_run, tmp_path
     path = train_run() / "scalars.jsonl"
     path.write_text(path.read_text() + "soup\n")
     said = command("export", "mine", "-o", "x.csv", code=65).stderr
-    assert said == "hookpoint: runs/mine/scalars.jsonl: line 9 is no line of JSON with a step\n"
+    assert said == "hookpoint: runs/mine/scalars.jsonl: line 9 is not a JSON record with a step\n"
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_torn_last_line_is_left_out(command, train_run):
 
 def test_a_name_that_says_nothing(command, train_run):
     train_run()
-    assert "end it with .csv, .json or .jsonl" in command("export", "mine", "-o", "out.xls", code=2).stderr
+    assert "use .csv, .json or .jsonl, or pass --format" in command("export", "mine", "-o", "out.xls", code=2).stderr
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.csv", "taken.csv"])
@@ -118,7 +118,7 @@ def test_the_runs_own_files_are_not_written_over(command, train_run, tmp_path):
     before = path.read_text()
     (tmp_path / "link.jsonl").symlink_to(path)
     for name in ("runs/mine/scalars.jsonl", "link.jsonl"):
-        assert "is a file of the run itself" in command("export", "mine", "-o", name, code=73).stderr
+        assert "is a file of the run" in command("export", "mine", "-o", name, code=73).stderr
     assert path.read_text() == before
 
 

@@ -81,9 +81,7 @@ def test_in_the_terminal(trained, plot):
 def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here, plot, refused):
     trained("mine")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert refused(73, "mine") == (
-        "a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
-    )
+    assert refused(73, "mine") == ("plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
     assert not (here / "runs/mine/curves.png").exists()
     plot("mine", "--terminal")
 
@@ -103,8 +101,8 @@ def test_notes_are_on_stderr(here, plot):
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
     done = plot("many")
     assert done.stdout == "wrote runs/many/curves.png\n"
-    assert done.stderr == "not drawn: m6, m7; -m NAME draws them\n"
-    assert plot("many", "-m", "m7", "--log").stderr == "m7: no log scale, as no value is above 0\n"
+    assert done.stderr == "left out: m6, m7; use -m NAME\n"
+    assert plot("many", "-m", "m7", "--log").stderr == "m7: no log scale: no value is above 0\n"
 
 
 def test_values_that_are_not_finite_are_read_and_marked(here, plot):
@@ -118,12 +116,12 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["-m", "los"], 2, "'los' is no metric of it; loss is. There are: loss, val_loss"),
-        (["-o", "a.gif"], 2, "'a.gif' is no picture that can be drawn; let its name end in .png, .svg or .pdf"),
+        (["-m", "los"], 2, "there is no metric 'los'; did you mean loss? Known: loss, val_loss"),
+        (["-o", "a.gif"], 2, "unknown format of 'a.gif'; use .png, .svg or .pdf"),
         (["-o", "none/a.png"], 73, "cannot write none/a.png: No such file or directory"),
-        (["-o", "a.png", "--terminal"], 2, "either --terminal or -o FILE"),
-        (["--terminal", "--width", "5"], 2, "--width is from 24 to 1000 columns here, not 5"),
-        (["--height", "100000"], 2, "--height is from 200 to 10000 pixels here, not 100000"),
+        (["-o", "a.png", "--terminal"], 2, "--terminal and -o FILE exclude each other"),
+        (["--terminal", "--width", "5"], 2, "--width must be from 24 to 1000 columns, got 5"),
+        (["--height", "100000"], 2, "--height must be from 200 to 10000 pixels, got 100000"),
         (["--smooth", "1"], 2, "1.0 is not in the range 0<=x<1"),
         (["--x", "day"], 2, "'day' is not one of 'step', 'epoch', 'time'"),
     ],
@@ -137,11 +135,11 @@ def test_runs_that_are_none(trained, here, refused):
     trained("mine")
     assert refused(2, "mien") == "there is no run mien; did you mean mine?"
     (here / "runs/mine/scalars.jsonl").unlink()
-    said = "there is nothing to draw in runs/mine: it has no scalars.jsonl, which JSONWriter writes"
+    said = "nothing to plot: runs/mine has no scalars.jsonl; JSONWriter writes it"
     assert refused(65, "mine") == said
     (here / "runs/mine/scalars.jsonl").write_text('{"step": 1, "loss": "soup"}\n')
     for words in ([], ["-m", "loss"], ["--terminal"]):
-        assert refused(65, "mine", *words) == "there is nothing to draw in runs/mine: no number was logged there"
+        assert refused(65, "mine", *words) == "nothing to plot: no numbers in runs/mine"
 
 
 def test_more_than_anybody_could_look_at(here, refused):
@@ -149,7 +147,7 @@ def test_more_than_anybody_could_look_at(here, refused):
     folder.mkdir(parents=True)
     row = {"step": 1, **{f"m{number}": number for number in range(5000)}}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
-    said = "these metrics would be 1111 panels; at most 36 are drawn: name fewer"
+    said = "these metrics need 1111 panels; the limit is 36: name fewer"
     assert refused(2, "wide", "-m", "m1*") == said
 
 
@@ -157,4 +155,4 @@ def test_a_damaged_file_is_named(trained, here, refused):
     trained("mine")
     with open(here / "runs/mine/scalars.jsonl", "a") as file:
         file.write("garbage\n{}\n")
-    assert "are no lines of JSON with a step" in refused(65, "mine")
+    assert "are not JSON records with a step" in refused(65, "mine")

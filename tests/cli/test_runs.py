@@ -102,7 +102,7 @@ def test_an_empty_folder(command, tmp_path):
 
 
 def test_no_folder(command):
-    assert command("runs", "nothing", code=2).stderr == "hookpoint: there is no folder nothing; give one with runs in it\n"
+    assert command("runs", "nothing", code=2).stderr == "hookpoint: there is no folder nothing\n"
 
 
 def test_folders_of_other_programs(command, tmp_path):

@@ -93,12 +93,12 @@ def test_a_folder_of_runs_is_no_run(command, train_run):
     train_run()
     said = command("show", "runs", code=65).stderr
     assert said.startswith("hookpoint: there is no run in runs")
-    assert "give one of those in it: runs/mine" in said
+    assert "it contains runs/mine" in said
 
 
 def test_a_file_is_no_run(command, tmp_path):
     (tmp_path / "file").write_text("")
-    assert command("show", "file", code=2).stderr == "hookpoint: file is no folder; give the folder of a run\n"
+    assert command("show", "file", code=2).stderr == "hookpoint: file is not a folder; expected the folder of a run\n"
 
 
 def test_why_it_failed(command, train_run):
@@ -124,7 +124,7 @@ def test_a_run_that_is_being_written(command, training):
 
 def test_a_guess_is_called_one(command, train_run):
     train_run(callbacks=[])
-    assert "val_loss  1.5  step 8  the minimum of what was logged" in command("show", "mine").stdout
+    assert "val_loss  1.5  step 8  the minimum of all records" in command("show", "mine").stdout
 
 
 def test_odd_settings_and_events(command, tmp_path):

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from hookpoint.cli.output import flowed
 from hookpoint.cli.table import Column, table
 
-COLUMNS = [Column("name", least=10), Column("step", right=True, goes=1), Column("best", goes=2), Column("started", goes=3)]
+COLUMNS = [Column("name", min_width=10), Column("step", right=True, drop=1), Column("best", drop=2), Column("started", drop=3)]
 ROWS = [("a-rather-long-name-of-a-run", "12", "val_loss 0.5", "2026-11-15"), ("b", "1200", "", "2026-11-16")]
 
 
@@ -33,17 +33,31 @@ def test_names_give_way_before_columns_do():
 
 def test_columns_without_any_text_are_left_out():
     assert table([Column("a"), Column("b")], [("x", ""), ("y", "")]) == ["a", "x", "y"]
-    assert table([Column("a")], []) == [""]
+    assert table([Column("a")], []) == []
 
 
 def test_wide_letters_count_two_cells():
-    lines = table([Column("name", least=4), Column("step")], [("深層学習の実験", "12"), ("b", "1")], 12)
+    lines = table([Column("name", min_width=4), Column("step")], [("深層学習の実験", "12"), ("b", "1")], 12)
     assert lines[1:] == ["深層…   12", "b       1"] or all(cell_len(line) <= 12 for line in lines)
     assert len({cell_len(line[: line.rindex("1")]) for line in lines[1:2]}) == 1
 
 
+def test_a_long_word_in_a_sentence_is_broken():
+    lines = table([Column("a"), Column("b", wraps=True)], [("x", "y" * 40)], 30)
+    assert lines[1:] == ["x  " + "y" * 27, "   " + "y" * 13]
+
+
+def test_styles_are_escape_codes_and_need_no_room():
+    lines = table([Column("a", styles={"x": "red"}), Column("b")], [("x", "1"), ("yy", "2")])
+    assert lines == ["a   b", "\x1b[31mx \x1b[0m  1", "yy  2"]
+
+
+def test_text_is_not_markup():
+    assert table([Column("a")], [("[red]x[/red] :smile:",)]) == ["a", "[red]x[/red] :smile:"]
+
+
 def test_sentences_flow():
-    lines = table([Column("point"), Column("fires", flows=True)], [("on_x", "once, before anything else happens at all")], 34)
+    lines = table([Column("point"), Column("fires", wraps=True)], [("on_x", "once, before anything else happens at all")], 34)
     assert lines == ["point  fires", "on_x   once, before anything else", "       happens at all"]
 
 

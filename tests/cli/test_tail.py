@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from hookpoint.run_folder.file_follower import Following
+from hookpoint.run_folder.file_follower import FileFollower
 
 
 def row(step, time=None, **values):
@@ -101,11 +101,11 @@ def test_ctrl_c_ends_it_cleanly(tmp_path, training):
             assert said.strip() == ""
 
 
-class TestFollowing:
+class TestFileFollower:
     def test_first_the_last_then_the_new(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text(row(1) + row(2) + row(3))
-        file = Following(path)
+        file = FileFollower(path)
         assert steps(file.last(2)) == [2, 3]
         assert file.new() == []
         with open(path, "a") as writer:
@@ -118,7 +118,7 @@ class TestFollowing:
         assert not file.was_cut
 
     def test_no_file_yet(self, tmp_path):
-        file = Following(tmp_path / "scalars.jsonl")
+        file = FileFollower(tmp_path / "scalars.jsonl")
         assert (file.last(5), file.new()) == ([], [])
         (tmp_path / "scalars.jsonl").write_text(row(1))
         assert steps(file.new()) == [1]
@@ -126,7 +126,7 @@ class TestFollowing:
     def test_a_torn_line_at_the_beginning(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text(row(1) + '{"step": 2')
-        file = Following(path)
+        file = FileFollower(path)
         assert steps(file.last(5)) == [1]
         path.write_text(row(1) + row(2))
         assert steps(file.new()) == [2]
@@ -134,7 +134,7 @@ class TestFollowing:
     def test_cut_back_and_written_again(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text("".join(map(row, range(1, 11))))
-        file = Following(path)
+        file = FileFollower(path)
         file.last(1)
         os.truncate(path, len(row(1)) * 4)
         assert file.new() == []
@@ -147,7 +147,7 @@ class TestFollowing:
     def test_cut_back_and_longer_again_before_we_look(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text("".join(map(row, range(1, 11))))
-        file = Following(path)
+        file = FileFollower(path)
         file.last(1)
         path.write_text("".join(map(row, range(1, 5))) + "".join(row(step, step + 100) for step in range(5, 30)))
         assert steps(file.new()) == list(range(5, 30))
@@ -157,7 +157,7 @@ class TestFollowing:
     def test_another_file_in_its_place(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text(row(1) + row(2))
-        file = Following(path)
+        file = FileFollower(path)
         file.last(1)
         path.rename(tmp_path / "old")
         assert file.new() == []
@@ -167,4 +167,4 @@ class TestFollowing:
     def test_lines_that_are_no_records_are_passed_over(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
         path.write_text(row(1) + "soup\n" + row(2))
-        assert steps(Following(path).last(5)) == [1, 2]
+        assert steps(FileFollower(path).last(5)) == [1, 2]

@@ -13,7 +13,7 @@ from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume
 
 LINE = "the batch size is {}, and was {}"
-INEXACT = "from here on the run is not bitwise identical to the one that was saved"
+INEXACT = "from here on the run is not bitwise identical to the saved one"
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_a_stream_is_cut_anew_too(kind, tmp_path, caplog):
 
 def test_what_cannot_be_cut_anew_is_refused(tmp_path):
     fit(tmp_path, DataLoader(Stream(), batch_size=4, num_workers=1), stop=3)
-    with pytest.raises(CannotResume, match="its samples cannot be cut into other batches"):
+    with pytest.raises(CannotResume, match="its samples cannot be split into other batches"):
         fit(tmp_path, DataLoader(Stream(), batch_size=8, num_workers=1))
 
 
@@ -255,7 +255,7 @@ CHANGES = {
 def test_the_rest_of_an_epoch_needs_the_same_data(change, tmp_path):
     before, after, name = CHANGES[change]
     fit(tmp_path, before, stop=3)
-    with pytest.raises(CannotResume, match=rf"(?s)made in the middle of an epoch.*{name} .*refused: "):
+    with pytest.raises(CannotResume, match=rf"(?s)from the middle of an epoch.*{name} .*refused: "):
         fit(tmp_path, after)
     seen, _ = fit(tmp_path, before, epochs=1)  # nothing was lost
     assert seen[0][0] == 3

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine._device import check_optimizer, choose_device, place_model
+from hookpoint.engine.modules import check_optimizer, choose_device, place_model
 
 
 def spread():
@@ -37,7 +37,7 @@ def test_cuda_where_there_is_none_is_refused(wanted):
     with pytest.raises(BadLoop) as caught:
         choose_device(nn.Linear(2, 2), wanted)
     assert str(caught.value) == (
-        f'device=\'{wanted}\': there is no CUDA device here.\n  use       device="auto" or device="cpu"'
+        f'device=\'{wanted}\': no CUDA device is available.\n  use       device="auto" or device="cpu"'
     )
 
 
@@ -66,6 +66,5 @@ def test_an_optimizer_of_another_model_is_refused(several):
     with pytest.raises(BadLoop) as caught:
         check_optimizer(model, optimizer)
     assert str(caught.value) == (
-        "the optimizer has none of the model's parameters; it would train something else.\n"
-        "  make      it from this model: torch.optim.SGD(model.parameters(), lr=0.1)"
+        "the optimizer has none of the model's parameters.\n  write     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     )

@@ -136,8 +136,7 @@ def test_a_forward_with_one_argument_gets_the_whole_batch_of_graphs_one_with_mor
 
 def test_a_batch_without_any_name_of_the_model_is_refused():
     message = (
-        "the model's forward takes input; the batch has x, y.\n"
-        "  write     a MainCallback whose on_iter_forward calls the model as it wants to be called"
+        "the model's forward takes input; the batch has x, y.\n  write     a MainCallback whose on_iter_forward calls the model"
     )
     with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
         Forward(nn.Sequential(), criterion).outputs({"x": 1, "y": 2}, predicts=False)
@@ -158,7 +157,7 @@ def test_several_models_cannot_be_called_without_a_main_callback():
     with pytest.raises(BadLoop) as caught:
         forward.outputs((1, 2), predicts=False)
     assert str(caught.value) == (
-        "several models are given; how a batch goes through them only their owner knows.\n"
+        "there are multiple models: the default forward cannot call them.\n"
         "  write     a MainCallback whose on_iter_forward sets run.outputs and run.loss"
     )
 
@@ -174,7 +173,7 @@ def test_a_criterion_without_targets_is_refused():
     with pytest.raises(BadLoop) as caught:
         Forward(Takes(), criterion).loss(1, None)
     assert str(caught.value) == (
-        "the batch has no targets for the criterion.\n  give      batches of (inputs, targets), or no criterion"
+        "the batch has no targets for the criterion.\n  give      (inputs, targets) batches, or no criterion"
     )
 
 
@@ -227,7 +226,7 @@ def test_what_is_no_loss_is_refused_in_training_and_left_out_elsewhere(outputs):
     with pytest.raises(BadLoop) as caught:
         forward.loss(outputs, None)
     assert str(caught.value) == (
-        f"there is no criterion, and the model returned {type(outputs).__name__}, which is no loss.\n"
+        f"there is no criterion, and the model returned {type(outputs).__name__}, which is not a loss.\n"
         "  give      Runner(model, optimizer, criterion)\n"
         "  write     or a MainCallback whose on_iter_forward sets run.loss"
     )
@@ -272,14 +271,14 @@ def test_any_other_tuple_is_refused(runner, batches, order, shapes):
     with pytest.raises(BadLoop) as caught:
         one.fit(batches, epochs=1)
     assert str(caught.value) == (
-        f"there is no criterion, and the model returned {shapes}, whose loss is not known.\n"
+        f"there is no criterion, and the model returned {shapes}: cannot tell which is the loss.\n"
         "  return    (logits, loss), or a dict with 'loss', from the forward\n"
         "  write     or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])"
     )
 
 
 def test_a_loss_in_the_wrong_place_is_refused_in_validation_too(runner, batches):
-    with pytest.raises(BadLoop, match="whose loss is not known"):
+    with pytest.raises(BadLoop, match="cannot tell which is the loss"):
         runner(model=Pairs(lambda scores, loss: (loss, scores)), criterion=None).validate(batches)
     assert runner(model=Pairs(lambda scores, loss: (scores, scores)), criterion=None).validate(batches) == {}
 
@@ -347,6 +346,6 @@ def test_a_dict_of_something_else_is_no_loss(runner, batches, way):
     with pytest.raises(BadLoop) as caught:
         runner(**({"criterion": wrong} if way == "criterion" else {"criterion": None, "main": wrong})).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "a dict of losses has a tensor of one element for each name, not {'mse': 'float32[2]', 'kind': 'str'}.\n"
-        "  give      the losses alone"
+        "a dict of losses must contain tensors with one element, got {'mse': 'float32[2]', 'kind': 'str'}.\n"
+        "  give      only the losses"
     )

@@ -8,7 +8,7 @@ from torch import nn
 
 from hookpoint import MainCallback
 from hookpoint.core.errors import BadLoop, MainPointTaken, NotACallback
-from hookpoint.engine._function_main import FunctionMain
+from hookpoint.engine._forward import FunctionMain
 from hookpoint.engine.runner import Runner
 
 
@@ -51,7 +51,7 @@ def test_a_function_that_returns_nothing_is_told_so(net, batches):
     model, optimizer = net()
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, main=lambda run: None).fit(batches, epochs=1)
-    assert str(caught.value) == "the forward left no loss.\n  set       run.loss in on_iter_forward"
+    assert str(caught.value) == "the forward set no loss.\n  set       run.loss in on_iter_forward"
 
 
 def test_a_main_callback_is_taken_as_it_is(net, batches):
@@ -81,4 +81,4 @@ def test_a_class_and_what_cannot_be_called_are_refused(net):
         Runner(model, optimizer, main=MainCallback)
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, main=3)
-    assert str(caught.value) == "main=3.\n  give      a MainCallback, or a function of the run that returns the loss"
+    assert str(caught.value) == "main must be callable, got 3.\n  give      a MainCallback, or a function that returns the loss"

@@ -243,7 +243,7 @@ def test_metrics_in_another_form_are_refused_at_once(runner, given, message):
 def test_what_is_no_metric_is_refused_at_once(runner):
     with pytest.raises(BadLoop) as caught:
         runner(metrics={"acc": 3})
-    assert str(caught.value) == "metrics['acc'] is 3.\n  give      a function (outputs, targets) -> number"
+    assert str(caught.value) == "metrics['acc'] must be callable, got 3.\n  give      a function (outputs, targets) -> number"
 
 
 def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, distance):
@@ -254,7 +254,7 @@ def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, 
     with pytest.raises(BadLoop) as caught:
         runner(OnlyLoss(), metrics={"far": distance}).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "metrics need outputs, and the forward left none.\n  set       run.outputs, and run.targets, in it"
+        "metrics need outputs, but the forward set none.\n  set       run.outputs and run.targets in it"
     )
     assert "in callback MetricSet at on_train_iter_end (step 1, rank 0)" in caught.value.__notes__
 

@@ -272,7 +272,7 @@ def test_a_run_that_has_had_its_steps_is_finished_and_a_higher_limit_extends_it(
 
     assert fit(**first) == (min(first["max_steps"], 3 * first["epochs"]), "finished")
     assert fit(**second) == (steps, "finished")
-    told = "max_steps=4 is reached already, and nothing is trained; a higher max_steps extends the run"
+    told = "max_steps=4 is already reached: nothing to train; pass a higher value to extend the run"
     assert (told in caplog.messages) is (steps == 4)
 
 

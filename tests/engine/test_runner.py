@@ -176,12 +176,12 @@ def test_zero_epochs_train_nothing(runner, batches):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"epochs": -1}, "epochs=-1.\n  give      an integer, 0 or more"),
-        ({"epochs": 1.5}, "epochs=1.5.\n  give      an integer, 0 or more"),
-        ({"epochs": True}, "epochs=True.\n  give      an integer, 0 or more"),
-        ({"epochs": None}, "epochs=None.\n  give      an integer, 0 or more"),
-        ({"epochs": 1, "max_steps": -1}, "max_steps=-1.\n  give      an integer, 0 or more"),
-        ({"epochs": 1, "max_steps": "5"}, "max_steps='5'.\n  give      an integer, 0 or more"),
+        ({"epochs": -1}, "epochs must be an integer >= 0, got -1."),
+        ({"epochs": 1.5}, "epochs must be an integer >= 0, got 1.5."),
+        ({"epochs": True}, "epochs must be an integer >= 0, got True."),
+        ({"epochs": None}, "epochs must be an integer >= 0, got None."),
+        ({"epochs": 1, "max_steps": -1}, "max_steps must be an integer >= 0, got -1."),
+        ({"epochs": 1, "max_steps": "5"}, "max_steps must be an integer >= 0, got '5'."),
     ],
 )
 def test_numbers_that_cannot_be_meant_are_refused_before_anything_runs(runner, batches, given, message):
@@ -195,7 +195,7 @@ def test_numbers_that_cannot_be_meant_are_refused_before_anything_runs(runner, b
 def test_fit_needs_an_optimizer(runner, batches):
     with pytest.raises(BadLoop) as caught:
         runner(optimizer=None).fit(batches, epochs=1)
-    assert str(caught.value) == "fit needs an optimizer.\n  give      Runner(model, optimizer, criterion)"
+    assert str(caught.value) == "fit needs an optimizer.\n  write     Runner(model, optimizer, criterion)"
 
 
 def test_an_optimizer_of_another_model_is_refused_at_once(runner):
@@ -204,12 +204,12 @@ def test_an_optimizer_of_another_model_is_refused_at_once(runner):
 
 
 def test_a_device_that_is_not_there_is_refused_at_once(runner):
-    with pytest.raises(BadLoop, match="device='cuda': there is no CUDA device here"):
+    with pytest.raises(BadLoop, match="device='cuda': no CUDA device is available"):
         runner(device="cuda")
 
 
 def test_a_missing_criterion_is_said(runner, batches):
-    with pytest.raises(BadLoop, match=r"there is no criterion, and the model returned Tensor, which is no loss") as caught:
+    with pytest.raises(BadLoop, match=r"there is no criterion, and the model returned Tensor, which is not a loss") as caught:
         runner(criterion=None).fit(batches, epochs=1)
     assert "in the step of batch 0, (float32[4, 3], float32[4, 2]) (step 0, rank 0)" in caught.value.__notes__
 
@@ -226,7 +226,7 @@ def test_a_run_inside_a_run_of_the_same_runner_is_refused(runner, batches):
 
     one = runner(again)
     with pytest.raises(
-        OutsideRun, match=r"this runner is running already.\n  use       validate or predict, or a second Runner"
+        OutsideRun, match=r"this Runner is already running.\n  use       validate or predict, or a second Runner"
     ):
         one.fit(batches, epochs=1)
 
@@ -387,14 +387,14 @@ def test_several_models_and_optimizers_are_driven_by_a_main_callback(batches):
 
 def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, batches):
     models, optimizers = adversaries()
-    with pytest.raises(BadLoop, match="several models are given"):
+    with pytest.raises(BadLoop, match="there are multiple models"):
         Runner(models, optimizers["maker"], mse).fit(batches, epochs=1)
     runner = Runner(models, optimizers, main=lambda run: run.model["judge"](run.batch[0]).mean())
     assert list(runner.validate(batches)) == ["val_loss"]
     with pytest.raises(BadLoop) as caught:
         runner.fit(batches, epochs=1)
     assert str(caught.value) == (
-        "several optimizers are given; when each of them steps only their owner knows.\n"
+        "there are multiple optimizers: the default step cannot tell when each of them steps.\n"
         "  write     a MainCallback whose on_iter_backward uses run.optimizer['name']"
     )
 
@@ -407,12 +407,13 @@ def test_no_batch_at_all_is_an_error(runner, loader):
     with pytest.raises(BadLoop) as caught:
         runner().fit(list(loader) if isinstance(loader, tuple) else loader, epochs=1)
     assert str(caught.value) == (
-        "the training data gave no batch in epoch 1.\n  check     that the loader is not empty, and not an exhausted generator"
+        "the training data yielded no batch in epoch 1.\n"
+        "  check     that the loader is not empty, and not an exhausted generator"
     )
 
 
 def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch(runner, batches):
-    with pytest.raises(BadLoop, match="the training data gave no batch in epoch 2"):
+    with pytest.raises(BadLoop, match="the training data yielded no batch in epoch 2"):
         runner().fit((batch for batch in batches), epochs=2)
 
 
@@ -1257,7 +1258,7 @@ def test_a_number_is_no_schedule_of_validation(runner, batches):
     with pytest.raises(BadLoop) as caught:
         runner().fit(batches, batches, epochs=1, validate_every=2)
     assert str(caught.value) == (
-        "validate_every=2 is no schedule.\n  write     validate_every=Every(epochs=2), or Every(steps=...)"
+        "validate_every must be a schedule, got 2.\n  write     validate_every=Every(epochs=2), or Every(steps=...)"
     )
 
 
@@ -1290,8 +1291,7 @@ class TwoSteps:
             {"optimizer": [torch.optim.SGD([torch.zeros(1)], lr=0.1)]},
             (
                 "optimizer must be one object or a dict of them, got a list.\n"
-                '  write     a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them\n'
-                "  give      the object itself, if there is one only"
+                '  write     a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them'
             ),
         ),
         (
@@ -1331,7 +1331,7 @@ def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_call
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, mse).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "LBFGS computes the loss several times in a step; the default step does so once.\n"
+        "LBFGS needs a closure: it computes the loss multiple times in a step, and the default step does so once.\n"
         "  write     main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)"
     )
     assert same(weights(model), before)
@@ -1379,4 +1379,4 @@ def test_a_validation_with_another_prefix_disturbs_no_fit(runner, batches):
 def test_a_prefix_that_is_none_is_refused(runner, batches, prefix):
     with pytest.raises(BadLoop) as caught:
         runner().validate(batches, prefix=prefix)
-    assert str(caught.value) == f'prefix must be a string that is not empty, got {prefix!r}.\n  write     prefix="test"'
+    assert str(caught.value) == f'prefix must be a non-empty string, got {prefix!r}.\n  write     prefix="test"'

@@ -170,12 +170,12 @@ def test_gradients_are_clipped_as_by_hand_before_on_step_begin(net, runner, batc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "16"}, "precision='16'.\n  choose    '32', 'bf16' or 'fp16'"),
-        ({"accumulate": 0}, "accumulate=0.\n  give      an integer, 1 or more"),
-        ({"accumulate": 1.5}, "accumulate=1.5.\n  give      an integer, 1 or more"),
-        ({"clip_grad_norm": 0}, "clip_grad_norm=0.\n  give      a number above 0, or None"),
-        ({"clip_grad_norm": float("nan")}, "clip_grad_norm=nan.\n  give      a number above 0, or None"),
-        ({"lr_scheduler_on": "batch"}, "lr_scheduler_on='batch'.\n  choose    'epoch' or 'step'"),
+        ({"precision": "16"}, "precision must be '32', 'bf16' or 'fp16', got '16'."),
+        ({"accumulate": 0}, "accumulate must be an integer >= 1, got 0."),
+        ({"accumulate": 1.5}, "accumulate must be an integer >= 1, got 1.5."),
+        ({"clip_grad_norm": 0}, "clip_grad_norm must be None or a number > 0, got 0."),
+        ({"clip_grad_norm": float("nan")}, "clip_grad_norm must be None or a number > 0, got nan."),
+        ({"lr_scheduler_on": "batch"}, "lr_scheduler_on must be 'epoch' or 'step', got 'batch'."),
     ],
 )
 def test_options_that_mean_nothing_are_refused_at_once(runner, options, message):
@@ -343,8 +343,8 @@ def test_what_is_mixed_with_others_already_cannot_be_taken_back(runner, batches,
     with pytest.raises(BadLoop) as caught:
         runner(ask(point, verdict, at=[1]), accumulate=2).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "a batch was to be skipped or retried after its gradients were added to those of others.\n"
-        "  ask       before on_backward_end, or run.skip_step() to drop all of the window"
+        "a batch cannot be skipped or retried after its gradients were accumulated with those of others.\n"
+        "  request   it before on_backward_end, or call run.skip_step() to drop the window"
     )
 
 
@@ -553,8 +553,7 @@ def test_a_step_of_ones_own_past_the_runner_is_refused_where_it_has_something_to
     with pytest.raises(BadLoop) as caught:
         runner(main(), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "on_iter_backward makes the step itself, which knows nothing of accumulate, clip_grad_norm, fp16 and"
-        " lr_scheduler_on='step'.\n"
+        "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect.\n"
         "  call      run.backward() and run.optimizer_step() in it"
     )
 
@@ -581,9 +580,8 @@ def test_a_skip_inside_the_optimizers_step_comes_too_late(runner, batches, main,
     with pytest.raises(BadLoop) as caught:
         runner(main, ask("on_step_begin", "skip_step"), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "the step was to be skipped at on_step_begin, which is inside optimizer.step() with fp16 and with an"
-        " on_iter_backward of one's own.\n"
-        "  ask       at on_backward_end"
+        "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun.\n"
+        "  request   it at on_backward_end"
     )
 
 

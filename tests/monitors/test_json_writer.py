@@ -403,8 +403,7 @@ def test_appending_nothing_makes_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 64, 2**16])
-def test_cutting_from_the_end_finds_every_later_line(tmp_path, monkeypatch, piece_bytes):
-    monkeypatch.setattr("hookpoint.monitors.json_writer.PIECE_BYTES", piece_bytes)
+def test_cutting_finds_every_later_line(tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr("hookpoint.storage.disk.whole_lines.PIECE_BYTES", piece_bytes)
     path = tmp_path / "scalars.jsonl"
     lines = [f'{{"step": {step}}}\n' for step in range(1, 30)]

@@ -173,7 +173,7 @@ def test_a_runner_in_two_processes(launch, strategy):
     assert first["best"] == second["best"]
     assert first["hooked"] == [[3, 2]] * 2
     if strategy == "sharded":
-        assert "0.weight is sharded, and torch calls no hooks of its gradient" in first["parameters"]
+        assert "'0.weight' is sharded, and torch does not call hooks on its gradient" in first["parameters"]
         assert first["bf16"] == [2, "torch.float32"]
         assert "matches no module of Sequential" in first["wrap"]
     else:

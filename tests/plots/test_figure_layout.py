@@ -5,11 +5,11 @@ from math import inf, isnan, nan
 import pytest
 
 from hookpoint.plots._smoothing import smoothed
-from hookpoint.plots.figure_layout import Wish, figure_of
+from hookpoint.plots.figure_layout import PlotOptions, figure_of
 
 
 def sheet(*subjects, columns=1000, **wish):
-    return figure_of(subjects, Wish(**wish), columns=columns)
+    return figure_of(subjects, PlotOptions(**wish), columns=columns)
 
 
 def test_a_run_and_its_metrics(values, subject):
@@ -75,9 +75,9 @@ def test_a_log_scale_says_what_it_cannot_show(values, subject):
     drawn = sheet(subject(values("a", [1.0, 0.0, -2.0, 4.0]), values("b", [0.0]), values("c", [0.0, 5.0])), log=True)
     assert [panel.log for panel in drawn.panels] == [True, False, True]
     assert drawn.notes == [
-        "a: 2 values that are not above 0 cannot be on the log scale",
-        "b: no log scale, as no value is above 0",
-        "c: 1 value that is not above 0 cannot be on the log scale",
+        "a: 2 values that are not above 0 cannot be shown on a log scale",
+        "b: no log scale: no value is above 0",
+        "c: 1 value that is not above 0 cannot be shown on a log scale",
     ]
     assert (drawn.panels[0].low, drawn.panels[0].high) == (1.0, 4.0)
 
@@ -97,7 +97,7 @@ def test_runs_are_told_apart_and_one_may_lack_a_metric(values, subject):
 
 def test_what_is_left_out_is_said(values, subject):
     drawn = sheet(subject(*(values(f"m{index}", [1.0]) for index in range(20))))
-    assert drawn.notes == ["not drawn: m14, m15, m16, m17, m18, m19, m2, m3 and 6 more; -m NAME draws them"]
+    assert drawn.notes == ["left out: m14, m15, m16, m17, m18, m19, m2, m3 and 6 more; use -m NAME"]
 
 
 def test_names_have_no_control_characters(values, subject):
@@ -120,7 +120,7 @@ def test_four_metrics_of_a_panel_have_four_styles(values, subject):
 
 
 def test_wishes_nobody_can_have():
-    with pytest.raises(ValueError, match=r"smooth is 1; it is from 0 up to 1, 0\.9 for example"):
-        Wish(smooth=1)
-    with pytest.raises(ValueError, match="x is 'day'; it is step, epoch or time"):
-        Wish(x="day")
+    with pytest.raises(ValueError, match=r"smooth must be >= 0 and < 1, got 1\."):
+        PlotOptions(smooth=1)
+    with pytest.raises(ValueError, match="unknown x axis 'day'"):
+        PlotOptions(x="day")

@@ -9,12 +9,12 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from hookpoint.plots.figure_layout import Wish, figure_of
+from hookpoint.plots.figure_layout import PlotOptions, figure_of
 from hookpoint.plots.matplotlib_backend import COLOURS, NoPictures, NoSuchFormat, columns_of, draw
 
 
 def sheet(*subjects, **wish):
-    return figure_of(subjects, Wish(**wish), columns=columns_of(None))
+    return figure_of(subjects, PlotOptions(**wish), columns=columns_of(None))
 
 
 def colours(path):
@@ -140,7 +140,7 @@ def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.gif", "a", ".png"])
 def test_other_formats_are_refused(run, tmp_path, name):
-    with pytest.raises(NoSuchFormat, match=r"is no picture that can be drawn; let its name end in \.png, \.svg or \.pdf"):
+    with pytest.raises(NoSuchFormat, match=r"unknown format of '.*'; use \.png, \.svg or \.pdf"):
         draw(sheet(run), tmp_path / name)
 
 
@@ -148,12 +148,12 @@ def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoPictures) as caught:
         draw(sheet(run), tmp_path / "a.png")
-    assert str(caught.value) == "a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
+    assert str(caught.value) == "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
 
 
 def test_no_display_and_no_pyplot_is_needed():
     program = "import sys, hookpoint.plots.matplotlib_backend as p, hookpoint.plots.figure_layout as c, tempfile, os\n"
-    program += "s = c.figure_of([], c.Wish(), columns=9)\n"
+    program += "s = c.figure_of([], c.PlotOptions(), columns=9)\n"
     program += "assert 'matplotlib' not in sys.modules\n"
     program += "p.draw(s, os.path.join(tempfile.mkdtemp(), 'a.png'))\n"
     program += "assert 'matplotlib.pyplot' not in sys.modules and 'tkinter' not in sys.modules"

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.plots.panels import UnknownCurve, chosen, is_validation
+from hookpoint.plots.panels import UnknownCurve, choose_panels, is_validation
 
 
 def groups(*known, asked=(), watched=()):
-    drawn, left = chosen(known, asked, watched)
+    drawn, left = choose_panels(known, asked, watched)
     return [group.names for group in drawn], left
 
 
@@ -54,7 +54,7 @@ def test_a_name_is_a_name_before_it_is_a_pattern():
 
 
 def test_an_unknown_name_is_refused_with_what_there_is():
-    with pytest.raises(UnknownCurve, match=r"'los' is no metric of it; loss is\. There are: loss, val_loss"):
+    with pytest.raises(UnknownCurve, match=r"there is no metric 'los'; did you mean loss\? Known: loss, val_loss"):
         groups("loss", "val_loss", asked=["los"])
-    with pytest.raises(UnknownCurve, match=r"'\?\[31m' is no metric of it. There are: none"):
+    with pytest.raises(UnknownCurve, match=r"there is no metric '\?\[31m'\. Known: none"):
         groups(asked=["\x1b[31m"])

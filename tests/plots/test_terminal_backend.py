@@ -5,15 +5,15 @@ from math import nan
 
 import pytest
 
-from hookpoint.plots.figure_layout import Wish, figure_of
+from hookpoint.plots.figure_layout import PlotOptions, figure_of
 from hookpoint.plots.terminal_backend import Look, columns_of, lines_of
 
 SMALL = Look(width=40, rows=5, has_colours=False)
 
 
 def text(subjects, look=SMALL, **wish):
-    lines = lines_of(figure_of(subjects, Wish(**wish), columns=columns_of(look)), look)
-    return "\n".join("".join(piece for piece, _ in line) for line in lines)
+    lines = lines_of(figure_of(subjects, PlotOptions(**wish), columns=columns_of(look)), look)
+    return "\n".join(line.plain for line in lines)
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_several_runs_without_colours_have_symbols_and_with_them_colours(run):
     assert "* mine (1) loss" in plain
     assert "# mine (2) val_loss" in plain
     assert coloured.splitlines()[-1] == "  ── mine (1)   ── mine (2)"
-    lines = lines_of(figure_of([run, run], Wish(), columns=80), replace(SMALL, has_colours=True))
-    assert {"cyan", "yellow"} <= {style for line in lines for _, style in line}
+    lines = lines_of(figure_of([run, run], PlotOptions(), columns=80), replace(SMALL, has_colours=True))
+    assert {"cyan", "yellow"} <= {span.style for line in lines for span in line.spans}
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 200])

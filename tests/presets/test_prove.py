@@ -126,12 +126,12 @@ def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "given", "error", "message"),
     [
-        ("train", {"kill_at": [13]}, BadLoop, "kill_at=[13].\n  give      steps of the run: from 1 to 12"),
+        ("train", {"kill_at": [13]}, BadLoop, "prove: kill_at must be steps from 1 to 12, got [13]."),
         (
             "saves_nothing",
             {},
             BadLoop,
-            "make_runner saves no checkpoints.\n  add       a saver, such as callbacks.ModelSaver()",
+            "prove: make_runner must save checkpoints.\n  add       a saver, such as callbacks.ModelSaver()",
         ),
         (
             "fails",
@@ -150,5 +150,5 @@ def test_what_cannot_be_proven_is_said(trainings, what, given, error, message):
 
 def test_a_folder_that_is_taken_is_refused(trainings, tmp_path):
     (tmp_path / "whole").mkdir()
-    with pytest.raises(BadLoop, match="whole is there already"):
+    with pytest.raises(BadLoop, match="whole already exists"):
         hookpoint.prove(trainings.train, workdir=tmp_path)

@@ -26,7 +26,7 @@ def trained(caplog, steps, scheduler=None, epochs=3):
 
 def test_nobody_steps_it(caplog):
     assert trained(caplog, None) == [
-        "nobody has stepped the lr_scheduler in epoch 1: call run.adjust_lr() or scheduler.step() in the loop"
+        "the lr_scheduler was not stepped in epoch 1: call run.adjust_lr() or scheduler.step() in the loop"
     ]
 
 

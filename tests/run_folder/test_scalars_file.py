@@ -79,17 +79,17 @@ def test_a_line_that_is_no_record_is_named(tmp_path, bad):
     with pytest.raises(BadLines) as caught:
         read_series(path)
     assert caught.value.numbers == (2, 4)
-    assert str(caught.value) == f"{path}: lines 2, 4 are no lines of JSON with a step"
+    assert str(caught.value) == f"{path}: lines 2, 4 are not JSON records with a step"
 
 
 def test_bytes_that_are_no_text(tmp_path):
     (tmp_path / "scalars.jsonl").write_bytes(b"\xff\xfe\n" + line(1).encode() + b"\n")
-    with pytest.raises(BadLines, match="line 1 is no line of JSON with a step"):
+    with pytest.raises(BadLines, match="line 1 is not a JSON record with a step"):
         read_series(tmp_path / "scalars.jsonl")
 
 
 def test_many_bad_lines_are_counted(tmp_path):
-    with pytest.raises(BadLines, match="lines 1, 2, 3, 4, 5 and 15 more are no lines"):
+    with pytest.raises(BadLines, match="lines 1, 2, 3, 4, 5 and 15 more are not JSON records"):
         read_series(write(tmp_path / "scalars.jsonl", *["x"] * 20))
 
 
@@ -117,7 +117,7 @@ def test_a_line_without_end_is_no_file_of_ours(tmp_path, monkeypatch):
 
 def test_a_pipe_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "scalars.jsonl")
-    with pytest.raises(OSError, match="is no plain file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         read_series(tmp_path / "scalars.jsonl")
 
 

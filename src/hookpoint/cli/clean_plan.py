@@ -1,11 +1,11 @@
-"""What may be deleted of a run, and what that frees. Only files that we make: names of ours, in places of ours."""
+"""Plan what to delete from a run, and compute the space that this frees. Only files that hookpoint writes are deleted."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,9 @@ EVENT_FILE = "events.out.tfevents."
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Something to delete: its files, folders that go if nothing else is in them, and what to call it.
+    """Files to delete, folders to delete if they are empty then, and a name for them.
 
-    `checkpoint` is its folder if it is a checkpoint, which is hidden before the first of its files goes.
+    `checkpoint` is the folder of a checkpoint. It is renamed before its first file is deleted.
     """
 
     what: str
@@ -56,28 +56,24 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to delete, and which checkpoints stay, with the reason."""
+    """What to delete, and which checkpoints stay for which reason."""
 
     deletions: tuple[Deletion, ...]
     kept: tuple[tuple[str, str], ...]
 
     @property
     def freed_bytes(self) -> int:
-        """How much room this makes: a file with a name that stays frees none."""
+        """The space that this frees. A file that has another hard link frees none."""
         links: dict[tuple[int, int], list[int]] = {}
         for path in {path for deletion in self.deletions for path in deletion.files}:
-            try:
+            with suppress(OSError):
                 status = os.lstat(path)
-            except OSError:
-                continue
-            links.setdefault((status.st_dev, status.st_ino), [status.st_nlink, status.st_size, 0])[2] += 1
+                links.setdefault((status.st_dev, status.st_ino), [status.st_nlink, status.st_size, 0])[2] += 1
         return sum(size for count, size, going in links.values() if going >= count)
 
 
-def planned(
-    run: RunFolder, *, checkpoints: bool, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()
-) -> Plan:
-    """Return what would be deleted. `tags` are those of checkpoints that may go, besides those that savers have given."""
+def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
+    """Return what to delete. Checkpoints with these `tags` may go, in addition to those that savers have tagged."""
     deletions: list[Deletion] = []
     kept: list[tuple[str, str]] = []
     folder = run.path
@@ -85,22 +81,21 @@ def planned(
         listed = [one for one in run.checkpoints if _is_folder(one.path)]
         deletions += [_checkpoint(one, ", ".join(one.tags) or one.problem) for one in listed]
         deletions += _in_checkpoints(folder, damaged=True)
-    elif checkpoints:
-        going, kept = _old(run, tags)
-        deletions += going
+    else:
+        deletions, kept = _old(run, tags)
         deletions += _in_checkpoints(folder, damaged=False)
     if logs or everything:
         deletions += _logs(folder)
     if previous or everything:
         deletions += _previous(folder)
     if everything:
-        deletions += _files(folder, "what the run is", (RUN_FILE,))
-        deletions += [*_tree(folder / TENSOR_DUMPS, "tensors that were asked for", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
+        deletions += _files(folder, "the description of the run", (RUN_FILE,))
+        deletions += [*_tree(folder / TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
     return Plan(tuple(one for one in deletions if one.files or one.folders), tuple(kept))
 
 
 def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tuple[str, str]]]:
-    """Tell the checkpoints that nobody needs from those that stay."""
+    """Return the checkpoints that may go, and those that stay."""
     stepped = [one for one in run.checkpoints if not one.is_best]
     newest = next((one for one in reversed(stepped) if _is_good(one)), None)
     newest_best = {tag: one for one in stepped for tag in one.tags if tag.startswith(BEST)}
@@ -109,17 +104,17 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
     may_go = OWN_TAGS | BY_SAVERS | given | tags
     going, kept = [], []
     for one in stepped:
-        others = [tag for tag in one.tags if tag not in may_go and not tag.startswith(BEST)]
+        protected = [tag for tag in one.tags if tag not in may_go and not tag.startswith(BEST)]
         if _is_half_deleted(one, newest):
             going.append(_checkpoint(one, HALF_DELETED))
         elif newest is None:
-            kept.append((one.path.name, "no checkpoint was found to be good"))
+            kept.append((one.path.name, "no checkpoint is valid"))
         elif one is newest:
-            kept.append((one.path.name, "the newest that is good"))
+            kept.append((one.path.name, "the newest valid one"))
         elif one.manifest is None:
             kept.append((one.path.name, one.problem))
-        elif others or not one.tags:
-            kept.append((one.path.name, f"tagged {', '.join(others)}" if others else "it has no tag"))
+        elif protected or not one.tags:
+            kept.append((one.path.name, f"tagged {', '.join(protected)}" if protected else "it has no tag"))
         elif best := [tag for tag in one.tags if newest_best.get(tag) is one]:
             kept.append((one.path.name, f"the newest {', '.join(best)}"))
         else:
@@ -128,10 +123,10 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
 
 
 def _is_half_deleted(one: Listed, newest: Listed | None) -> bool:
-    """Say whether a `clean` that was killed has left this.
+    """Return whether a killed `clean` has left this checkpoint.
 
-    The manifest is what it takes away first; a checkpoint is never written without one. It is marked, or there are only files
-    of ours in the folder. What is not marked may also be damaged: it stays where no newer checkpoint is good.
+    `clean` removes the manifest first, and every complete checkpoint has one. The folder has a renamed manifest, or contains
+    only files of a checkpoint. Without a renamed manifest it may also be damaged: it stays if no newer checkpoint is valid.
     """
     names = _names(one.path)
     if any(map(_is_mark, names)):
@@ -142,7 +137,7 @@ def _is_half_deleted(one: Listed, newest: Listed | None) -> bool:
 
 
 def _is_good(one: Listed) -> bool:
-    """Say whether a run can go on from it; reads all of it, because everything before it may be deleted."""
+    """Return whether a run can resume from it. All files are read: older checkpoints may be deleted."""
     try:
         return not verified(one.path).is_of_exception
     except (DamagedCheckpoint, CannotResume, OSError):
@@ -154,7 +149,7 @@ def _checkpoint(one: Listed, why: str) -> Deletion:
 
 
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
-    """Return the files of a checkpoint's folder that are ours. The manifest goes first: a half deleted one is none."""
+    """Return the deletion of a checkpoint's files. The manifest goes first: without it, there is no checkpoint."""
     ours = [name for name in _names(path) if _is_ours(name, names)]
     ours.sort(key=lambda name: 0 if name == MANIFEST else 2 if _is_mark(name) else 1)
     return Deletion(f"{CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,), path)
@@ -165,17 +160,17 @@ def _is_ours(name: str, names: Set[str]) -> bool:
 
 
 def _is_mark(name: str) -> bool:
-    """Say whether this was the manifest of a checkpoint that is being deleted."""
+    """Return whether this is the renamed manifest of a checkpoint that is being deleted."""
     return is_being_deleted(name) and name.startswith(f".deleting-{MANIFEST}-")
 
 
 def _in_checkpoints(folder: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield what is in checkpoints/ besides checkpoints: what kills left, and, if asked for, what was found damaged."""
+    """Yield what else is in checkpoints/: leftovers of kills, and damaged checkpoints if `damaged`."""
     place = folder / CHECKPOINTS
     for name in _names(place):
         is_damaged = name.startswith(DAMAGED) and (Place.of(_stem(name)) is not None or _stem(name).startswith(BEST))
         if is_leftover(name) or (damaged and is_damaged):
-            why = HALF_DELETED if is_being_deleted(name) else "half made" if is_leftover(name) else "damaged"
+            why = HALF_DELETED if is_being_deleted(name) else "incomplete" if is_leftover(name) else "damaged"
             if _is_folder(place / name):
                 yield _folder(place / name, why, OURS)
             else:
@@ -183,7 +178,7 @@ def _in_checkpoints(folder: Path, *, damaged: bool) -> Iterator[Deletion]:
     if damaged and os.path.islink(place / LAST):
         yield Deletion(f"{CHECKPOINTS}/{LAST}", "a link", (place / LAST,))
     if damaged and _is_folder(place):
-        yield Deletion(CHECKPOINTS, "if nothing else is in it", (), (place,))
+        yield Deletion(CHECKPOINTS, "if empty", (), (place,))
 
 
 def _stem(name: str) -> str:
@@ -191,17 +186,17 @@ def _stem(name: str) -> str:
 
 
 def _logs(folder: Path) -> Iterator[Deletion]:
-    yield from _files(folder, "what was logged", (SCALARS, EVENTS))
-    yield from _tree(folder / TENSORBOARD, "what was logged", re.escape(EVENT_FILE) + ".*")
+    yield from _files(folder, "logs", (SCALARS, EVENTS))
+    yield from _tree(folder / TENSORBOARD, "logs", re.escape(EVENT_FILE) + ".*")
 
 
 def _previous(folder: Path) -> Iterator[Deletion]:
     place = folder / PREVIOUS
     for name in _names(place):
         if NUMBERED.fullmatch(name) and _is_folder(place / name):
-            whole = planned(RunFolder(place / name), checkpoints=True, logs=True, previous=False, everything=True)
-            files = tuple(path for one in whole.deletions for path in one.files)
-            folders = tuple(path for one in whole.deletions for path in one.folders)
+            plan = plan_deletions(RunFolder(place / name), logs=True, previous=False, everything=True)
+            files = tuple(path for one in plan.deletions for path in one.files)
+            folders = tuple(path for one in plan.deletions for path in one.folders)
             yield Deletion(f"{PREVIOUS}/{name}", "an earlier run", files, (*folders, place / name, place))
 
 
@@ -212,7 +207,7 @@ def _files(folder: Path, why: str, names: tuple[str, ...]) -> Iterator[Deletion]
 
 
 def _tree(folder: Path, why: str, pattern: str) -> Iterator[Deletion]:
-    """Yield a folder of ours with the files in it whose names are such as we give."""
+    """Yield a folder with the files in it whose names match."""
     files: list[Path] = []
     folders: list[Path] = []
     if not _is_folder(folder):
@@ -224,21 +219,14 @@ def _tree(folder: Path, why: str, pattern: str) -> Iterator[Deletion]:
 
 
 def _names(folder: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         return sorted(os.listdir(folder)) if _is_folder(folder) else []
-    except OSError:
-        return []
+    return []
 
 
 def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    return path.is_dir() and not path.is_symlink()
 
 
 def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    return path.is_file() and not path.is_symlink()

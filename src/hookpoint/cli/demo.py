@@ -1,4 +1,4 @@
-"""`hookpoint demo`: a real training with the whole list of callbacks, and what to type next."""
+"""`hookpoint demo`: train a small network with many callbacks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 import hookpoint
 from hookpoint.cli.output import heading, note, put
+from hookpoint.cli.table import Column, table
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
 from hookpoint.run_folder.formatting import duration, shown
@@ -25,19 +26,19 @@ DRAWN = ("loss", "val-error-top1", "learning_rate")
 
 
 @click.command()
-@click.option("--workdir", default="runs/digits", show_default=True, help="Where the run is kept.")
-@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Train until so many are done.")
-@click.option("--anew", is_flag=True, help="Start anew; an earlier run is moved aside.")
+@click.option("--workdir", default="runs/digits", show_default=True, help="Folder of the run.")
+@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Epochs to train in total.")
+@click.option("--anew", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
 def demo(workdir: str, epochs: int, anew: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
 
-    It takes about a minute on two cores, and needs no GPU and no download. Interrupt it and type the same again: it goes on
-    where it was, and ends with the same weights.
+    This takes about a minute on two cores, without a GPU or a download. Interrupt it and run it again: it resumes, and ends
+    with the same weights.
 
     \b
     Examples:
       hookpoint demo
-      hookpoint demo --epochs 80        go on with it, or train longer
+      hookpoint demo --epochs 80        train longer
       hookpoint demo --anew
     """
     source = _source()
@@ -48,16 +49,14 @@ def demo(workdir: str, epochs: int, anew: bool) -> int:
     try:
         runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if anew else "auto")
     except KeyboardInterrupt:
-        note(f"interrupted; {_typed('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} goes on where it was")
+        note(f"interrupted; {_typed('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
         return INTERRUPTED
-    picture = _picture(workdir)
-    run = RunFolder(workdir)
-    put(_summary(run, source, picture, was_finished=was_finished))
+    put(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
     return 0
 
 
 def _source() -> Path:
-    """Return where the example is: beside the package where that was installed, or in the project it is developed in."""
+    """Return the path of the example: in the installed package, or in the repository."""
     package = Path(hookpoint.__file__).parent
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / SOURCE).is_file():
@@ -93,38 +92,37 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
     workdir = str(run.path)
     next_ = {
         _typed("plot", workdir, "--terminal"): "draw the curves here",
-        _typed("show", workdir): "all about this run",
+        _typed("show", workdir): "show details",
         f"{_beside('tensorboard')} --logdir {run.path}": "histograms and more, in a browser",
-        _typed("demo", workdir, f"--epochs {2 * int(done or 1)}"): "go on with it",
-        _typed("demo", workdir, "--anew"): "start anew; this run is moved aside",
+        _typed("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
+        _typed("demo", workdir, "--anew"): "start from scratch; this run moves to previous/",
     }
-    state = "was finished already, and nothing was trained" if was_finished else run.status
-    wide = max(map(len, next_))
+    state = "was already finished" if was_finished else run.status
     return [
         "",
         heading(f"{shown(run.name)} {state}: {done} epochs, {run.step} steps, {duration(run.seconds)}"),
-        *(f"  {name:<11}  {value}" for name, value in where.items() if value),
+        *(f"  {line}" for line in table([Column(), Column()], [row for row in where.items() if row[1]])),
         "",
         heading("next"),
-        *(f"  {command:<{wide}}  {what}" for command, what in next_.items()),
+        *(f"  {line}" for line in table([Column(), Column()], [*next_.items()])),
     ]
 
 
 def _typed(command: str, workdir: str, options: str = "") -> str:
-    """Return a command as one would type it here."""
+    """Return a command line for this run."""
     is_default = workdir == "runs/digits"
     of_run = ("" if is_default else f" --workdir {workdir}") if command == "demo" else f" {'digits' if is_default else workdir}"
     return f"{_beside('hookpoint')} {command}{of_run}{' ' if options else ''}{options}"
 
 
 def _beside(program: str) -> str:
-    """Return how to call a program that is installed with hookpoint: by its name where that is found, else by its path."""
+    """Return the name of a program, or its path next to Python if it is not on the PATH."""
     here = Path(sys.executable).with_name(program)
     found = shutil.which(program)
     return _short(here) if found is None and here.exists() else program
 
 
 def _short(path: Path) -> str:
-    """Return a path as seen from here, where it is below."""
+    """Return a path relative to the current folder, if it is below."""
     seen = os.path.relpath(path)
     return str(path) if seen.startswith(os.pardir) else seen

@@ -1,7 +1,9 @@
-"""`hookpoint explain`: which callback runs when, and why there."""
+"""`hookpoint explain`: print which callback runs when, and why."""
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -15,17 +17,17 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import NO, CommandError, one_line
 
-GOES = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # on a narrow terminal, the last first
+DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns to drop on a narrow terminal, the highest first
 
 
 @click.command()
 @click.argument("what", metavar="MODULE:CALLBACKS")
 def explain(what: str) -> None:
-    """Print which of some callbacks run at which point, in which order, and why there.
+    """Print which callbacks run at which point, in which order, and why.
 
-    CALLBACKS is a name in MODULE: a list of callbacks, one callback, Hooks, something with hooks, or a function without
-    arguments that returns one of these. MODULE is looked for in the current folder first, and is imported. A mistake in the
-    callbacks is said in one line, and the exit code is 1.
+    CALLBACKS is a name in MODULE: a list of callbacks, one callback, Hooks, an object with hooks, or a function without
+    arguments that returns one of these. MODULE is imported, from the current folder first. If the callbacks do not compile,
+    the exit code is 1.
 
     \b
     Examples:
@@ -53,18 +55,12 @@ def _hooks(given: Any) -> Hooks:
 
 
 def fitted(lines: list[str], limit: int | None) -> list[str]:
-    """Return a table of aligned columns, with dashes in its second line, as one that fits."""
+    """Return a table that fits, from one with aligned columns and dashes in its second line."""
     if limit is None or len(lines) < 2 or max(map(len, lines)) <= limit:
         return lines
     end = lines.index("") if "" in lines else len(lines)
-    spans, start = [], 0
-    for dashes in lines[1].split("  "):
-        spans.append((start, start + len(dashes)))
-        start += len(dashes) + 2
-    cells = [
-        tuple(line[begin : finish if finish != spans[-1][1] else None].rstrip() for begin, finish in spans)
-        for line in lines[:end]
-    ]
-    head, _, *rows = cells
-    columns = [Column(name, least=16, goes=GOES.get(name, 0), flows=name == head[-1]) for name in head]
+    starts = [match.start() for match in re.finditer("-+", lines[1])]
+    spans = [slice(start, stop) for start, stop in pairwise([*starts, None])]
+    head, _, *rows = [[line[span].rstrip() for span in spans] for line in lines[:end]]
+    columns = [Column(name, min_width=16, drop=DROP.get(name, 0), wraps=name == head[-1]) for name in head]
     return [*table(columns, rows, limit), *lines[end:]]

@@ -1,4 +1,4 @@
-"""`hookpoint export`: what was logged, as a table that other programs read."""
+"""`hookpoint export`: write the metrics of a run as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
@@ -27,22 +27,20 @@ from hookpoint.storage.disk import disk
 
 STDOUT = "-"
 KINDS = frozenset({"step", "epoch", "value"})
-FORMULAS = ("=", "+", "-", "@")  # what a cell begins with that a spreadsheet computes
+FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with one of these
 
 
 @click.command()
 @run_argument
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file; - is the standard output.")
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Else it goes by the end of the file's name."
-)
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file, or - for stdout.")
+@click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Default: the extension of the file.")
 def export(run: RunFolder, output: str, form: str | None) -> None:
-    """Write what RUN logged as a wide table: one row per step, epoch and kind, one column per metric.
+    """Write the metrics of RUN as a wide table: one row per step, epoch and kind, one column per metric.
 
-    The column "at" tells means since the last log step ("step") from means of whole passes ("epoch") and from single values
-    ("value"). Where there is no value the field is empty, in JSON the key is left out. NaN and
-    infinities are nan, inf and -inf, in JSON as strings. In CSV, names have control characters escaped, and a ' in front where
-    a spreadsheet would take them for a formula. A file that is there is replaced when all is written.
+    The column "at" is "step" for means since the last log step, "epoch" for means of whole passes, and "value" for single
+    values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinities are nan, inf and -inf, in JSON
+    as strings. In CSV, control characters in names are escaped, and names that look like a formula start with a '. An
+    existing file is replaced once the new one is complete.
 
     \b
     Examples:
@@ -52,7 +50,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
     write = WRITERS[_format(output, form)]
     source = run.path / SCALARS
     if not os.path.lexists(source):
-        raise CommandError(f"{shown(run.path)} has no {SCALARS}: nothing was logged there with JSONWriter")
+        raise CommandError(f"{shown(run.path)} has no {SCALARS}; JSONWriter writes it")
     found = WideTable(source)
     if output == STDOUT:
         write(found, sys.stdout)
@@ -66,7 +64,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
 def _format(output: str, form: str | None) -> str:
     by_name = os.path.splitext(output)[1].lower().removeprefix(".")
     if form is None and by_name not in WRITERS and output != STDOUT:
-        raise CommandError(f"the name {shown(output)} does not say what to write; end it with .csv, .json or .jsonl", USAGE)
+        raise CommandError(f"unknown format of {shown(output)}; use .csv, .json or .jsonl, or pass --format", USAGE)
     return form or (by_name if by_name in WRITERS else "csv")
 
 
@@ -75,17 +73,17 @@ def _write_csv(found: WideTable, file: TextIO) -> int:
     writer.writerow(map(_cell, found.columns))
     count = 0
     for row in found.rows():
+        count += 1
         if row["at"] not in KINDS:
             row["at"] = _cell(row["at"])
         if type(row.get("iteration", 0)) is not int:
             row["iteration"] = _cell(str(row["iteration"]))
         writer.writerow([*map(row.get, found.columns, repeat(""))])
-        count += 1
     return count
 
 
 def _cell(text: str) -> str:
-    """Return a text that neither a terminal nor a spreadsheet acts on: control characters escaped, no formula.
+    """Return a text that is safe in terminals and spreadsheets: control characters escaped, no formula.
 
     >>> _cell("loss"), _cell("a" + chr(27) + "[2J"), _cell("=1+1")
     ('loss', 'a\\\\x1b[2J', "'=1+1")
@@ -95,31 +93,25 @@ def _cell(text: str) -> str:
 
 
 def _write_json(found: WideTable, file: TextIO) -> int:
-    count = 0
-    for row in found.rows():
-        file.write(("[\n  " if count == 0 else ",\n  ") + _line(row))
-        count += 1
+    count = _write_lines(found, file, start="[\n  ", between=",\n  ")
     file.write("\n]\n" if count else "[]\n")
     return count
 
 
-def _write_lines(found: WideTable, file: TextIO) -> int:
+def _write_lines(found: WideTable, file: TextIO, *, start: str = "", between: str = "\n") -> int:
     count = 0
-    for row in found.rows():
-        file.write(_line(row) + "\n")
-        count += 1
+    for count, row in enumerate(found.rows(), 1):
+        try:
+            line = _encode(row)
+        except ValueError:  # NaN or infinity
+            line = _encode(plain(row))
+        file.write((start if count == 1 else between) + line)
+    if between == "\n" and count:
+        file.write("\n")
     return count
 
 
-def _line(row: dict[str, Any]) -> str:
-    try:
-        return _encode(row)
-    except ValueError:  # NaN or an infinity
-        return _encode(plain(row))
-
-
 _encode = json.JSONEncoder(allow_nan=False).encode
-
 
 WRITERS: dict[str, Callable[[WideTable, TextIO], int]] = {"csv": _write_csv, "json": _write_json, "jsonl": _write_lines}
 
@@ -128,12 +120,12 @@ def _refuse_own_files(run: RunFolder, output: Path) -> None:
     for name in OF_A_RUN:
         own = run.path / name
         if os.path.exists(own) and os.path.exists(output) and os.path.samefile(own, output):
-            raise CommandError(f"{shown(output)} is a file of the run itself; choose another", NOT_WRITTEN)
+            raise CommandError(f"{shown(output)} is a file of the run; choose another", NOT_WRITTEN)
 
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Write a file beside the one that is there, and put it in its place when it is whole. A pipe is written to as it is."""
+    """Write a new file and replace the old one atomically. A pipe is written to directly."""
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             with open(path, "w", encoding="utf-8", newline="") as file:
@@ -150,4 +142,4 @@ def _new_file(path: Path) -> Iterator[TextIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(f"{shown(path)} could not be written: {error.strerror or error}", NOT_WRITTEN) from error
+        raise CommandError(f"cannot write {shown(path)}: {error.strerror or error}", NOT_WRITTEN) from error

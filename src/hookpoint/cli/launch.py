@@ -1,4 +1,4 @@
-"""`hookpoint launch`: a script in several processes, by torchrun."""
+"""`hookpoint launch`: run a script in multiple processes, with torchrun."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hookpoint.run_folder.formatting import shown
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--processes", default="auto", show_default=True, help="How many here; auto: one for each GPU, or one.")
+@click.option("-n", "--processes", default="auto", show_default=True, help="Processes here; auto is one per GPU, or one.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT [ARGUMENTS]")
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
-    """Run a script in several processes that train together, by torchrun.
+    """Run a script in multiple processes that train together, with torchrun.
 
-    A Runner shares its work among them by itself; docs/parallel.md says how. Options before SCRIPT are torchrun's, such as
+    A Runner distributes its work by itself; see docs/parallel.md. Options before SCRIPT are those of torchrun, such as
     --max-restarts 3 to resume from the last checkpoint when a process dies, or --nnodes 2 --rdzv-endpoint HOST:PORT on each
-    of two machines. Without --nnodes, all processes run on this machine, and listen on loopback only.
+    of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
 
     \b
     Examples:
@@ -30,13 +30,13 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
       hookpoint launch -n 4 --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node1:29500 train.py
     """
     if processes != "auto" and (not processes.isdecimal() or not int(processes)):
-        raise CommandError(f"-n {shown(processes)} is no number of processes; give 1 or more, or auto", USAGE)
+        raise CommandError(f"-n must be a number of processes >= 1, or auto, got {shown(processes)}", USAGE)
     if find_spec("torch") is None:
-        raise CommandError("torchrun comes with torch: pip install 'hookpoint[torch]'", NOT_WRITTEN)
+        raise CommandError("launch needs torch: pip install 'hookpoint[torch]'", NOT_WRITTEN)
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
         raise CommandError(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
-    # In its place, not below it: signals reach torchrun, which passes them on.
+    # Replace this process: torchrun receives signals directly, and forwards them.
     start = [sys.executable, "-m", "hookpoint.parallel.launch.launcher", "--nproc-per-node", _number(processes)]
     os.execv(sys.executable, [*start, *arguments])
 
@@ -44,10 +44,6 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
 def _number(processes: str) -> str:
     if processes != "auto":
         return processes
-    return "gpu" if _has_gpus() else "1"
-
-
-def _has_gpus() -> bool:
     import torch
 
-    return torch.cuda.is_available()
+    return "gpu" if torch.cuda.is_available() else "1"

@@ -1,10 +1,11 @@
-"""The command `hookpoint`: a table of commands, each in a module of its own, imported when it is typed."""
+"""The command `hookpoint`. Each of its commands is in its own module, imported on use."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -13,42 +14,42 @@ import click
 from hookpoint._version import __version__
 from hookpoint.cli.output import wants_colour
 
-COMMANDS = {  # the module in hookpoint.cli and the command in it are called like this
-    "demo": "Train a small network on handwritten digits: a first look.",
+COMMANDS = {  # the module in hookpoint.cli, and the command in it
+    "demo": "Train a small network on handwritten digits.",
     "runs": "List the runs in a folder.",
-    "show": "Show what a run is, how it stands and what it keeps.",
-    "tail": "Follow a run: what it logs and what happens.",
-    "plot": "Draw what was logged, as a picture or in the terminal.",
-    "export": "Write what was logged as a table: CSV, JSON or JSON lines.",
-    "verify": "Check that checkpoints are what was written.",
+    "show": "Show the state, settings and files of a run.",
+    "tail": "Follow the records and events of a run.",
+    "plot": "Plot metrics, as a picture or in the terminal.",
+    "export": "Export metrics as CSV, JSON or JSON lines.",
+    "verify": "Check checkpoints for damage.",
     "clean": "Delete old checkpoints, logs and earlier runs.",
-    "explain": "Say which callback runs when, and why there.",
+    "explain": "Explain which callback runs when, and why.",
     "points": "List the points of a run.",
-    "launch": "Run a script in several processes that train together.",
-    "prove": "Show that a training can be killed and resumed exactly.",
+    "launch": "Run a script in multiple processes, with torchrun.",
+    "prove": "Check that a training resumes exactly after a kill.",
 }
 
 EPILOG = """\
 \b
 Examples:
   hookpoint runs                    the runs in runs/, or here
-  hookpoint show mine               all about runs/mine
+  hookpoint show mine               details of runs/mine
   hookpoint tail mine               follow it
   hookpoint export mine -o mine.csv
 
 \b
 Exit codes:
-  0   fine
-  1   what was asked says no: damage found, not exact, a mistake in callbacks
+  0   success
+  1   a check failed: damage, not exact, invalid callbacks
   2   wrong usage
-  65  what is there is damaged or cannot be read
+  65  the input is damaged or cannot be read
   69  a process is writing to the run
-  70  a mistake of hookpoint's own
+  70  a bug in hookpoint
   73  cannot write
   130 Ctrl-C
 
 \b
-Completion, of run names too, for bash (zsh, fish: the same with their names):
+Completion, also of run names, for bash (for zsh or fish, replace bash):
   eval "$(_HOOKPOINT_COMPLETE=bash_source hookpoint)"
 """
 
@@ -56,7 +57,7 @@ DEBUG = "--debug"
 
 
 class Commands(click.Group):
-    """The commands of the table. Nothing but what is typed is imported; errors are one line each."""
+    """A group that imports only the command that is used, and prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -100,7 +101,7 @@ class Commands(click.Group):
         try:
             answer = super().main(args, *positional, **options)
             return answer if isinstance(answer, int) else 0
-        except SystemExit as end:  # click's way out where a pipe is closed
+        except SystemExit as end:  # from click, if a pipe is closed
             return end.code if isinstance(end.code, int) else 1
         except (click.Abort, KeyboardInterrupt):
             return _ended("", 130)
@@ -115,14 +116,14 @@ class Commands(click.Group):
                 raise
             from hookpoint.run_folder.command_error import command_error_of, one_line
 
-            refusal = command_error_of(error)
-            return _ended(one_line(str(refusal)), refusal.code)
+            refused = command_error_of(error)
+            return _ended(one_line(str(refused)), refused.code)
 
 
 @click.group("hookpoint", cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hookpoint", message="%(prog)s %(version)s")
 def main() -> None:
-    """Look at training runs, follow them, check and clean them, and explain callbacks.
+    """Inspect, follow, check and clean training runs, and explain callbacks.
 
     RUN is the folder of a run, or its name under runs/.
     """
@@ -149,11 +150,9 @@ def _ended(message: str, code: int) -> int:
 
 
 def _without_reader() -> int:
-    """Say nothing more: whoever read our output, such as head, has had enough."""
-    try:
+    """Discard the rest of the output: the reader, such as head, has closed the pipe."""
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
     return 0
 
 

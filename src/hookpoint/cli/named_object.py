@@ -1,4 +1,4 @@
-"""An object of the user's, named as module:object, imported from the current folder first."""
+"""Import an object by module:name, from the current folder first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from hookpoint.run_folder.formatting import shown
 
 
 def named_object(given: str) -> Any:
-    """Return what module:object stands for, or refuse with what to type. The module's own code runs."""
+    """Return the object that module:name stands for. This runs the module's code."""
     module_name, _, path = given.partition(":")
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").replace(os.sep, ".")
     if not path or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise CommandError(
-            f"{shown(given)} names nothing; type module:name, such as train:callbacks for those of train.py", USAGE
-        )
+        raise CommandError(f"{shown(given)} is not of the form module:name; for train.py, type train:callbacks", USAGE)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found: Any = _module(module_name)
@@ -39,18 +37,15 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise CommandError(
-                f"there is no module {shown(name)} here; type it in the folder of {shown(name)}.py", USAGE
-            ) from error
+            message = f"there is no module {shown(name)} here; change to the folder of {shown(name)}.py"
+            raise CommandError(message, USAGE) from error
         raise CommandError(f"{shown(name)} needs {shown(error.name)}, which is not installed", REFUSED) from error
     except Exception as error:
         raise failed(name, error) from error
     except SystemExit as error:
-        raise CommandError(
-            f"{shown(name)} ended when it was imported; put what it does under if __name__ == '__main__'"
-        ) from error
+        raise CommandError(f"{shown(name)} exits on import; put its code under if __name__ == '__main__'") from error
 
 
 def failed(name: str, error: Exception) -> CommandError:
-    """Return the refusal for an error in the user's own code."""
+    """Return the error of a command for an error in the user's code."""
     return CommandError(f"{shown(name)} raised {type(error).__name__}: {shown(error)} (--debug shows where)", REFUSED)

@@ -1,4 +1,4 @@
-"""What commands print: plain lines, with colours on a terminal only, and JSON for programs."""
+"""Output of commands: plain lines, colours on a terminal only, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from io import StringIO
 from typing import Any
 
 import click
 
 from hookpoint.core.text.plain_values import plain
 
-LEAST_WIDTH = 40
+LEAST_WIDTH, UNLIMITED = 40, 1_000_000
 COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "killed": "red"}
 
 
 def width() -> int | None:
-    """Return how many cells a line may have: those of the terminal; None where the output goes anywhere else."""
-    try:
-        is_terminal = sys.stdout.isatty()
-    except ValueError:  # it is closed
-        return None
+    """Return the columns of the terminal, or None if the output is not a terminal."""
+    is_terminal = not sys.stdout.closed and sys.stdout.isatty()
     return max(shutil.get_terminal_size().columns, LEAST_WIDTH) if is_terminal else None
 
 
 def wants_colour() -> bool | None:
-    """Return False where colours are not wanted, None where click finds out by itself: on a terminal they are."""
+    """Return False if the environment disables colours, else None: click uses them on terminals only."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
 def put(lines: Iterable[str]) -> None:
-    """Print lines; control characters of colours go to terminals only."""
+    """Print lines, with colours on terminals only."""
     for line in lines:
         click.echo(line)
 
@@ -42,20 +40,30 @@ def put_json(value: Any) -> None:
 
 
 def note(line: str) -> None:
-    """Say something that is no part of the answer, on stderr."""
+    """Print a line to stderr that is not part of the result."""
     click.echo(line, err=True)
+
+
+def rendered(renderable: Any, width: int | None = None) -> list[str]:
+    """Return the lines of a rich object, with escape codes of colours."""
+    from rich.console import Console
+
+    console = Console(width=width or UNLIMITED, file=StringIO(), force_terminal=True, color_system="standard", no_color=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def heading(text: str) -> str:
     return click.style(text, bold=True)
 
 
-def status_style(cell: str) -> str:
-    return click.style(cell, fg=COLOURS.get(cell.strip()))
+def coloured_status(status: str) -> str:
+    return click.style(status, fg=COLOURS.get(status))
 
 
 def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  ") -> list[str]:
-    """Return pieces in one line after a prefix, or in several of at most `limit` cells, those after the first indented.
+    """Return a prefix and pieces of text, in lines of at most `limit` cells. Lines after the first are indented.
 
     >>> flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], 20)
     ['step 1  loss 0.5', '        accuracy 0.25']

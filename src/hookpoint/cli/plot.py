@@ -1,4 +1,4 @@
-"""hookpoint plot: what was logged, as a picture or in the terminal."""
+"""`hookpoint plot`: plot metrics, as a picture or in the terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.output import note, put, wants_colour
+from hookpoint.cli.output import note, put, rendered, wants_colour
 from hookpoint.cli.run_argument import RunType
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots.figure import FigureData, X
-from hookpoint.plots.figure_layout import Wish
+from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
@@ -25,16 +25,16 @@ COLUMNS = (LEAST_WIDTH, 1_000, "columns")
 ROWS = (LEAST_ROWS, 200, "rows")
 
 
-@click.command(short_help="Draw what was logged.")
+@click.command(short_help="Plot metrics.")
 @click.argument("runs", type=RunType(), metavar="RUN...", nargs=-1, required=True)
+@click.option("-m", "--metric", "metrics", multiple=True, metavar="NAME", help="A metric, or a pattern such as 'val_*'.")
+@click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
+@click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
 @click.option(
-    "-m", "--metric", "metrics", multiple=True, metavar="NAME", help="Draw this metric, or those of a pattern: 'val_*'."
+    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smooth, such as 0.9."
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the picture there: .png, .svg or .pdf.")
-@click.option("--terminal", is_flag=True, help="Draw in the terminal; needs no extra package.")
-@click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smooth: 0.9, say.")
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
-@click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="Draw along this.")
+@click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
 @click.option("--width", type=int, metavar="N", help="Pixels of the picture, or columns of the terminal.")
 @click.option("--height", type=int, metavar="N", help="Pixels of the picture, or rows of each panel in the terminal.")
 def plot(
@@ -48,11 +48,11 @@ def plot(
     width: int | None,
     height: int | None,
 ) -> None:
-    """Draw the curves of one run, or of several to compare them: each run has its colour, each metric its panel.
+    """Plot the curves of one or more runs. Each run has a colour, each metric a panel.
 
-    Training and validation share a panel; the best value has a ring. Without -m the metrics are drawn that say most. Without -o
-    the picture is curves.png in the folder of the run, or in this one for several runs; a PNG has twice as many pixels each
-    way as --width and --height say.
+    Training and validation share a panel; a ring marks the best value. Without -m, the most important metrics are plotted.
+    Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs. A PNG has twice
+    the --width and --height in pixels.
 
     \b
     Examples:
@@ -61,42 +61,46 @@ def plot(
       hookpoint plot mine --terminal --smooth 0.9
     """
     if terminal and output is not None:
-        raise click.UsageError("either --terminal or -o FILE")
+        raise click.UsageError("--terminal and -o FILE exclude each other")
     sizes = (("--width", width, COLUMNS if terminal else PIXELS), ("--height", height, ROWS if terminal else PIXELS))
     for option, given, (least, most, unit) in sizes:
         if given is not None and not least <= given <= most:
-            raise click.UsageError(f"{option} is from {least} to {most} {unit} here, not {given}")
-    wish = Wish(metrics, smooth, log, x)
+            raise click.UsageError(f"{option} must be from {least} to {most} {unit}, got {given}")
+    options = PlotOptions(metrics, smooth, log, x)
     try:
-        sheet = _in_terminal(runs, wish, width, height) if terminal else _in_file(runs, output, wish, width, height)
+        figure = _in_terminal(runs, options, width, height) if terminal else _in_file(runs, output, options, width, height)
     except (TooManyPanels, UnknownCurve) as error:
         raise CommandError(str(error), USAGE) from None
-    for line in sheet.notes:
+    for line in figure.notes:
         note(line)
 
 
-def _in_file(runs: Sequence[RunFolder], output: str | None, wish: Wish, width: int | None, height: int | None) -> FigureData:
+def _in_file(
+    runs: Sequence[RunFolder], output: str | None, options: PlotOptions, width: int | None, height: int | None
+) -> FigureData:
     from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check, columns_of, draw
     from hookpoint.presets.plot import picture_of
 
     target = picture_of(runs) if output is None else Path(output)
     try:
-        check(target)  # before anything is read
+        check(target)  # before reading the runs
     except NoSuchFormat as error:
         raise CommandError(str(error), USAGE) from None
     except NoPictures as error:
         raise CommandError(str(error), NOT_WRITTEN) from None
-    elsewhere = "; -o FILE writes it elsewhere" if output is None else ""
-    sheet = figure_of_runs(runs, wish, columns=columns_of(width))
+    elsewhere = "; choose another place with -o FILE" if output is None else ""
+    figure = figure_of_runs(runs, options, columns=columns_of(width))
     try:
-        draw(sheet, target, width=width, height=height)
+        draw(figure, target, width=width, height=height)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}{elsewhere}", NOT_WRITTEN) from None
     put([f"wrote {printable(str(target))}"])
-    return sheet
+    return figure
 
 
-def _in_terminal(runs: Sequence[RunFolder], wish: Wish, width: int | None, height: int | None) -> FigureData:
+def _in_terminal(runs: Sequence[RunFolder], options: PlotOptions, width: int | None, height: int | None) -> FigureData:
+    from rich.text import Text
+
     is_terminal = sys.stdout.isatty()
     look = Look(
         width=width or shutil.get_terminal_size().columns,
@@ -104,15 +108,9 @@ def _in_terminal(runs: Sequence[RunFolder], wish: Wish, width: int | None, heigh
         is_ascii=not _can_show(CHARACTERS),
         has_colours=is_terminal and wants_colour() is not False,
     )
-    sheet = figure_of_runs(runs, wish, columns=columns_of(look))
-    put(["".join(_styled(text, style) for text, style in line) for line in lines_of(sheet, look)])
-    return sheet
-
-
-def _styled(text: str, style: str) -> str:
-    words = style.split()
-    colour = next((word for word in words if word != "bold"), None)
-    return click.style(text, fg=colour, bold="bold" in words or None) if words and text.strip() else text
+    figure = figure_of_runs(runs, options, columns=columns_of(look))
+    put(rendered(Text("\n").join(lines_of(figure, look))))
+    return figure
 
 
 def _can_show(characters: str) -> bool:

@@ -1,4 +1,4 @@
-"""`hookpoint points`: the table of points."""
+"""`hookpoint points`: list the points."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hookpoint.run_folder.formatting import shown
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def points(name: str | None, as_json: bool) -> None:
-    """List the points of a run, in the order in which they fire, or tell all about the point NAME.
+    """List the points of a run in the order in which they fire, or describe the point NAME.
 
-    NAME may be the name that Keras, tensorpack, MindSpore or BigDL Orca has for it.
+    NAME may also be its name in Keras, tensorpack, MindSpore or BigDL Orca.
 
     \b
     Examples:
@@ -26,30 +26,29 @@ def points(name: str | None, as_json: bool) -> None:
       hookpoint points on_epoch_end
       hookpoint points on_train_batch_end
     """
-    chosen = POINTS if name is None else _called(name)
+    chosen = POINTS if name is None else _find(name)
     if as_json:
         put_json([_facts(point) for point in chosen])
     elif name is None:
         rows = [(point.name, ", ".join(point.modes), point.fires.replace("`", "")) for point in chosen]
-        put(table([Column("point"), Column("mode", goes=1), Column("fires", flows=True)], rows, width()))
+        put(table([Column("point"), Column("mode", drop=1), Column("fires", wraps=True)], rows, width()))
     else:
         for number, point in enumerate(chosen):
             put([*([""] if number else []), point.name])
-            put(f"  {line}" for line in _told(point, width()))
+            put(f"  {line}" for line in _description(point, width()))
 
 
-def _called(name: str) -> list[Point]:
+def _find(name: str) -> list[Point]:
     found = [point for point in POINTS if point.name == name]
     found = found or [point for point in POINTS if any(spelling.name == name for spelling in point.spellings)]
     if not found:
-        known = [point.name for point in POINTS]
-        meant = near_miss(name, known)
+        meant = near_miss(name, [point.name for point in POINTS])
         hint = f"did you mean {meant}?" if meant else "hookpoint points lists them"
         raise CommandError(f"there is no point {shown(name)}; {hint}", USAGE)
     return found
 
 
-def _told(point: Point, limit: int | None) -> list[str]:
+def _description(point: Point, limit: int | None) -> list[str]:
     rows = [
         ("fires", point.fires.replace("`", "")),
         ("offers", ", ".join(point.offers)),
@@ -57,8 +56,7 @@ def _told(point: Point, limit: int | None) -> list[str]:
         ("only in", "the MainCallback" if point.main_only else "callbacks of a HookedLoader" if point.in_data else ""),
         *((one.system, f"{one.name}{f': {one.differs}' if one.differs else ''}".replace("`", "")) for one in point.spellings),
     ]
-    columns = [Column(""), Column("", flows=True)]
-    return table(columns, [row for row in rows if row[1]], None if limit is None else limit - 2, head=False)
+    return table([Column(), Column(wraps=True)], [row for row in rows if row[1]], None if limit is None else limit - 2)
 
 
 def _facts(point: Point) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`hookpoint prove`: whether a training can be killed and resumed exactly."""
+"""`hookpoint prove`: check that a training resumes exactly after a kill."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from hookpoint.run_folder.formatting import shown
 
 @click.command()
 @click.argument("what", metavar="MODULE:MAKE_RUNNER")
-@click.option(
-    "--kill-at", "kill_at", type=click.IntRange(1), multiple=True, metavar="STEP", help="Kill after this step; repeat it."
-)
-@click.option(
-    "--workdir", type=click.Path(file_okay=False, path_type=Path), help="Keep the files of the runs in this new folder."
-)
+@click.option("--kill-at", type=click.IntRange(1), multiple=True, metavar="STEP", help="Kill after this step; repeatable.")
+@click.option("--workdir", type=click.Path(file_okay=False, path_type=Path), help="Store the runs in this new folder.")
 def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
-    """Train, then train the same again with kills in between, and compare what comes out, bit for bit.
+    """Train twice, the second time with kills and resumes, and compare the results bit for bit.
 
-    MAKE_RUNNER is a function in MODULE that gets a folder, and returns a runner and the arguments of its fit, as a tuple, or
-    trains by itself; it has to save checkpoints. Without --kill-at it is killed after a quarter, a half and three quarters of
-    its steps. MODULE is looked for in the current folder first. The exit code is 1 if anything differs.
+    MAKE_RUNNER is a function in MODULE that takes a folder. It returns a runner and the arguments of its fit as a tuple, or
+    trains by itself. It must save checkpoints. Without --kill-at, the training is killed after a quarter, a half and three
+    quarters of its steps. MODULE is imported from the current folder first. The exit code is 1 if anything differs.
 
     \b
     Examples:
@@ -36,7 +32,7 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     """
     make_runner = named_object(what)
     if not callable(make_runner) or not _is_importable(make_runner):
-        raise CommandError(f"{shown(what)} is no function of a module; give one that takes a folder", USAGE)
+        raise CommandError(f"{shown(what)} is not a function of a module; it must take a folder", USAGE)
     from hookpoint.presets.prove import prove as proven
 
     proof = proven(make_runner, kill_at=kill_at, workdir=workdir)
@@ -45,5 +41,5 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
 
 
 def _is_importable(given: Any) -> bool:
-    """Say whether another process finds it by its name."""
+    """Return whether another process can import it by name."""
     return "<" not in getattr(given, "__qualname__", "<") and getattr(given, "__module__", "__main__") != "__main__"

@@ -1,4 +1,4 @@
-"""The argument RUN of commands: a path or a name under runs/, completed by shells."""
+"""The argument RUN: a path or a name under runs/, with shell completion."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from hookpoint.run_folder.find_run import run_names, the_run
+from hookpoint.run_folder.find_run import find_run, run_names
 
 if TYPE_CHECKING:
     Type = click.ParamType[Any]
 else:
-    Type = click.ParamType  # which is generic since click 8.3 only
+    Type = click.ParamType  # generic since click 8.3
 
 
 class RunType(Type):
-    """The folder of a run. Shells complete the names of runs, and paths where no name fits."""
+    """The folder of a run. Shells complete names of runs, or else paths."""
 
     name = "run"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return the_run(value) if isinstance(value, str) else value
+        return find_run(value) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         names = [name for name in run_names() if name.startswith(incomplete) and name.isprintable()]

@@ -1,15 +1,16 @@
-"""`hookpoint runs`: the runs in a folder, one line each."""
+"""`hookpoint runs`: list the runs in a folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hookpoint.cli.output import note, put, put_json, status_style, width
+from hookpoint.cli.output import COLOURS, note, put, put_json, width
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
@@ -18,21 +19,21 @@ from hookpoint.run_folder.formatting import duration, moment, number, shown
 from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
 
 COLUMNS = (
-    Column("name", least=20),
-    Column("status", style=status_style),
-    Column("epoch", right=True, goes=1),
-    Column("step", right=True, goes=2),
-    Column("best", least=12, goes=3),
-    Column("last", right=True, goes=6),
-    Column("started", goes=4),
-    Column("duration", right=True, goes=5),
+    Column("name", min_width=20),
+    Column("status", styles=COLOURS),
+    Column("epoch", right=True, drop=1),
+    Column("step", right=True, drop=2),
+    Column("best", min_width=12, drop=3),
+    Column("last", right=True, drop=6),
+    Column("started", drop=4),
+    Column("duration", right=True, drop=5),
 )
 
 Key = Callable[[RunFolder, str], Any]
 
 
 def _value(best: BestValue) -> float:
-    """Return what sorts the better of two values of one mode first."""
+    """Return a key that sorts better values first."""
     return -best.value if best.mode == "max" else best.value
 
 
@@ -49,27 +50,21 @@ SORTS: dict[str, Key] = {
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
-@click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="What to sort by.")
-@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-a", "--all", "previous", is_flag=True, help="Also earlier runs that were moved aside, in previous/.")
-@click.option(
-    "--status",
-    "wanted",
-    type=click.Choice(ALL_STATUSES),
-    multiple=True,
-    help="Only runs with this status; may be given more than once.",
-)
-@click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="How deep to look.")
+@click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="Column to sort by.")
+@click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
+@click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Only this status; repeatable.")
+@click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Depth of the search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(
     folder: Path | None, sort: str, reverse: bool, previous: bool, wanted: tuple[str, ...], levels: int, as_json: bool
 ) -> None:
-    """List the runs in DIR: runs/ if there is such a folder, else this one.
+    """List the runs in DIR. The default is runs/ if it exists, else the current folder.
 
-    A run is "killed" if its files say that it runs and no process does, and "unknown" if nothing says how it ended. The best
-    value is that of a saver, or else a guess by the metric's name; "newest" marks a guess from the end of a long file. The last
-    value is of the same metric; where no best value is known, it stands with its name. On a narrow terminal columns are left
-    out; --json and pipes always have all.
+    A run is "killed" if its files say that it is running but no process writes to it, and "unknown" if no file says how it
+    ended. The best value is that of a saver, or else a guess by the metric's name; "newest" marks a guess from the end of a
+    long file. The last value is of the same metric, or has its name if there is no best value. A narrow terminal shows fewer
+    columns; --json and pipes show all.
 
     \b
     Examples:
@@ -79,9 +74,9 @@ def runs(
     """
     where = default_folder() if folder is None else folder
     if not os.path.isdir(where):
-        raise CommandError(f"there is no folder {shown(where)}; give one with runs in it", USAGE)
-    found = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
-    found = _sorted([pair for pair in found if not wanted or pair[0].status in wanted], SORTS[sort], reverse)
+        raise CommandError(f"there is no folder {shown(where)}", USAGE)
+    every = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
+    found = _sorted([pair for pair in every if not wanted or pair[0].status in wanted], SORTS[sort], reverse)
     if as_json:
         put_json([_facts(run, name) for run, name in found])
     elif found:
@@ -91,16 +86,14 @@ def runs(
 
 
 def _sorted(found: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs in order; those without what is sorted by come last, whichever way."""
-    keyed = [(key(*pair), pair) for pair in found]
-    has = sorted((one for one in keyed if one[0] is not None), key=lambda one: (one[0], one[1][1]), reverse=reverse)
-    return [pair for _, pair in has] + [pair for given, pair in keyed if given is None]
+    """Return the runs in order. Those without a key come last in both directions."""
+    keyed = sorted((pair for pair in found if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
+    return [*keyed, *(pair for pair in found if key(*pair) is None)]
 
 
 def _row(run: RunFolder, name: str) -> tuple[str, ...]:
-    best, epochs = run.best, run.epochs
-    of = f"/{epochs}" if epochs is not None else ""
-    last = run.last_value
+    best, last = run.best, run.last_value
+    of = f"/{run.epochs}" if run.epochs is not None else ""
     return (
         shown(run.path.resolve().name if name == "." else name),
         run.status,
@@ -114,17 +107,5 @@ def _row(run: RunFolder, name: str) -> tuple[str, ...]:
 
 
 def _facts(run: RunFolder, name: str) -> dict[str, Any]:
-    best = run.best
-    return {
-        "name": name,
-        "path": os.fspath(run.path),
-        "status": run.status,
-        "reason": run.reason,
-        "epoch": run.epoch,
-        "epochs": run.epochs,
-        "step": run.step,
-        "best": None if best is None else {name: getattr(best, name) for name in ("metric", "value", "step", "mode", "source")},
-        "last": run.values,
-        "started": None if run.started is None else run.started.isoformat(),
-        "seconds": run.seconds,
-    }
+    best = None if run.best is None else asdict(run.best)
+    return {**run.summary(), "name": name, "best": best, "last": run.values}

@@ -1,4 +1,4 @@
-"""`hookpoint show`: all that a run folder says."""
+"""`hookpoint show`: print everything about a run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import heading, put, put_json, status_style, width
+from hookpoint.cli.output import coloured_status, heading, put, put_json, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
-from hookpoint.run_folder.describe_event import sentence
+from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import OF_A_RUN, PREVIOUS, Place
 
-NAMED = (Column(""), Column("", flows=True))
+NAMED = (Column(), Column(wraps=True))
+VALUES = (Column(min_width=12), Column(), Column(), Column(drop=1))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
 PARTS = (*OF_A_RUN, PREVIOUS)
 
 
 @click.command()
 @run_argument
-@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="How many events, the newest.")
+@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of newest events.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(run: RunFolder, events: int, as_json: bool) -> None:
-    """Show what RUN is, how it stands and what it keeps.
-
-    Status, command, settings, versions, best and last values, the newest events, checkpoints and sizes.
+    """Show the status, command, settings, versions, best and last values, newest events, checkpoints and sizes of RUN.
 
     \b
     Examples:
@@ -66,12 +65,9 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
         ("in", shown(run.facts.get("folder", ""))),
         ("on", shown(run.facts.get("host", ""))),
     ]
-    title = heading(shown(run.name)) + f"  {shown(run.path)}"
-    lines = table(NAMED, [row for row in rows if row[1]], limit, head=False)
-    return [
-        title,
-        *(line.replace(run.status, status_style(run.status), 1) if at == 0 else line for at, line in enumerate(lines)),
-    ]
+    status, *lines = table(NAMED, [row for row in rows if row[1]], limit)
+    title = f"{heading(shown(run.name))}  {shown(run.path)}"
+    return [title, status.replace(run.status, coloured_status(run.status), 1), *lines]
 
 
 def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[str, list[str]]]:
@@ -80,14 +76,11 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
     for name in ("config", "hyper", "objects"):
         yield {"hyper": "settings"}.get(name, name), _settings(run.facts.get(name), limit)
     callbacks = ", ".join(map(shown, _list(run.facts.get("callbacks"))))
-    yield "callbacks", table([Column("", flows=True)], [(callbacks,)], limit, head=False) if callbacks else []
+    yield "callbacks", table([Column(wraps=True)], [(callbacks,)], limit) if callbacks else []
     yield "versions", _versions(run, limit)
     yield "events", _events(run, events, limit)
     yield "checkpoints", _checkpoints(run, limit)
-    yield (
-        "files",
-        [*table([Column(""), Column("", right=True)], [(name, size(count)) for name, count in _sizes(run)], limit, head=False)],
-    )
+    yield "files", table([Column(), Column(right=True)], [(name, size(count)) for name, count in _sizes(run)], limit)
 
 
 def _best(run: RunFolder, limit: int | None) -> list[str]:
@@ -97,38 +90,37 @@ def _best(run: RunFolder, limit: int | None) -> list[str]:
             shown(best.metric),
             number(best.value),
             "" if best.step is None else f"step {best.step}",
-            _GUESSES[best.source].format(best.mode) if best.source in _GUESSES else _saved_as(saved.get(best.metric)),
+            _GUESSES[best.source].format(best.mode)
+            if best.source in _GUESSES
+            else f"saved as {shown(saved[best.metric])}"
+            if best.metric in saved
+            else "",
         )
         for best in _kept_best(run)
     ]
-    return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
+    return table(VALUES, rows, limit)
 
 
-_GUESSES = {"guess": "the {}imum of what was logged", "newest": "the {}imum of the newest records"}
+_GUESSES = {"guess": "the {}imum of all records", "newest": "the {}imum of the newest records"}
 
 
 def _last(run: RunFolder, limit: int | None) -> list[str]:
     rows = [
-        (
-            shown(name),
-            number(point.value),
-            f"step {point.step}",
-            "" if point.at == "step" else _AT.get(point.at, shown(point.at)),
-        )
+        (shown(name), number(point.value), f"step {point.step}", _AT.get(point.at, shown(point.at)))
         for name, point in run.last.points.items()
     ]
     rows = rows or [(shown(name), number(value), "", "") for name, value in run.values.items()]
-    return table([Column("", least=12), Column(""), Column(""), Column("", goes=1)], rows, limit, head=False)
+    return table(VALUES, rows, limit)
 
 
-_AT = {"epoch": "mean of the pass", "value": ""}
+_AT = {"epoch": "mean of the pass", "step": "", "value": ""}
 
 
 def _settings(given: Any, limit: int | None) -> list[str]:
     if not isinstance(given, Mapping):
         return []
     rows = [(shown(name), shown(value)) for name, value in _flat(given)]
-    return table((Column("", least=12), Column("", flows=True)), rows, limit, head=False)
+    return table((Column(min_width=12), Column(wraps=True)), rows, limit)
 
 
 def _flat(given: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -146,13 +138,13 @@ def _versions(run: RunFolder, limit: int | None) -> list[str]:
         return []
     plain = {name: value for name, value in identity.items() if isinstance(value, str | int) and name != "format"}
     order = [*(name for name in VERSIONS if name in plain), *(name for name in plain if name not in VERSIONS)]
-    return table(NAMED, [(shown(name), shown(plain[name])) for name in order], limit, head=False)
+    return table(NAMED, [(shown(name), shown(plain[name])) for name in order], limit)
 
 
 def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
     newest = list(islice(run.events(), count))
-    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", sentence(event)) for event in reversed(newest)]
-    return table([Column("", goes=2), Column("", goes=1), Column("", flows=True)], rows, limit, head=False)
+    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", describe_event(event)) for event in reversed(newest)]
+    return table([Column(drop=2), Column(drop=1), Column(wraps=True)], rows, limit)
 
 
 def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
@@ -166,16 +158,12 @@ def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
         rows.append((shown(one.path.name), size(one.size_bytes), what))
     if rows:
         total = sum(one.own_bytes for one in run.checkpoints)
-        rows.append((counted(len(rows), "folder"), size(total), "files with two names counted once"))
-    return table([Column("", least=16), Column("", right=True), Column("", flows=True)], rows, limit, head=False)
-
-
-def _saved_as(name: str | None) -> str:
-    return "" if name is None else f"saved as {shown(name)}"
+        rows.append((counted(len(rows), "folder"), size(total), "each file counted once"))
+    return table([Column(min_width=16), Column(right=True), Column(wraps=True)], rows, limit)
 
 
 def _files_of(run: RunFolder, best: Listed) -> str:
-    """Say whose files a best-… folder has; by name where several checkpoints are of its step."""
+    """Return the checkpoint whose files a best-… folder links to; by name if its step has more than one."""
     same = [one.path.name for one in run.checkpoints if not one.is_best and one.manifest == best.manifest]
     place = Place.of(same[0]) if same else None
     return f"the files of {shown(same[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
@@ -183,8 +171,7 @@ def _files_of(run: RunFolder, best: Listed) -> str:
 
 def _measured(one: Listed) -> list[str]:
     """Return the values that a checkpoint was saved for, each once."""
-    found = {f"{shown(value.get('metric'))} {number(value['value'])}": None for value in one.measured.values()}
-    return list(found)
+    return list(dict.fromkeys(f"{shown(value.get('metric'))} {number(value['value'])}" for value in one.measured.values()))
 
 
 def _sizes(run: RunFolder) -> list[tuple[str, int]]:
@@ -199,7 +186,7 @@ def _list(given: Any) -> list[Any]:
 
 
 def _kept_best(run: RunFolder) -> list[BestValue]:
-    """Return all best values that the run kept, or the one that is known otherwise."""
+    """Return the best values that the run has stored, or else the one found otherwise."""
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]
@@ -211,15 +198,7 @@ def everything(run: RunFolder, events: int) -> dict[str, Any]:
         one.metric: {"value": one.value, "step": one.step, "mode": one.mode, "source": one.source} for one in _kept_best(run)
     }
     return {
-        "name": run.name,
-        "path": os.fspath(run.path),
-        "status": run.status,
-        "reason": run.reason,
-        "epoch": run.epoch,
-        "epochs": run.epochs,
-        "step": run.step,
-        "started": None if run.started is None else run.started.isoformat(),
-        "seconds": run.seconds,
+        **run.summary(),
         "best": best,
         "best_checkpoints": run.best_checkpoints,
         "last": {name: {"value": one.value, "step": one.step, "at": one.at} for name, one in run.last.points.items()},

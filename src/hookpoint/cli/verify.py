@@ -1,4 +1,4 @@
-"""`hookpoint verify`: whether checkpoints are what was written."""
+"""`hookpoint verify`: check checkpoints against their manifests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.cli.output import note, put, put_json, width
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import FINE, NO
-from hookpoint.run_folder.find_run import the_run
+from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS
@@ -20,21 +20,21 @@ from hookpoint.storage.verify import verify as verified
 
 
 class _CheckpointType(RunType):
-    """A run, or the folder of one checkpoint."""
+    """A run, or the folder of a checkpoint."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(str(value))
-        is_one = os.path.isdir(path) and (is_like_a_checkpoint(path.resolve()) or path.resolve().name == CHECKPOINTS)
-        return path if is_one else the_run(str(value)).path
+        is_checkpoint = is_like_a_checkpoint(path.resolve()) or path.resolve().name == CHECKPOINTS
+        return path if os.path.isdir(path) and is_checkpoint else find_run(str(value)).path
 
 
 @click.command()
 @click.argument("path", type=_CheckpointType(), metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def verify(path: Path, as_json: bool) -> int:
-    """Read every checkpoint of RUN, or the one whose folder is given, and compare it with its manifest.
+    """Read every checkpoint of RUN and compare it with its manifest. RUN may also be the folder of one checkpoint.
 
-    Nothing is changed. The exit code is 1 if something is damaged. It takes as long as reading all files.
+    Nothing is changed. The exit code is 1 if a checkpoint is damaged. All files are read.
 
     \b
     Examples:
@@ -48,17 +48,15 @@ def verify(path: Path, as_json: bool) -> int:
         note(f"no checkpoints in {shown(path)}")
     else:
         rows = [(shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.verdict)) for row in found.rows]
-        put(table([Column("", least=16), Column("", goes=1), Column("", flows=True)], rows, width(), head=False))
+        put(table([Column(min_width=16), Column(drop=1), Column(wraps=True)], rows, width()))
         bad = sum(not row.ok for row in found.rows)
         note(f"{counted(len(found.rows), 'checkpoint')}, {bad or 'none'} damaged")
     return FINE if found.ok else NO
 
 
 def _still_there(path: Path, found: Verification) -> Verification:
-    """Leave out what is gone by now: a run that trains deletes checkpoints that nobody wants any more."""
-    folders = {path.resolve().name: path, **{row.name: path / CHECKPOINTS / row.name for row in found.rows}}
-    if path.resolve().name == CHECKPOINTS:
-        folders = {row.name: path / row.name for row in found.rows}
-    elif is_like_a_checkpoint(path.resolve()):
+    """Leave out checkpoints that a running training has deleted meanwhile."""
+    if is_like_a_checkpoint(path.resolve()):
         return found
-    return Verification(tuple(row for row in found.rows if row.ok or os.path.lexists(folders[row.name])))
+    folder = path if path.resolve().name == CHECKPOINTS else path / CHECKPOINTS
+    return Verification(tuple(row for row in found.rows if row.ok or os.path.lexists(folder / row.name)))

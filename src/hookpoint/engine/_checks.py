@@ -17,25 +17,13 @@ from hookpoint.core.schedule.when import When
 
 logger = logging.getLogger("hookpoint")
 
-CALLS = {
-    "model": "{0}(...)",
-    "optimizer": "{0}(model.parameters(), lr=0.1)",
-    "lr_scheduler": "{0}(optimizer, ...)",
-}
-MULTIPLE = {
-    "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
-    "give": "the object itself, if there is only one",
-}
+CALLS = {"model": "{0}(...)", "optimizer": "{0}(model.parameters(), lr=0.1)", "lr_scheduler": "{0}(optimizer, ...)"}
+MULTIPLE = 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them'
 
 
 def overrides(main: Any, *methods: str) -> bool:
     """Return whether a MainCallback overrides any of these methods."""
     return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise BadArgument(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
 def check_instances(**arguments: Any) -> None:
@@ -47,7 +35,7 @@ def check_instances(**arguments: Any) -> None:
             write = CALLS.get(name, "{0}()").format(kind.__name__)
             raise BadArgument(f"{name} must be an instance, got the class {kind.__name__}.", write=f"{name}={write}")
         if isinstance(argument, list | tuple) and name != "model":
-            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", **MULTIPLE)
+            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", write=MULTIPLE)
     criterion, optimizer = arguments["criterion"], arguments["optimizer"]
     if criterion is not None and not callable(criterion):
         cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"

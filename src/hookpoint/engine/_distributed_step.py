@@ -16,10 +16,9 @@ from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import now_of
 from hookpoint.core.team.checked_team import CheckedTeam
 from hookpoint.engine._checks import overrides
-from hookpoint.engine._device import place_model
 from hookpoint.engine._forward import Forward, PipelinedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
-from hookpoint.engine.module_modes import evaluating
+from hookpoint.engine.modules import evaluating, place_model
 from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.shared.model_setup import parameters_of
@@ -49,20 +48,16 @@ class SingleProcess:
     def place(self, model: Any, device: torch.device) -> None:
         place_model(model, device)
 
-    def check_precision(self, precision: str) -> None:
-        pass
-
-    def begin_run(self, run: Run) -> None:
-        pass
-
     def forward(self, model: Any, criterion: Any) -> Forward:
         return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
         return train
 
-    def begin_epoch(self, train: Any, epoch: int) -> None:
+    def _do_nothing(self, *_: Any) -> None:
         pass
+
+    check_precision = begin_run = begin_epoch = _do_nothing
 
     def wrap_step(self, step: Step, stepper: Any) -> Step:
         return step
@@ -92,7 +87,7 @@ class Distributed:
         self._team: Team
         self._seed = 0
         self._is_set_up = self._is_accumulating = False
-        self._has_even_batches = True
+        self._same_batch_count = True
         self._lengths: list[int] | None = None  # of the training data of each rank, if they differ
         self._shards: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
@@ -177,16 +172,16 @@ class Distributed:
             if not isinstance(self.strategy, DataParallel):
                 what = f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all."
                 raise BadStrategy(what, set='ranks = "all"')
-            self._has_even_batches = True
+            self._same_batch_count = True
             return loader
         loader = self._shard(loader, trains=False)
         lengths = set(self._lengths_of(loader, "validation"))
-        self._has_even_batches = len(lengths) == 1 and None not in lengths
+        self._same_batch_count = len(lengths) == 1 and None not in lengths
         return loader
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(is_even=self._has_even_batches):
+        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(same_batch_count=self._same_batch_count):
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:
@@ -195,10 +190,9 @@ class Distributed:
         mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
         lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
         if len(set(sizes)) > 1:
-            raise BadStrategy(
-                f"the ranks have different {what} data: {', '.join(size or 'a custom sampler' for size in sizes)}.",
-                give="the same data to all ranks, which is sharded; or a sampler to each rank",
-            )
+            found = ", ".join(size or "a custom sampler" for size in sizes)
+            cure = "the same data to all ranks, which is sharded; or a sampler to each rank"
+            raise BadStrategy(f"the ranks have different {what} data: {found}.", give=cure)
         return list(lengths)
 
     def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:

@@ -56,10 +56,8 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
         if all(team.gather(isinstance(found, SavedWeights))):
             return found  # type: ignore[no-any-return]
         time.sleep(SECONDS_BETWEEN)
-    raise CannotResume(
-        f"the checkpoints of {workdir or resume} are deleted faster than they can be read.",
-        keep="more of them: max_to_keep=... of the saver",
-    )
+    what = f"the checkpoints of {workdir or resume} are deleted faster than they can be read."
+    raise CannotResume(what, keep="more of them: max_to_keep=... of the saver")
 
 
 def _completed(known: Any, parts: Mapping[str, Any]) -> Any:

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hookpoint.core.errors import BadLoop, BadStrategy
+from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.errors import BadArgument, BadLoop, BadStrategy, NotACallback
 from hookpoint.core.fields import TARGET_NAMES, is_dataclass, is_graph, named_fields, target_field
 from hookpoint.core.log.metric_objects import scores_in, takes_tensors
+from hookpoint.core.run.run import Run
 from hookpoint.engine.data.as_loader import described
 from hookpoint.parallel.strategy.strategy import Pipelined
 
@@ -134,10 +136,8 @@ class Forward:
             left = [name for name in fields if name not in self._names]
         named = {name: value for name, value in fields.items() if name not in left}
         if not named:
-            raise BadLoop(
-                f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}.",
-                write="a MainCallback whose on_iter_forward calls the model",
-            )
+            what = f"the model's forward takes {', '.join(self._names)}; the batch has {', '.join(fields)}."
+            raise BadLoop(what, write="a MainCallback whose on_iter_forward calls the model")
         target = target_field(named)
         if target is not None and target_field({name: fields[name] for name in left}) is None:
             return named, target
@@ -175,6 +175,31 @@ class PipelinedForward(Forward):
         return super().loss(outputs, targets, is_needed=is_needed) if loss is None else loss
 
 
+class FunctionMain(MainCallback):
+    """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
+
+    If it returns a dict of losses, the entry "loss" or else the sum is the loss. The other entries are logged.
+    """
+
+    writes_anything = True
+
+    def __init__(self, function: Callable[[Run], Any]) -> None:
+        if isinstance(function, type):
+            raise NotACallback.a_class(function)
+        if not callable(function):
+            cure = "a MainCallback, or a function that returns the loss"
+            raise BadArgument(f"main must be callable, got {function!r}.", give=cure)
+        super().__init__(name=getattr(function, "__name__", None))
+        self._function = function
+
+    def on_iter_forward(self, run: Run) -> None:
+        loss = self._function(run)
+        if isinstance(loss, Mapping):
+            loss, parts = total_of(loss)
+            run.log(parts)
+        run.loss = loss
+
+
 def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the loss of a dict of losses (the entry "loss", or else the sum) and the other entries."""
     if not _are_losses(losses):
@@ -193,7 +218,5 @@ def _is_loss(value: Any) -> bool:
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
-    raise BadLoop(
-        "there are multiple models: the default forward cannot call them.",
-        write="a MainCallback whose on_iter_forward sets run.outputs and run.loss",
-    )
+    what = "there are multiple models: the default forward cannot call them."
+    raise BadLoop(what, write="a MainCallback whose on_iter_forward sets run.outputs and run.loss")

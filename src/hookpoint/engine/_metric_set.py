@@ -1,4 +1,4 @@
-"""MetricSet: functions of outputs and targets, and objects that add up over a pass, logged under their names."""
+"""MetricSet: log functions of outputs and targets, and metric objects that accumulate over a pass."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from hookpoint.core.run.run import Run, now_of
 class MetricSet(Callback):
     """Log metrics in training and validation.
 
-    A function `(outputs, targets) -> number or tensor` is averaged over the pass, by samples. An object with `update`,
-    `compute` and `reset` gets every batch and is logged once at the end of the pass; training and validation have one each.
-    What computes a dict, as a MetricCollection of torchmetrics does, is logged under a name for each value.
-    Where the forward sets no `run.targets`, the last part of the batch stands for them, or the one that is named as targets
-    are. In several processes an object of torchmetrics adds up over all of them itself; what other objects compute is averaged
-    by samples.
+    A function `(outputs, targets) -> number or tensor` is averaged over the pass, weighted by samples. An object with `update`,
+    `compute` and `reset` gets every batch and is logged at the end of the pass; training and validation have one each. If it
+    computes a dict, as a MetricCollection of torchmetrics does, each value is logged under its own name.
+
+    If the forward does not set `run.targets`, the targets are the last item of the batch, or its field with a usual name such
+    as "labels". With multiple ranks, torchmetrics objects reduce over all ranks themselves. The values of other objects are
+    averaged, weighted by samples.
     """
 
     is_internal = True
@@ -44,13 +45,19 @@ class MetricSet(Callback):
             elif callable(metric):
                 self._functions[name] = metric
             else:
-                raise BadArgument(f"metrics[{name!r}] is {metric!r}.", give="a function (outputs, targets) -> number")
+                raise BadArgument(
+                    f"metrics[{name!r}] must be callable, got {metric!r}.", give="a function (outputs, targets) -> number"
+                )
 
     def on_train_epoch_begin(self, run: Run) -> None:
-        self._reset("train", run)
+        mode = str(run.mode)
+        self._samples[mode] = 0
+        for metric in self._objects[mode].values():
+            metric.reset()
+            if hasattr(metric, "to") and run.device is not None:
+                metric.to(run.device)
 
-    def on_val_epoch_begin(self, run: Run) -> None:
-        self._reset("val", run)
+    on_val_epoch_begin = on_train_epoch_begin
 
     def on_train_iter_end(self, run: Run) -> None:
         self._update("train", run)
@@ -59,31 +66,27 @@ class MetricSet(Callback):
         self._update("val", run)
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._compute("train", run)
+        is_shared = machine_of(run).scopes.passes[-1].is_shared
+        for name, metric in self._objects[str(run.mode)].items():
+            averages = is_shared and not metric_objects.adds_up_over_all(metric)
+            for key, value in self._mean_over_ranks(name, metric, run) if averages else metric_objects.computed(name, metric):
+                run.log(key, value)
 
-    def on_val_epoch_end(self, run: Run) -> None:
-        self._compute("val", run)
+    on_val_epoch_end = on_train_epoch_end
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the objects of the training pass are, of those whose insides are plain values and tensors."""
-        return {name: kept for name, metric in self._objects["train"].items() if (kept := _inside(metric)) is not None}
+        """Return the state of the objects of the training pass that consist of plain values and tensors."""
+        return {name: state for name, metric in self._objects["train"].items() if (state := _state_of(metric)) is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, kept in state.items():
-            if name in self._objects["train"]:
-                _restore(self._objects["train"][name], kept)
-
-    def _reset(self, mode: str, run: Run) -> None:
-        self._samples[mode] = 0
-        for metric in self._objects[mode].values():
-            metric.reset()
-            if hasattr(metric, "to") and run.device is not None:
-                metric.to(run.device)
+        for name, metric in self._objects["train"].items():
+            if name in state:
+                _load(metric, state[name])
 
     def _update(self, mode: str, run: Run) -> None:
         outputs, targets = run.outputs, run.targets
         if outputs is None:
-            raise BadArgument("metrics need outputs, and the forward left none.", set="run.outputs, and run.targets, in it")
+            raise BadArgument("metrics need outputs, but the forward set none.", set="run.outputs and run.targets in it")
         if targets is None:
             targets = _targets(run.batch)
         scores = None
@@ -98,16 +101,9 @@ class MetricSet(Callback):
                     metric.update(given, targets)
         self._samples[mode] += now_of(run).samples
 
-    def _compute(self, mode: str, run: Run) -> None:
-        is_shared = machine_of(run).scopes.passes[-1].is_shared
-        for name, metric in self._objects[mode].items():
-            averages = is_shared and not metric_objects.adds_up_over_all(metric)
-            for one, value in self._over_all(name, metric, mode, run) if averages else metric_objects.computed(name, metric):
-                run.log(one, value)
-
-    def _over_all(self, name: str, metric: Any, mode: str, run: Run) -> Iterable[tuple[str, Any]]:
-        """Return what a metric is over the data of all processes: the mean by samples, where it cannot tell itself."""
-        samples = self._samples[mode]
+    def _mean_over_ranks(self, name: str, metric: Any, run: Run) -> Iterable[tuple[str, Any]]:
+        """Yield the mean of a metric over all ranks, weighted by samples, for metrics that do not reduce themselves."""
+        samples = self._samples[str(run.mode)]
         values = dict(metric_objects.computed(name, metric)) if samples else {}
         total = run.reduce(samples)
         for one in metric_objects.names_of(name, metric):
@@ -115,28 +111,28 @@ class MetricSet(Callback):
 
 
 def _targets(batch: Any) -> Any:
-    """Return the part of a batch that stands for targets that the forward did not set; None where there is none."""
+    """Return the item of a batch that is the targets if the forward set none; None if there is no such item."""
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
     return target_field(named_fields(batch))
 
 
-def _inside(metric: Any) -> dict[str, Any] | None:
-    """Return what a metric adds up, or None where it cannot be kept, and an epoch that is resumed has a partial value."""
+def _state_of(metric: Any) -> dict[str, Any] | None:
+    """Return the state of a metric, or None if it cannot be stored: a resumed epoch then has a partial value."""
     if metric_objects.is_collection(metric):
-        each = {name: _inside(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
-        return each if None not in each.values() else None
-    names = getattr(metric, "_defaults", None)  # torchmetrics names what it adds up, beside much else that it holds
-    inside = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
-    return copy.deepcopy(inside) if _is_plain(inside) else None
+        states = {name: _state_of(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
+        return states if None not in states.values() else None
+    names = getattr(metric, "_defaults", None)  # the state of torchmetrics, next to many other attributes
+    state = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
+    return copy.deepcopy(state) if _is_plain(state) else None
 
 
-def _restore(metric: Any, kept: Mapping[str, Any]) -> None:
+def _load(metric: Any, state: Mapping[str, Any]) -> None:
     if metric_objects.is_collection(metric):
         for name, one in zip(metric.keys(), metric.values(), strict=True):
-            _restore(one, kept.get(name, {}))
+            _load(one, state.get(name, {}))
     else:
-        vars(metric).update(copy.deepcopy(dict(kept)))
+        vars(metric).update(copy.deepcopy(dict(state)))
 
 
 def _is_plain(value: Any) -> bool:

@@ -22,6 +22,7 @@ from hookpoint.engine._forward import Forward
 from hookpoint.engine.data.as_loader import as_loader, described
 
 Precision = Literal["32", "bf16", "fp16"]
+STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -60,10 +61,9 @@ class TorchStepper:
         self._device_type = device.type
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._validate: Dispatch = self.in_precision(hooks.dispatch("on_val_forward", mode="val") or self.compute)
-        self._begin: Dispatch | None = hooks.dispatch("on_backward_begin", mode="train")
-        self._end: Dispatch | None = hooks.dispatch("on_backward_end", mode="train")
-        self._step_begin: Dispatch | None = hooks.dispatch("on_step_begin", mode="train")
-        self._step_end: Dispatch | None = hooks.dispatch("on_step_end", mode="train")
+        self._begin, self._end, self._step_begin, self._step_end = (
+            hooks.dispatch(point, mode="train") for point in STEP_POINTS
+        )
         self._counts_steps = False
         self._clocks: Clocks
         self._in_window = 0
@@ -141,7 +141,11 @@ class TorchStepper:
             elif self._after_step is not None:  # after each step, when no value of the epoch is final
                 scheduler.step(run.metrics[self._lr_metric or "loss"])
             else:
-                self._step_on_plateau(run, scheduler)
+                name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
+                values = run.metrics.observations(name)
+                if values > self._values_read.get(id(scheduler), 0):
+                    self._values_read[id(scheduler)] = values
+                    scheduler.step(run.metrics[name])
 
     def finish(self, run: Run) -> None:
         """Step with the gradients of a short last window, for data of unknown length.
@@ -183,8 +187,10 @@ class TorchStepper:
         for scheduler, values in zip(run.schedulers, state["values_read"], strict=False):
             self._values_read[id(scheduler)] = values
 
-    def forget_attempt(self, run: Run, now: Iteration) -> bool:
-        """Drop the gradients of a step that failed. Return whether no other batch lost gradients."""
+    def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
+        """Return whether a callback retries or skips a step that failed. If so, drop its gradients, unless others were lost."""
+        if not recovered(run, now, error):
+            return False
         if self._in_window and self._accumulate > 1:
             return now.loss is None  # it failed before its backward: the window is unchanged
         for optimizer in run.optimizers:
@@ -196,11 +202,8 @@ class TorchStepper:
         """Refuse an overridden on_iter_backward, in which so many steps were made, if it called the optimizer itself."""
         in_window, most = self._in_window, self._accumulate
         if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
-            raise BadLoop(
-                "on_iter_backward steps the optimizer itself: accumulate, clip_grad_norm, fp16 and lr_scheduler_on='step' have"
-                " no effect.",
-                call="run.backward() and run.optimizer_step() in it",
-            )
+            what = "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect."
+            raise BadLoop(what, call="run.backward() and run.optimizer_step() in it")
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
@@ -224,19 +227,10 @@ class TorchStepper:
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_discarded and self._accumulate > 1:
-            raise BadLoop(
-                "a batch cannot be skipped or retried after its gradients were accumulated with those of others.",
-                request="it before on_backward_end, or call run.skip_step() to drop the window",
-            )
+            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of others."
+            raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
         self._in_window = 0
-
-    def _step_on_plateau(self, run: Run, scheduler: Any) -> None:
-        name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
-        values = run.metrics.observations(name)
-        if values > self._values_read.get(id(scheduler), 0):
-            self._values_read[id(scheduler)] = values
-            scheduler.step(run.metrics[name])
 
     def _apply(self, run: Run) -> None:
         self._in_window = 0
@@ -270,11 +264,8 @@ class TorchStepper:
                     return  # gradients overflowed, and the scaler skipped the step
             now = now_of(run)
             if now.has_requests and not wants(now, "step"):
-                raise BadLoop(
-                    "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: optimizer.step() has"
-                    " begun.",
-                    request="it at on_backward_end",
-                )
+                what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun."
+                raise BadLoop(what, request="it at on_backward_end")
         if self._after_step is not None:
             self._after_step(run)
 
@@ -348,7 +339,7 @@ def learning_rate(optimizer: Any) -> dict[str, Any]:
     return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
 
 
-def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None) -> None:
+def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
     """Check the options of the step."""
     if precision not in ("32", *DTYPES):
         raise BadArgument(f"precision must be '32', 'bf16' or 'fp16', got {precision!r}.")
@@ -356,3 +347,5 @@ def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | 
         raise BadArgument(f"accumulate must be an integer >= 1, got {accumulate!r}.")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
         raise BadArgument(f"clip_grad_norm must be None or a number > 0, got {clip_grad_norm!r}.")
+    if lr_scheduler_on not in ("epoch", "step"):
+        raise BadArgument(f"lr_scheduler_on must be 'epoch' or 'step', got {lr_scheduler_on!r}.")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
+from hookpoint.core.checkpoint.stateful import has_state, named_parameters, state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
+from hookpoint.engine.data.rng import TorchRandomness
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
-from hookpoint.engine.data.torch_randomness import TorchRandomness
-from hookpoint.engine.module_modes import unwrapped
-from hookpoint.parallel.strategy.strategy import PerRankModel
+from hookpoint.engine.modules import unwrapped
+from hookpoint.parallel.strategy.strategy import LocalUpdates, PerRankModel, Pipelined
 from hookpoint.parallel.team.world import world_size
 
 
@@ -40,7 +42,6 @@ def checkpoint_options(
     }
     if workdir is not None:
         # Imported only here: a run without a workdir does not need them.
-        from hookpoint.engine._run_identity import identity_of
         from hookpoint.parallel.checkpoint.team_store import TeamStore
         from hookpoint.storage.checkpoint_store import CheckpointStore
 
@@ -74,3 +75,46 @@ def mark_optimizers_stepped(run: Run) -> None:
     for optimizer in run.optimizers:
         if isinstance(optimizer, torch.optim.Optimizer) and run.step:
             optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
+    """Return the facts that must, or should, be unchanged when a run resumes."""
+    from hookpoint.storage.checkpoint.fingerprint import Fingerprint
+    from hookpoint.storage.workdir.identity import collect
+
+    is_split = world_size() > 1 and isinstance(strategy, Pipelined)
+    full = strategy.full_model(model) if is_split else unwrapped(model)
+    if world_size() > 1:  # a single process resumes from the shared state
+        facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
+    if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
+        facts["optimizer_parameters"] = parameters
+    cuda = torch.cuda.is_available()
+    return collect(
+        world_size=world_size(),
+        seed=seed,
+        torch=torch.__version__,
+        cuda=torch.version.cuda if cuda else None,
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        model=Fingerprint.of(state_of(full)) if has_state(full) else None,
+        layout=strategy.layout(model) if is_split else "whole",
+        optimizer=_kind(optimizer),
+        **facts,
+    )
+
+
+def _parameters(model: Any, optimizer: Any) -> str | None:
+    """Return the number of parameters of the optimizers, and a digest of their names and shapes in order."""
+    names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
+    lines = [" ".join(f"{names.get(id(one), '')}{tuple(one.shape)}" for one in group) for group in groups]
+    if not lines:
+        return None
+    count = sum(map(len, groups))
+    return f"{count} in {len(groups)} group{'s' * (len(groups) > 1)} ({hashlib.sha256(repr(lines).encode()).hexdigest()[:8]})"
+
+
+def _kind(optimizer: Any) -> str | None:
+    if isinstance(optimizer, Mapping):
+        return ", ".join(f"{key}: {type(one).__name__}" for key, one in optimizer.items())
+    return None if optimizer is None else type(optimizer).__name__

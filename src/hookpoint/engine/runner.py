@@ -30,26 +30,18 @@ from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine import _checks
-from hookpoint.engine._device import check_optimizer, choose_device
 from hookpoint.engine._distributed_step import distribution
-from hookpoint.engine._function_main import FunctionMain
+from hookpoint.engine._forward import FunctionMain
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
 from hookpoint.engine._strict_sync import StrictSync
-from hookpoint.engine._torch_stepper import (
-    Precision,
-    TorchStepper,
-    check_step_options,
-    is_computed,
-    learning_rate,
-    recovered,
-)
+from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, is_computed, learning_rate
 from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import deterministic_algorithms, seed_all, separate_rng
-from hookpoint.engine.module_modes import evaluating, load_weights, modules_of, training, unwrapped
+from hookpoint.engine.modules import check_optimizer, choose_device, evaluating, load_weights, modules_of, training, unwrapped
 from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -101,8 +93,7 @@ class Runner:
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
     ) -> None:
-        check_step_options(precision, accumulate, clip_grad_norm)
-        _checks.check_choice("lr_scheduler_on", lr_scheduler_on, ("epoch", "step"))
+        check_step_options(precision, accumulate, clip_grad_norm, lr_scheduler_on)
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
         self.model, self.optimizer, self.criterion, self.lr_scheduler = model, optimizer, criterion, lr_scheduler
         self._distribution = distribution(strategy)
@@ -322,7 +313,7 @@ class Runner:
             self._logbook.log("loss", now.loss, now.samples)
             self._backward(run)
         except Exception as error:
-            if not (recovered(run, now, error) and self._stepper.forget_attempt(run, now)):
+            if not self._stepper.recovers(run, now, error):
                 raise
 
     # Around a run

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
@@ -40,7 +41,8 @@ class CsvTable:
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
         """Replace the file atomically by one with these rows."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
-        content = self._header() + self._lines(rows)
+        quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
+        content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)
         staging = self.path.with_name(disk.hidden("staging", self.path.name))
         try:
             disk.write(staging, content)
@@ -77,15 +79,7 @@ class CsvTable:
             synced_size(self.path)
             disk.sync_folder(self.path.parent)
 
-    def _header(self) -> bytes:
+    def _lines(self, rows: Iterable[Row], quoting: Literal[0, 1] = 0) -> bytes:
         lines = io.StringIO(newline="")
-        is_plain = "".join(self.columns).isprintable()
-        csv.writer(
-            lines, delimiter=self._separator, lineterminator="\n", quoting=csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_ALL
-        ).writerow(self.columns)
-        return lines.getvalue().encode(errors="replace")
-
-    def _lines(self, rows: Iterable[Row]) -> bytes:
-        lines = io.StringIO(newline="")
-        csv.DictWriter(lines, self.columns, delimiter=self._separator, lineterminator="\n").writerows(rows)
+        csv.DictWriter(lines, self.columns, delimiter=self._separator, lineterminator="\n", quoting=quoting).writerows(rows)
         return lines.getvalue().encode(errors="replace")

@@ -38,7 +38,7 @@ class RemoteRun:
     the remote run, for a resume without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; -1 if it can be asked for that
+    sent_step = -1  # the service has all steps up to this one; -1 if the service knows them itself
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor

@@ -82,6 +82,7 @@ class CSVLogger(Callback):
         self.append = append
         self._table: CsvTable | None = None
         self._rows: int | None = None
+        self._new_values = StepValues if rows == "step" else EpochValues
         self._values = self._new_values()
         self._unwritten: list[Row] = []
         self._is_begun = self._is_resumed = False
@@ -100,26 +101,18 @@ class CSVLogger(Callback):
             return
         for record in records:
             self._add(self._values.take(record))
-        self._write_all(self._table)
+        self._write(self._table)
 
     def on_run_end(self) -> None:
         if self._table is not None and isinstance(self._values, StepValues):
             self._add(self._values.finish())
-            self._write_all(self._table)
+            self._write(self._table)
         self._table = None
-
-    def _new_values(self) -> EpochValues:
-        return StepValues() if self.rows == "step" else EpochValues()
 
     def _add(self, row: Mapping[str, float] | None) -> None:
         if row:
             numbers = {name: str(row[name]) for name in self._values.keys}
             self._unwritten.append({**numbers, **{name: repr(row[name]) for name in sorted(row) if name not in numbers}})
-
-    def _write_all(self, table: CsvTable) -> None:
-        if self._unwritten:
-            with self._writing:
-                self._write(table)
 
     def state_dict(self) -> dict[str, Any]:
         if self._table is not None:
@@ -136,14 +129,16 @@ class CSVLogger(Callback):
         self._values.gathered = dict(state["gathered"])
 
     def _write(self, table: CsvTable) -> None:
-        if not self._is_begun:
-            os.makedirs(table.path.parent, mode=0o700, exist_ok=True)
-            rows = self._previous_rows(table)
-            table.replace(rows, [*table.columns, *self._values.keys] if rows else self._values.keys)
-            self._is_begun = True
-        table.append(self._unwritten)
-        self._unwritten = []
-        self._rows = table.rows
+        if not self._unwritten:
+            return
+        with self._writing:
+            if not self._is_begun:
+                os.makedirs(table.path.parent, mode=0o700, exist_ok=True)
+                rows = self._previous_rows(table)
+                table.replace(rows, [*table.columns, *self._values.keys] if rows else self._values.keys)
+                self._is_begun = True
+            table.append(self._unwritten)
+            self._unwritten, self._rows = [], table.rows
 
     def _previous_rows(self, table: CsvTable) -> list[Row]:
         """Return the rows of the file that this run continues. A file with other columns is renamed."""

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
@@ -18,7 +18,7 @@ from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line
+from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line, lines_backwards
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -31,7 +31,6 @@ logger = logging.getLogger("hookpoint")
 
 EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
-PIECE_BYTES = 2**16
 LOOK_BACK_BYTES = 2**18
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -155,31 +154,12 @@ def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     complete = end = end_of_whole_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):
         return size
-    for start, line in _backwards(file, complete):
+    for start, line in lines_backwards(file, complete):
         if _is_after(line, moment):
             end = start
         elif end - start > LOOK_BACK_BYTES:
             break
     return end
-
-
-def _backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each line before `end` with its position, the last one first."""
-    start, rest = end, b""
-    while start > 0:
-        size = min(start, PIECE_BYTES)
-        start -= size
-        file.seek(start)
-        lines = (file.read(size) + rest).split(b"\n")
-        rest = lines[0]  # it may start earlier
-        position = start + sum(map(len, lines)) + len(lines) - 1
-        for line in reversed(lines[1:]):
-            position -= len(line)
-            if position < end:
-                yield position, line
-            position -= 1
-    if rest:
-        yield 0, rest
 
 
 def _is_after(line: bytes, moment: Moment) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadSchedule
 from hookpoint.core.text.terminal import printable, say
+from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -58,30 +59,24 @@ class ScalarPrinter(Callback):
         self.every_n_epochs = every_n_epochs
         self._whitelist = None if whitelist is None else _patterns(whitelist)
         self._blacklist = _patterns(blacklist or ())
-        self._gathered: dict[str, float] = {}
+        self._values = EpochValues()
 
     def on_run_begin(self) -> None:
-        self._gathered = {}
+        self._values = EpochValues()
 
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
-            if record.kind == "scalars" and record.at == "step":
-                self._print(f"step {record.step}", record.scalars() if self.enable_step else {})
-            elif record.kind == "scalars" and self.enable_epoch:
-                self._gathered.update(record.scalars())
-            elif "epoch_end" in record.values and record.kind == "event":
+            if record.kind == "scalars" and record.at == "step" and self.enable_step:
+                self._print(f"step {record.step}", record.scalars())
+            row = self._values.take(record) if self.enable_epoch else None
+            if row is not None and (record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs):
                 of = "" if run.max_epochs is None else f"/{run.max_epochs}"
                 cut = "" if record.values["epoch_end"]["complete"] else " (cut short)"
-                if record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs:
-                    self._print_gathered(f"epoch {record.epoch}{of}{cut}")
-                self._gathered = {}
+                del row[EPOCH]
+                self._print(f"epoch {record.epoch}{of}{cut}", row)
 
     def on_run_end(self) -> None:
-        self._print_gathered("after the last epoch")
-
-    def _print_gathered(self, title: str) -> None:
-        gathered, self._gathered = self._gathered, {}
-        self._print(title, gathered)
+        self._print("after the last epoch", self._values.finish())
 
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]

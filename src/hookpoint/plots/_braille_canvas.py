@@ -1,4 +1,4 @@
-"""Canvas: lines in a grid of characters, each of which is eight dots of braille, or one symbol."""
+"""Canvas: draw lines with characters, each of eight braille dots or one symbol."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille character, by row and column
 BLANK = 0x2800
-DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots that are drawn, dots that are not, by style
+DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots on and off, by style
 
 
 class Canvas:
-    """Draw lines between places from 0 to 1, upwards and to the right. Without `symbols` in braille.
+    """Draw lines between points with coordinates from 0 to 1. y points upwards. `braille=False` draws symbols.
 
-    Each cell has one ink, the last that came; an ink is any text, as a style.
+    Each cell has one ink, the last one used. An ink is any text, such as a style.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")
@@ -28,7 +28,7 @@ class Canvas:
         self._inks: dict[tuple[int, int], str] = {}
 
     def line(self, xs: Sequence[float], ys: Sequence[float], *, ink: str, style: int = 0, symbol: str = "*") -> None:
-        """Draw a line through places; NaN is a gap. One place is a dot."""
+        """Draw a line through points. NaN is a gap. A single point is a dot."""
         on, off = DASHES[style % len(DASHES)] if self._wide > 1 else (1, 0)
         before: tuple[int, int] | None = None
         count = 0
@@ -36,33 +36,28 @@ class Canvas:
             if not (0 <= x <= 1 and 0 <= y <= 1):
                 before = None
                 continue
-            here = self._place(x, y)
-            begin = before or here
-            length = max(abs(here[0] - begin[0]), abs(here[1] - begin[1]))
+            column, row = self._place(x, y)
+            left, top = before or (column, row)
+            length = max(abs(column - left), abs(row - top))
             for part in range(1 if before and length else 0, length + 1):
                 if count % (on + off) < on or before is None:
                     share = part / length if length else 0
-                    self._dot(
-                        round(begin[0] + share * (here[0] - begin[0])),
-                        round(begin[1] + share * (here[1] - begin[1])),
-                        ink,
-                        symbol,
-                    )
+                    self._dot(round(left + share * (column - left)), round(top + share * (row - top)), ink, symbol)
                 count += bool(length)
-            before = here
+            before = column, row
 
     def mark(self, x: float, y: float, symbol: str, ink: str) -> None:
-        """Put a symbol at a place, over everything else."""
+        """Put a symbol at a point, over everything else."""
         column, row = self._place(x, y)
         cell = column // self._wide, row // self._high
         self._marks[cell], self._inks[cell] = symbol, ink
 
     def row_of(self, y: float) -> int:
-        """Return the row, from the top, in which a height is."""
+        """Return the row of a height, from the top."""
         return self._place(0, y)[1] // self._high
 
     def rows(self) -> list[list[tuple[str, str]]]:
-        """Return the rows from the top, as characters with their inks."""
+        """Return the rows from the top, as characters with inks."""
         return [[self._cell((column, row)) for column in range(self._columns)] for row in range(self._rows)]
 
     def _place(self, x: float, y: float) -> tuple[int, int]:
@@ -80,8 +75,5 @@ class Canvas:
             self._marks[cell] = symbol
 
     def _cell(self, cell: tuple[int, int]) -> tuple[str, str]:
-        mark = self._marks.get(cell)
-        bits = self._bits.get(cell, 0)
-        return mark or (chr(BLANK + bits) if bits else " "), self._inks.get(
-            cell, ""
-        )  # some fonts show blank braille as circles
+        bits = self._bits.get(cell, 0)  # some fonts show blank braille as circles
+        return self._marks.get(cell) or (chr(BLANK + bits) if bits else " "), self._inks.get(cell, "")

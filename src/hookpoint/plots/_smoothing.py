@@ -1,9 +1,10 @@
-"""Points of a curve: smoothed, and thinned out so that no spike is lost."""
+"""Smooth a curve, or thin it out without losing a spike."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite, nan  # noqa: F401  # nan is for the example
 from operator import gt
 
@@ -11,7 +12,7 @@ from hookpoint.plots.moving_average import MovingAverage
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """Return the exponential moving average of values; `weight` is that of the past, 0 for none of it.
+    """Return the exponential moving average of values. `weight` is that of the past; 0 returns the values.
 
     >>> smoothed([4.0, 8.0, nan, 8.0], 0.5)
     [4.0, 6.666666666666667, nan, 7.428571428571429]
@@ -21,29 +22,25 @@ def smoothed(values: Iterable[float], weight: float) -> list[float]:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
-    """Return at most four points per column: the first, the lowest, the highest and the last, in their order.
+    """Return at most four points per column: the first, the lowest, the highest and the last, in order.
 
-    A curve through them looks like one through all of them. A column without any finite value keeps one that is not, so that
-    there is a gap. Points that are few are returned as they are.
+    The curve looks the same as one through all points. A column without finite values keeps one that is not finite, as a gap.
+    Short curves are returned as they are.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])
     """
     if len(xs) <= 4 * columns:
         return list(xs), list(ys)
-    kept: list[int] = []
-    begin = 0
-    for end in _ends(xs, columns):
-        if end > begin:
-            kept += _telling(ys, begin, end)
-            begin = end
+    ends = [0, *dict.fromkeys(_ends(xs, columns))]
+    kept = [index for begin, end in pairwise(ends) if end > begin for index in _indices_to_keep(ys, begin, end)]
     return [xs[index] for index in kept], [ys[index] for index in kept]
 
 
 def _ends(xs: Sequence[float], columns: int) -> Iterable[int]:
-    """Yield where each column's points end; columns are as wide as each other where points are in order of x."""
+    """Yield the end of each column. Columns have the same width in x, or in points if these are not in order."""
     first, last = xs[0], xs[-1]
-    if last <= first or any(map(gt, xs, xs[1:])):  # a clock that was set back
+    if last <= first or any(map(gt, xs, xs[1:])):  # the clock was set back
         yield from (len(xs) * (column + 1) // columns for column in range(columns))
         return
     begin = 0
@@ -53,10 +50,7 @@ def _ends(xs: Sequence[float], columns: int) -> Iterable[int]:
     yield len(xs)
 
 
-def _telling(ys: Sequence[float], begin: int, end: int) -> list[int]:
-    part = ys[begin:end]
-    if isfinite(sum(part)):
-        return sorted({begin, begin + part.index(min(part)), begin + part.index(max(part)), end - 1})
+def _indices_to_keep(ys: Sequence[float], begin: int, end: int) -> list[int]:
     finite = [index for index in range(begin, end) if isfinite(ys[index])]
     if not finite:
         return [begin]

@@ -1,4 +1,4 @@
-"""Numbers and names in little room."""
+"""Short numbers and names for axes and legends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import floor, isfinite, log10
 
 
 def number_text(value: float) -> str:
-    """Return a value with four digits that tell something.
+    """Return a value with four significant digits.
 
     >>> [number_text(value) for value in (0.0123456, 1234567.0, 1e-9, 3.0, 0.0)]
     ['0.01235', '1.235e6', '1e-9', '3', '0']
@@ -16,7 +16,7 @@ def number_text(value: float) -> str:
 
 
 def compact(value: float) -> str:
-    """Return a count as people say it.
+    """Return a count with a unit.
 
     >>> [compact(value) for value in (0, 0.5, 950, 1500, 20_000, 2_500_000, 3e9)]
     ['0', '0.5', '950', '1500', '20k', '2.5M', '3G']
@@ -28,7 +28,7 @@ def compact(value: float) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text with its middle left out where it is too long: names differ at either end.
+    """Return a text without its middle if it is too long: names differ at the ends.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'
@@ -40,7 +40,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many round numbers between two values, evenly spaced.
+    """Return at most `most` round numbers between two values, evenly spaced.
 
     >>> ticks(0.0, 1.0, 5), ticks(3, 487, 6)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [100.0, 200.0, 300.0, 400.0])
@@ -58,7 +58,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def tick_texts(values: list[float]) -> list[str]:
-    """Return numbers of an axis with as few digits as tell them apart and are near enough.
+    """Return the numbers of an axis with as few digits as needed.
 
     >>> tick_texts([0.9998, 0.9999, 1.0]), tick_texts([0.0, 2e-9, 4e-9])
     (['0.9998', '0.9999', '1'], ['0', '2e-9', '4e-9'])
@@ -68,7 +68,7 @@ def tick_texts(values: list[float]) -> list[str]:
         texts = [f"{value:.{digits}g}" for value in values]
         if all(abs(float(text) - value) <= stride / 100 for text, value in zip(texts, values, strict=True)):
             break
-    # two digits make 1e+02 of 100, which nobody would write
+    # two digits would turn 100 into 1e+02
     texts = [f"{float(text):.{max(digits, 6)}g}" if "e" in text else text for text in texts]
     return [_short_exponent(text) for text in texts]
 

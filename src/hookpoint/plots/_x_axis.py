@@ -1,4 +1,4 @@
-"""Along what curves are drawn: steps, epochs or time."""
+"""The x axis: steps, epochs or time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookpoint.plots.figure import Series, X
+    from hookpoint.plots.figure import X
+    from hookpoint.plots.series import Series
 
 Axis = Callable[["Series"], Sequence[float]]
 
@@ -24,20 +25,20 @@ UNITS = (Unit("seconds", 1), Unit("minutes", 60), Unit("hours", 3600), Unit("day
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
-    """Return the largest unit of which the longest run has three."""
+    """Return the largest unit that fits three times into the longest run."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * unit.seconds), UNITS[0])
 
 
 def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit, epoch_ends: Mapping[int, int] | None = None) -> Axis:
-    """Return what gives the places of a run's values: time counts from its first record, epochs go on between whole ones."""
+    """Return a function that computes the x of a series. Time starts at the first record; epochs are fractional."""
     if x == "step":
         return lambda one: one.steps
     if x == "time":
         begin, _ = _span(series.values())
         return lambda one: [(time - begin) / unit.seconds for time in one.times]
-    place = _Epochs(series.values(), epoch_ends)
-    return lambda one: [place(step, epoch) for step, epoch in zip(one.steps, one.epochs, strict=True)]
+    position = _Epochs(series.values(), epoch_ends)
+    return lambda one: [position(step, epoch) for step, epoch in zip(one.steps, one.epochs, strict=True)]
 
 
 def _span(run: Iterable[Series]) -> tuple[float, float]:
@@ -46,7 +47,7 @@ def _span(run: Iterable[Series]) -> tuple[float, float]:
 
 
 class _Epochs:
-    """Where a step lies between the begin of its epoch and its end; one that is under way is as long as the one before."""
+    """The position of a step within its epoch. A running epoch counts as long as the one before."""
 
     def __init__(self, run: Iterable[Series], ends: Mapping[int, int] | None) -> None:
         series = list(run)
@@ -56,8 +57,8 @@ class _Epochs:
                 if step > self._ends.get(epoch, 0):
                     self._ends[epoch] = step
         last = max(self._ends, default=0)
-        is_whole = any(epoch == last for one in series if one.at == "epoch" for epoch in one.epochs[-1:])
-        if last > 1 and not is_whole:
+        is_complete = any(epoch == last for one in series if one.at == "epoch" for epoch in one.epochs[-1:])
+        if last > 1 and not is_complete:
             before = self._ends.get(last - 1, 0)
             self._ends[last] = max(self._ends[last], 2 * before - self._ends.get(last - 2, 0))
 

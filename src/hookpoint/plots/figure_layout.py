@@ -1,29 +1,31 @@
-"""Curves: what of some runs is drawn, and how it is laid out on a sheet."""
+"""Lay out the curves of runs in a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, isfinite, nan
+from math import ceil, inf, isfinite, isnan, nan
 from typing import Literal, get_args
 
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, Series, X
-from hookpoint.plots.panels import Group, chosen, is_learning_rate, is_validation
+from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, X
+from hookpoint.plots.panels import Group, choose_panels, few, is_learning_rate, is_validation
+from hookpoint.plots.series import Series
 
 Mode = Literal["min", "max"]
 DECADE = 10.0
-_PREFERENCE = {"epoch": 2, "value": 1}  # among series of a metric that are equally long
-MARKS = 64  # so many places of values that are not finite are marked; more would hide the curve
+_PREFERENCE = {"epoch": 2, "value": 1}  # among series of the same length
+MARKS = 64  # marks of values that are not finite; more would hide the curve
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to draw: its series by name and `at`, which metrics savers watch, and whose lower or higher values are better.
+    """A run to plot: its series by name and `at`, the metrics that savers watch, and the modes of metrics.
 
-    `epoch_ends` is the last step of each epoch. Without it, it is found in the series.
+    `epoch_ends` is the last step of each epoch. By default, it is computed from the series.
     """
 
     name: str
@@ -35,8 +37,8 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What someone wants to see. No metrics: the most telling ones. `smooth` is the weight of the past, 0 for none of it."""
+class PlotOptions:
+    """What to plot. Without metrics, the most important ones. `smooth` is the weight of the past, 0 to disable it."""
 
     metrics: Sequence[str] = ()
     smooth: float = 0.0
@@ -45,24 +47,24 @@ class Wish:
 
     def __post_init__(self) -> None:
         if not 0 <= self.smooth < 1:
-            raise ValueError(f"smooth is {self.smooth!r}; it is from 0 up to 1, 0.9 for example")
+            raise BadArgument(f"smooth must be >= 0 and < 1, got {self.smooth!r}.", write="smooth=0.9")
         if self.x not in get_args(X):
-            raise ValueError(f"x is {self.x!r}; it is step, epoch or time")
+            raise BadArgument(f"unknown x axis {self.x!r}.", choose="'step', 'epoch', 'time'")
 
 
-def figure_of(subjects: Sequence[Subject], wish: Wish, *, columns: int) -> FigureData:
-    """Return what to draw of some runs, each curve thinned out to what as many columns can show.
+def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int) -> FigureData:
+    """Return the figure of runs. Curves are thinned out to what `columns` can show.
 
-    Raises UnknownCurve where no run has a metric that was asked for.
+    Raises UnknownCurve if no run has a requested metric.
     """
     known = {name for subject in subjects for name, _ in subject.series}
-    groups, left = chosen(known, wish.metrics, {name for subject in subjects for name in subject.watched})
+    groups, left = choose_panels(known, options.metrics, {name for subject in subjects for name in subject.watched})
     unit = time_unit(subject.series.values() for subject in subjects)
-    axes = [axis_along(wish.x, subject.series, unit, subject.epoch_ends) for subject in subjects]
-    notes = [f"not drawn: {_few(left)}; -m NAME draws them"] if left else []
-    panels = [_panel(group, subjects, axes, wish, columns, notes) for group in groups]
+    axes = [axis_along(options.x, subject.series, unit, subject.epoch_ends) for subject in subjects]
+    notes = [f"left out: {few(left, 8)}; use -m NAME"] if left else []
+    panels = [_panel(group, subjects, axes, options, columns, notes) for group in groups]
     xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
-    label = {"step": "step", "epoch": "epoch", "time": unit.label}[wish.x]
+    label = {"step": "step", "epoch": "epoch", "time": unit.label}[options.x]
     return FigureData(_title(subjects), _distinct(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
 
 
@@ -80,7 +82,7 @@ def _distinct(subjects: Sequence[Subject]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A series of a run before it is thinned out. What cannot be drawn is NaN in `ys`; `broken` is where it was not finite."""
+    """A series of a run before thinning. Values that cannot be plotted are NaN in `ys`; `broken` has their indices."""
 
     run: int
     name: str
@@ -92,16 +94,13 @@ class _Line:
 
     @classmethod
     def of(cls, run: int, name: str, series: Series) -> _Line:
-        values = series.values
-        if isfinite(sum(values)) and min(values) >= -MOST and max(values) <= MOST:  # as nearly all are
-            return cls(run, name, series, values, (), min(values), max(values))
-        broken = tuple(index for index, value in enumerate(values) if not -MOST <= value <= MOST)
-        numbers = [value for value in values if -MOST <= value <= MOST]
-        ys = [value if -MOST <= value <= MOST else nan for value in values]
+        ys = [value if -MOST <= value <= MOST else nan for value in series.values]
+        broken = tuple(index for index, y in enumerate(ys) if isnan(y))
+        numbers = [y for y in ys if not isnan(y)]
         return cls(run, name, series, ys, broken, min(numbers, default=inf), max(numbers, default=-inf))
 
     def above_zero(self) -> _Line:
-        """Return what a log scale can show of it."""
+        """Return the line for a log scale."""
         if self.low > LEAST:
             return self
         ys = [y if y > LEAST else nan for y in self.ys]
@@ -110,16 +109,16 @@ class _Line:
 
     @property
     def is_thinned(self) -> bool:
-        """Whether the series has more values than these."""
+        """Whether the series has more values."""
         return self.series.count > len(self.ys)
 
     def count(self) -> int:
-        """Return how many values it has that can be drawn."""
+        """Return the number of values that can be plotted."""
         return sum(map(isfinite, self.ys))
 
 
 def _panel(
-    group: Group, subjects: Sequence[Subject], axes: Sequence[Axis], wish: Wish, columns: int, notes: list[str]
+    group: Group, subjects: Sequence[Subject], axes: Sequence[Axis], options: PlotOptions, columns: int, notes: list[str]
 ) -> Panel:
     lines = [
         _Line.of(number, name, series)
@@ -128,14 +127,14 @@ def _panel(
         if (series := _longest(subject, name)) is not None
     ]
     low, high = min(line.low for line in lines), max(line.high for line in lines)
-    log = wish.log or (is_learning_rate(group.names[0]) and low > LEAST and low * DECADE <= high)
+    log = options.log or (is_learning_rate(group.names[0]) and low > LEAST and low * DECADE <= high)
     if log and low <= LEAST:
         positive = [line.above_zero() for line in lines]
         hidden = sum(line.count() for line in lines) - sum(line.count() for line in positive)
         log = high > LEAST
         what = "values that are" if any(line.is_thinned for line in lines) else _values(hidden)
-        said = f"{what} not above 0 cannot be on the log scale" if log else "no log scale, as no value is above 0"
-        notes.append(f"{printable(group.title)}: {said}")
+        message = f"{what} not above 0 cannot be shown on a log scale" if log else "no log scale: no value is above 0"
+        notes.append(f"{printable(group.title)}: {message}")
         lines = positive if log else lines
         low = min(line.low for line in lines)
     styles = _styles(group.names)
@@ -143,7 +142,7 @@ def _panel(
     curves = []
     for line in lines:
         mode = subjects[line.run].modes.get(line.name) if line.name in marked else None
-        weight = 0.0 if is_learning_rate(line.name) else wish.smooth
+        weight = 0.0 if is_learning_rate(line.name) else options.smooth
         curves.append(_curve(line, styles[line.name], axes[line.run], mode, weight, columns, log))
     return Panel(printable(group.title), tuple(map(printable, group.names)), curves, log, low, high)
 
@@ -173,7 +172,7 @@ def _values(count: int) -> str:
 
 
 def _longest(subject: Subject, name: str) -> Series | None:
-    """Return the series of a metric with the most values: single steps say more than whole epochs, if there are any."""
+    """Return the series of a metric with the most values: steps show more than epochs."""
     own = [series for (one, _), series in subject.series.items() if one == name and len(series.values)]
     return max(own, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
 
@@ -182,11 +181,5 @@ def _styles(names: Collection[str]) -> dict[str, int]:
     styles: dict[str, int] = {}
     for name in names:
         first = 1 if is_validation(name) else 0
-        others = sum(style > 1 for style in styles.values())
-        styles[name] = first if first not in styles.values() else 2 + others % 2
+        styles[name] = first if first not in styles.values() else 2 + sum(style > 1 for style in styles.values()) % 2
     return styles
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(map(printable, names[:8])) + more

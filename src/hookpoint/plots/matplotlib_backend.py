@@ -1,4 +1,4 @@
-"""A sheet as a picture, by matplotlib, for which no display is needed. All names are text: no mathematics, no markup."""
+"""Plot with matplotlib, without a display. Names are plain text, never mathematics or markup."""
 
 from __future__ import annotations
 
@@ -20,33 +20,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-DPI = 100  # so that width and height are pixels of a screen; a PNG has twice as many each way
+DPI = 100  # width and height are pixels of a screen; a PNG has twice as many
 SHARPNESS = 2
 
-# Okabe and Ito's colours but yellow, then some of Tol's: told apart by most people who see few colours.
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#222222",
-    "#882255",
-    "#999933",
-    "#332288",
-    "#44AA99",
-    "#DD4477",
-)
+# Distinguishable for most colour-blind people: the palette of Okabe and Ito without yellow, then some of Tol's.
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+COLOURS = (*OKABE_ITO, "#882255", "#999933", "#332288", "#44AA99", "#DD4477")
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MOST_POINTS_MARKED = 40
 LONGEST_NAME = 44
-LEAST_PANEL, LEAST_HEIGHT = 260, 130  # pixels of a panel that can be read
-PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of one panel, by how many stand side by side
+LEAST_PANEL, LEAST_HEIGHT = 260, 130  # pixels of a readable panel
+PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of a panel, by panels per row
 LOOK: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same picture on every machine
-    "text.parse_math": False,  # a name with $ is a name
+    "font.family": ["DejaVu Sans"],  # included in matplotlib: the same picture on every machine
+    "text.parse_math": False,  # $ is a character
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -68,8 +56,8 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "lines.solid_joinstyle": "round",
     "path.simplify": True,
-    "agg.path.chunksize": 500,  # points drawn at a time: a noisy curve of some thousands takes 50 MB more in one go
-    "svg.hashsalt": "hookpoint",  # ids in the file are the same each time
+    "agg.path.chunksize": 500,  # saves 50 MB for a noisy curve of some thousand points
+    "svg.hashsalt": "hookpoint",  # reproducible ids
 }
 
 
@@ -77,18 +65,18 @@ class NoPictures(HookpointError, ImportError):
     """matplotlib is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("a picture needs matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
+        super().__init__("plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
 
 
 class NoSuchFormat(HookpointError, ValueError):
-    """A file's name does not say which picture it is to be."""
+    """The extension of a file is not that of a picture."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"'{printable(name)}' is no picture that can be drawn; let its name end in .png, .svg or .pdf")
+        super().__init__(f"unknown format of '{printable(name)}'; use .png, .svg or .pdf")
 
 
 def check(path: str | os.PathLike[str]) -> str:
-    """Return the format of a picture by its name. Raises NoSuchFormat, and NoPictures without matplotlib."""
+    """Return the format of a picture. Raises NoSuchFormat, or NoPictures without matplotlib."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise NoSuchFormat(Path(path).name)
@@ -100,25 +88,25 @@ def check(path: str | os.PathLike[str]) -> str:
 
 
 def columns_of(width: int | None) -> int:
-    """Return how many dots of a picture a panel is wide, at most: no curve needs more points."""
+    """Return the largest width of a panel in pixels: curves need no more points."""
     return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
 
 
-def draw(sheet: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
-    """Write a sheet to a .png, .svg or .pdf, whole or not at all. `width` and `height` are in pixels; a PNG has twice as many.
+def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
+    """Write a figure to a .png, .svg or .pdf, atomically. `width` and `height` are in pixels; a PNG has twice as many.
 
-    A height that is too small for all panels gives way.
-    The same sheet is the same file, byte by byte, with the same version of matplotlib. Raises NoPictures without it.
+    A height that is too small for all panels is increased. The same figure results in the same bytes with the same version of
+    matplotlib. Raises NoPictures without matplotlib.
     """
     target, kind = Path(path), check(path)
     import matplotlib
 
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a box stands for it
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # shown as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
-        figure = _figure(sheet, width, height)
+        figure = _figure(data, width, height)
         dates = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
         try:
             figure.savefig(staged, format=kind, dpi=DPI * (SHARPNESS if kind == "png" else 1), metadata=dates[kind])
@@ -128,47 +116,47 @@ def draw(sheet: FigureData, path: str | os.PathLike[str], *, width: int | None =
 
 
 def _across(panels: int, width: int | None) -> int:
-    """Return how many panels stand side by side: fewer where there is no room for their numbers."""
+    """Return the number of panels per row."""
     most = {1: 1, 2: 2, 4: 2}.get(panels, 3)
     return most if width is None else max(1, min(most, width // LEAST_PANEL))
 
 
-def _figure(sheet: FigureData, width: int | None, height: int | None) -> Figure:
+def _figure(data: FigureData, width: int | None, height: int | None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    number = max(1, len(sheet.panels))
+    number = max(1, len(data.panels))
     across = _across(number, width)
     down = ceil(number / across)
     one_wide, one_high = PANEL[across]
     wide = width or across * one_wide
-    title = _wrapped(sheet.title, wide - 24, most=2)
-    legend = _run_names(sheet, wide)
+    title = _wrapped(data.title, wide - 24, most=2)
+    legend = _run_names(data, wide)
     room = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
     high = max(height or down * one_high + room, down * LEAST_HEIGHT + room)
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.05)
     figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, layout=layout)
     figure.suptitle("\n".join(title), fontsize=12, fontweight="bold", x=0.012, ha="left", color=INK)
-    for place, panel in enumerate(sheet.panels):
+    for place, panel in enumerate(data.panels):
         axes = figure.add_subplot(down, across, place + 1)
-        _draw_panel(axes, panel, sheet, wide / across, is_last=place + across >= number)
+        _draw_panel(axes, panel, data, wide / across, is_last=place + across >= number)
     if legend:
-        _run_legend(figure, sheet, legend, _names_across(legend, wide))
+        _run_legend(figure, data, legend, _names_across(legend, wide))
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, sheet: FigureData, wide: float, *, is_last: bool) -> None:
+def _draw_panel(axes: Axes, panel: Panel, data: FigureData, wide: float, *, is_last: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     title = shortened(panel.title, int(wide / 9))
     axes.set_title(title)
-    low, high = _with_room(*sheet.x_range)
+    low, high = _with_room(*data.x_range)
     axes.set_xlim(low, high)
-    is_whole = sheet.x_label in ("step", "epoch")
+    is_whole = data.x_label in ("step", "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=max(2, min(6, int(wide / 65))), steps=[1, 2, 2.5, 5, 10], integer=is_whole))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     if is_last:
-        axes.set_xlabel(sheet.x_label)
+        axes.set_xlabel(data.x_label)
     if panel.is_empty:
         axes.set_yticks([])
     elif panel.log:
@@ -176,8 +164,8 @@ def _draw_panel(axes: Axes, panel: Panel, sheet: FigureData, wide: float, *, is_
     else:
         axes.set_ylim(*panel.limits)
     for curve in panel.curves:
-        _draw_curve(axes, curve, _colour(curve, sheet))
-    _panel_legend(axes, panel, sheet, int(wide / 8))
+        _draw_curve(axes, curve, _colour(curve, data))
+    _panel_legend(axes, panel, data, int(wide / 8))
 
 
 def _log_scale(axes: Axes, panel: Panel) -> None:
@@ -213,13 +201,13 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     if curve.best is not None:
         axes.plot([curve.best.x], [curve.best.y], **_ring(colour), zorder=8)
     if curve.broken:
-        bottom = axes.get_xaxis_transform()  # along the lower edge, wherever that is
+        bottom = axes.get_xaxis_transform()  # along the lower edge
         axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, **_cross(colour), zorder=9)
 
 
-def _colour(curve: Curve, sheet: FigureData) -> str:
-    """Return the colour of a run; where there is only one, training and validation have their own."""
-    return COLOURS[(curve.run if len(sheet.runs) > 1 else curve.style) % len(COLOURS)]
+def _colour(curve: Curve, data: FigureData) -> str:
+    """Return the colour of a run; for a single run, that of training or validation."""
+    return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 
 def _ring(colour: str) -> dict[str, Any]:
@@ -230,19 +218,19 @@ def _cross(colour: str) -> dict[str, Any]:
     return {"color": colour, "linestyle": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 
 
-def _panel_legend(axes: Axes, panel: Panel, sheet: FigureData, letters: int) -> None:
-    """Say what the lines of a panel are: in one run's colour, or where there are several in grey, as colours are the runs'."""
+def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> None:
+    """Add the legend of a panel, in grey if there are multiple runs: their colours are those of the runs."""
     from matplotlib.lines import Line2D
 
-    several = len(sheet.runs) > 1
+    is_comparison = len(data.runs) > 1
     curves = {curve.name: curve for curve in panel.curves}
-    colours = {name: FAINT if several else _colour(curve, sheet) for name, curve in curves.items()}
+    colours = {name: FAINT if is_comparison else _colour(curve, data) for name, curve in curves.items()}
     entries: list[tuple[Any, str]] = []
     if len(curves) > 1:
         entries += [(Line2D([], [], color=colours[name], linestyle=STYLES[one.style]), name) for name, one in curves.items()]
     for name, curve in curves.items():
         if curve.best is not None:
-            text = "best of each run" if several else f"best {number_text(curve.best.y)} at step {curve.best.step:,}"
+            text = "best of each run" if is_comparison else f"best {number_text(curve.best.y)} at step {curve.best.step:,}"
             entries.append((Line2D([], [], **_ring(colours[name])), text))
     broken = [colours[curve.name] for curve in panel.curves if curve.broken]
     if broken:
@@ -251,11 +239,11 @@ def _panel_legend(axes: Axes, panel: Panel, sheet: FigureData, letters: int) -> 
         legend = axes.legend([line for line, _ in entries], [str(number) for number in range(len(entries))], loc="best")
         legend.set_zorder(10)
         for shown, (_, label) in zip(legend.get_texts(), entries, strict=True):
-            shown.set_text(shortened(label, letters))  # a label that begins with _ would be left out by matplotlib
+            shown.set_text(shortened(label, letters))  # matplotlib leaves out labels that start with _
 
 
-def _run_names(sheet: FigureData, wide: float) -> list[str]:
-    return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in sheet.runs] if len(sheet.runs) > 1 else []
+def _run_names(data: FigureData, wide: float) -> list[str]:
+    return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in data.runs] if len(data.runs) > 1 else []
 
 
 def _names_across(names: Sequence[str], wide: float) -> int:
@@ -263,7 +251,7 @@ def _names_across(names: Sequence[str], wide: float) -> int:
     return max(1, min(len(names), int(wide / (7 * longest + 50)))) if names else 1
 
 
-def _run_legend(figure: Figure, sheet: FigureData, names: Sequence[str], across: int) -> None:
+def _run_legend(figure: Figure, data: FigureData, names: Sequence[str], across: int) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3) for number in range(len(names))]

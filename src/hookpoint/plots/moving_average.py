@@ -1,4 +1,4 @@
-"""MovingAverage: the exponential one, corrected for its start."""
+"""MovingAverage: exponential, with bias correction."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from math import isfinite, nan
 
 
 class MovingAverage:
-    """An exponential moving average: the first value stands for itself. `weight` is that of the past, from 0 up to 1.
+    """An exponential moving average with bias correction. `weight` is that of the past, from 0 to below 1.
 
-    A value that is not finite has no average and leaves later ones as they are.
+    For a value that is not finite, return NaN and ignore it.
 
     >>> average = MovingAverage(0.5)
     >>> [average.add(value) for value in (4.0, 8.0, nan, 8.0)]
@@ -23,10 +23,10 @@ class MovingAverage:
         self._seen = 0.0
 
     def add(self, value: float) -> float:
-        """Take in a value; return the average."""
+        """Add a value; return the average."""
         if not isfinite(value):
             return nan
         weight = self._weight
         self._total = weight * self._total + (1 - weight) * value
-        self._seen = weight * self._seen + (1 - weight)  # 1 - weight**n, without the loss of digits
+        self._seen = weight * self._seen + (1 - weight)  # 1 - weight**n, without rounding errors
         return self._total / self._seen

@@ -1,4 +1,4 @@
-"""Which metrics are drawn, and which of them share a panel."""
+"""Choose the metrics to plot, and group them into panels."""
 
 from __future__ import annotations
 
@@ -11,63 +11,68 @@ from fnmatch import fnmatchcase
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
 
-MOST_PANELS, MOST_ASKED = 6, 36
+MOST_PANELS, MOST_REQUESTED = 6, 36
 
 _PASS = re.compile(r"(?:(train|training)|(val|valid|validation))[-_/]", re.IGNORECASE)
 _RATE = re.compile(r"(?:learning_rate|lr)(?:$|[-_/])")
 
 
 class UnknownCurve(HookpointError, KeyError):
-    """No run has a metric of that name. `name` is what was asked for."""
+    """No run has a metric called `name`."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         near = get_close_matches(name, names, n=1)
-        meant = f"; {printable(near[0])} is" if near else ""
-        listed = ", ".join(map(printable, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-        super().__init__(f"'{printable(name)}' is no metric of it{meant}. There are: {listed or 'none'}")
+        meant = f"; did you mean {printable(near[0])}?" if near else "."
+        super().__init__(f"there is no metric '{printable(name)}'{meant} Known: {few(names, 12) or 'none'}")
         self.name = name
 
 
 class TooManyPanels(HookpointError, ValueError):
-    """More was asked for than anybody could look at."""
+    """The requested metrics need more than 36 panels."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"these metrics would be {count} panels; at most {MOST_ASKED} are drawn: name fewer")
+        super().__init__(f"these metrics need {count} panels; the limit is {MOST_REQUESTED}: name fewer")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics that share a panel: that of training first, then that of validation."""
+    """Metrics that share a panel: training first, then validation."""
 
     title: str
     names: tuple[str, ...]
 
 
-def chosen(known: Collection[str], asked: Sequence[str] = (), watched: Collection[str] = ()) -> tuple[list[Group], list[str]]:
-    """Return the groups to draw, and the names that were left out.
+def choose_panels(
+    known: Collection[str], requested: Sequence[str] = (), watched: Collection[str] = ()
+) -> tuple[list[Group], list[str]]:
+    """Return the groups to plot, and the names that are left out.
 
-    What was asked for, by name or pattern (`val_*`), is drawn in that order. Otherwise the loss comes first, then what savers
-    watch, what has a validation, and everything else by name; the learning rate is last, and always there.
+    Requested names and patterns (`val_*`) keep their order. By default, the loss comes first, then metrics that savers watch,
+    metrics with a validation, and all others by name. The learning rate is last, and always included.
 
-    >>> chosen(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
+    >>> choose_panels(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
     [Group(title='loss', names=('loss',)), Group(title='accuracy', names=('accuracy', 'val_accuracy')),
      Group(title='learning_rate', names=('learning_rate',))]
     """
-    if asked:
-        groups = _grouped(_found(known, asked))
-        if len(groups) > MOST_ASKED:
+    if requested:
+        groups = _grouped(_find(known, requested))
+        if len(groups) > MOST_REQUESTED:
             raise TooManyPanels(len(groups))
         return groups, []
-    derived = {name for name in known if name.rpartition("/")[0] in known}  # loss/ema, of loss
+    derived = {name for name in known if name.rpartition("/")[0] in known}  # such as loss/ema
     groups = _grouped(sorted(set(known) - derived))
     groups.sort(key=lambda group: _rank(group, watched))
     rates = [group for group in groups if is_learning_rate(group.names[0])]
-    others = [group for group in groups if group not in rates]
+    rest = [group for group in groups if group not in rates]
     room = MOST_PANELS - min(1, len(rates))
-    drawn = others[:room] + rates[:1]
-    left = [name for group in others[room:] + rates[1:] for name in group.names]
-    return drawn, left + sorted(derived)
+    left_out = [name for group in rest[room:] + rates[1:] for name in group.names]
+    return rest[:room] + rates[:1], left_out + sorted(derived)
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """Return the first names as a text."""
+    return ", ".join(map(printable, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def is_learning_rate(name: str) -> bool:
@@ -75,14 +80,14 @@ def is_learning_rate(name: str) -> bool:
 
 
 def is_validation(name: str) -> bool:
-    """Say whether a name is that of a validation: val_loss, validation/loss, val-error-top1."""
+    """Return whether a name is that of a validation: val_loss, validation/loss, val-error-top1."""
     found = _PASS.match(name)
     return found is not None and found[2] is not None
 
 
-def _found(known: Collection[str], asked: Sequence[str]) -> list[str]:
+def _find(known: Collection[str], requested: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
-    for name in asked:
+    for name in requested:
         matching = [name] if name in known else sorted(one for one in known if fnmatchcase(one, name))
         if not matching:
             raise UnknownCurve(name, known)
@@ -98,7 +103,7 @@ def _grouped(names: Iterable[str]) -> list[Group]:
 
 
 def _bare(name: str) -> str:
-    """Return a name without the pass it is of."""
+    """Return a name without the prefix of its pass."""
     found = _PASS.match(name)
     return name[found.end() :] or name if found else name
 

@@ -1,28 +1,28 @@
-"""A sheet in a terminal: curves of braille, or of symbols where there are no such characters or no colours."""
+"""Plot in a terminal: curves of braille, or of symbols without colours or unicode."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from math import ceil, floor, log10
+
+from rich.text import Text
 
 from hookpoint.plots._braille_canvas import Canvas
 from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, ticks
 from hookpoint.plots.figure import Curve, FigureData, Panel
 
-Piece = tuple[str, str]  # a text and its style, for rich
-Line = list[Piece]
-
 INKS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 SYMBOLS = "*+o#@%&=$~"
 LEAST_WIDTH, LEAST_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
-CHARACTERS = "⣿│┤└─┬╌●•×…"  # which an encoding has to have, or else all is ASCII
+CHARACTERS = "⣿│┤└─┬╌●•×…"  # an encoding without these gets ASCII
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a terminal can show: its width, the rows of one panel's curves, other characters than ASCII, colours."""
+    """What a terminal can show: its width, the rows of a panel, unicode and colours."""
 
     width: int = 80
     rows: int = DEFAULT_ROWS
@@ -49,55 +49,55 @@ _ASCII = _Frame("|", "+", "+", "-", "+", "O", "*", "x", "--", "- ")
 
 
 def columns_of(look: Look) -> int:
-    """Return how many dots a panel is wide, at most: no curve needs more points."""
+    """Return the largest width of a panel in dots: curves need no more points."""
     return 2 * look.width
 
 
-def lines_of(sheet: FigureData, look: Look) -> list[Line]:
-    """Return the lines to print. None is wider than the terminal, unless that is too narrow for any curve."""
+def lines_of(figure: FigureData, look: Look) -> list[Text]:
+    """Return the lines to print. They fit the terminal, if it has at least 24 columns."""
     width = max(LEAST_WIDTH, look.width)
-    lines: list[Line] = [[(_fitting(sheet.title, width, look), "bold")]]
-    for panel in sheet.panels:
-        lines += [[], [(_fitting(panel.title, width, look), "bold")], *_panel_lines(panel, sheet, width, look)]
-    if len(sheet.runs) > 1 and not _uses_symbols(sheet, look):
-        lines.append([])
-        lines += _wrapped(
-            [((_LINES.solid, _ink(number)), (_fitting(name, width - 8, look), "")) for number, name in enumerate(sheet.runs)],
-            width,
-        )
-    return [_without_end(line) for line in lines]
+    lines = [Text(_fitting(figure.title, width, look), "bold")]
+    for panel in figure.panels:
+        lines += [Text(), Text(_fitting(panel.title, width, look), "bold"), *_panel_lines(panel, figure, width, look)]
+    if len(figure.runs) > 1 and not _uses_symbols(figure, look):
+        names = [_fitting(name, width - 8, look) for name in figure.runs]
+        entries = [_entry(_LINES.solid, INKS[number % len(INKS)], name) for number, name in enumerate(names)]
+        lines += [Text(), *_wrapped(entries, width)]
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
-def _panel_lines(panel: Panel, sheet: FigureData, width: int, look: Look) -> list[Line]:
+def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> list[Text]:
     frame = _ASCII if look.is_ascii else _LINES
     rows = max(LEAST_ROWS, look.rows)
     if panel.is_empty:
-        return [[("no finite values", QUIET)]]
+        return [Text("no finite values", QUIET)]
     values = _y_ticks(panel, max(3, rows // 3))
     texts = tick_texts(values)
     room = max(map(len, texts), default=0)
     across = width - room - 2
-    canvas = _drawn(panel, sheet, across, rows, look, frame)
+    canvas = _drawn(panel, figure, across, rows, look, frame)
     labels = dict(zip((canvas.row_of(_up(panel, value)) for value in values), texts, strict=True))
-    lines: list[Line] = []
+    lines = []
     for row, cells in enumerate(canvas.rows()):
         label = labels.get(row, "")
-        lines.append([(f"{label:>{room}} ", QUIET), (frame.tick if label else frame.side, QUIET), *_joined(cells)])
-    lines += _x_axis(sheet, room, across, frame)
-    return lines + _wrapped(_legend(panel, sheet, look, frame, width), width)
+        lines.append(Text.assemble((f"{label:>{room}} {frame.tick if label else frame.side}", QUIET), *cells))
+    lines += _x_axis(figure, room, across, frame)
+    return lines + _wrapped(_legend(panel, figure, look, frame, width), width)
 
 
-def _drawn(panel: Panel, sheet: FigureData, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
-    braille = not _uses_symbols(sheet, look)
+def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
+    braille = not _uses_symbols(figure, look)
     canvas = Canvas(across, rows, braille=braille)
-    low, high = _x_limits(sheet)
+    low, high = _x_limits(figure)
     for number, curve in enumerate(panel.curves):
         xs = [(x - low) / (high - low) for x in curve.xs]
         ys = [_up(panel, y) for y in curve.ys]
-        canvas.line(xs, ys, ink=_curve_ink(curve, sheet), style=curve.style, symbol=SYMBOLS[number % len(SYMBOLS)])
+        canvas.line(xs, ys, ink=_curve_ink(curve, figure), style=curve.style, symbol=SYMBOLS[number % len(SYMBOLS)])
     for curve in panel.curves:
-        ink = _curve_ink(curve, sheet)
-        if len(curve.xs) == 1 and braille:  # one dot is easily overlooked
+        ink = _curve_ink(curve, figure)
+        if len(curve.xs) == 1 and braille:  # a single dot is hard to see
             canvas.mark((curve.xs[0] - low) / (high - low), _up(panel, curve.ys[0]), frame.point, ink)
         for x in curve.broken:
             canvas.mark((x - low) / (high - low), 0.0, frame.broken, ink)
@@ -106,44 +106,43 @@ def _drawn(panel: Panel, sheet: FigureData, across: int, rows: int, look: Look, 
     return canvas
 
 
-def _uses_symbols(sheet: FigureData, look: Look) -> bool:
-    """Say whether curves have symbols of their own: where nothing else would tell them apart."""
-    return look.is_ascii or (not look.has_colours and len(sheet.runs) > 1)
+def _uses_symbols(figure: FigureData, look: Look) -> bool:
+    """Return whether each curve has its own symbol, because nothing else distinguishes them."""
+    return look.is_ascii or (not look.has_colours and len(figure.runs) > 1)
 
 
-def _legend(panel: Panel, sheet: FigureData, look: Look, frame: _Frame, width: int) -> list[tuple[Piece, Piece]]:
-    several = len(sheet.runs) > 1
-    entries: list[tuple[Piece, Piece]] = []
-    if _uses_symbols(sheet, look):
-        for number, curve in enumerate(panel.curves):
-            name = f"{sheet.runs[curve.run]} {curve.name}" if several else curve.name
-            if len(panel.curves) > 1:
-                entries.append(
-                    ((SYMBOLS[number % len(SYMBOLS)], _curve_ink(curve, sheet)), (_fitting(name, width - 6, look), ""))
-                )
-    elif len({curve.name for curve in panel.curves}) > 1:
+def _legend(panel: Panel, figure: FigureData, look: Look, frame: _Frame, width: int) -> list[Text]:
+    is_comparison = len(figure.runs) > 1
+    inks = {curve.name: QUIET if is_comparison else _curve_ink(curve, figure) for curve in panel.curves}
+    entries = []
+    if _uses_symbols(figure, look) and len(panel.curves) > 1:
+        for symbol, curve in zip(cycle(SYMBOLS), panel.curves, strict=False):
+            name = f"{figure.runs[curve.run]} {curve.name}" if is_comparison else curve.name
+            entries.append(_entry(symbol, _curve_ink(curve, figure), _fitting(name, width - 6, look)))
+    elif not _uses_symbols(figure, look) and len(inks) > 1:
         for name, curve in {curve.name: curve for curve in panel.curves}.items():
-            swatch = frame.dashed if curve.style % 2 else frame.solid
-            entries.append(((swatch, QUIET if several else _curve_ink(curve, sheet)), (_fitting(name, width - 6, look), "")))
-    marked = [(curve, curve.best) for curve in panel.curves if curve.best is not None]
-    for curve, best in marked if not several else marked[:1]:
-        text = "best of each run" if several else f"best {number_text(best.y)} at step {best.step:,}"
-        entries.append(((frame.best, QUIET if several else _curve_ink(curve, sheet)), (text, "")))
+            entries.append(
+                _entry(frame.dashed if curve.style % 2 else frame.solid, inks[name], _fitting(name, width - 6, look))
+            )
+    marked = [(curve.name, curve.best) for curve in panel.curves if curve.best is not None]
+    for name, best in marked if not is_comparison else marked[:1]:
+        text = "best of each run" if is_comparison else f"best {number_text(best.y)} at step {best.step:,}"
+        entries.append(_entry(frame.best, inks[name], text))
     if any(curve.broken for curve in panel.curves):
-        entries.append(((frame.broken, QUIET), ("NaN or infinite", "")))
+        entries.append(_entry(frame.broken, QUIET, "NaN or infinite"))
     return entries
 
 
-def _ink(number: int) -> str:
-    return INKS[number % len(INKS)]
+def _entry(symbol: str, ink: str, name: str) -> Text:
+    return Text.assemble((symbol, ink), f" {name}")
 
 
-def _curve_ink(curve: Curve, sheet: FigureData) -> str:
-    return _ink(curve.run if len(sheet.runs) > 1 else curve.style)
+def _curve_ink(curve: Curve, figure: FigureData) -> str:
+    return INKS[(curve.run if len(figure.runs) > 1 else curve.style) % len(INKS)]
 
 
 def _up(panel: Panel, y: float) -> float:
-    """Return how far up a value is, from 0 to 1."""
+    """Return the height of a value, from 0 to 1."""
     low, high = panel.limits
     if panel.log:
         return (log10(y) - log10(low)) / (log10(high) - log10(low)) if y > 0 else float("nan")
@@ -164,19 +163,19 @@ def _y_ticks(panel: Panel, most: int) -> list[float]:
     return found[:: ceil(len(found) / most)]
 
 
-def _x_limits(sheet: FigureData) -> tuple[float, float]:
-    low, high = sheet.x_range
+def _x_limits(figure: FigureData) -> tuple[float, float]:
+    low, high = figure.x_range
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _x_axis(sheet: FigureData, room: int, across: int, frame: _Frame) -> list[Line]:
-    """Return the axis, and its numbers with what they count; numbers that would touch are left out."""
-    low, high = _x_limits(sheet)
-    whole = sheet.x_label in ("step", "epoch")
-    places = [value for value in ticks(low, high, max(2, across // 10)) if not whole or value == int(value)]
+def _x_axis(figure: FigureData, room: int, across: int, frame: _Frame) -> list[Text]:
+    """Return the axis, and its numbers and unit. Numbers that would touch are left out."""
+    low, high = _x_limits(figure)
+    is_integer = figure.x_label in ("step", "epoch")
+    places = [value for value in ticks(low, high, max(2, across // 10)) if not is_integer or value == int(value)]
     axis = [frame.bottom] * across
     numbers = [" "] * across
-    name = f" {sheet.x_label}"
+    name = f" {figure.x_label}"
     free = 0
     for value in places:
         column = round((value - low) / (high - low) * (across - 1))
@@ -188,42 +187,17 @@ def _x_axis(sheet: FigureData, room: int, across: int, frame: _Frame) -> list[Li
             free = begin + len(text) + 1
     numbers[across - len(name) :] = name
     before = " " * (room + 1)
-    return [[(before + frame.corner + "".join(axis), QUIET)], [(before + " " + "".join(numbers), QUIET)]]
+    return [Text(before + frame.corner + "".join(axis), QUIET), Text(before + " " + "".join(numbers), QUIET)]
 
 
-def _joined(cells: Sequence[Piece]) -> Line:
-    """Return cells with neighbours of one ink as one piece."""
-    line: Line = []
-    for text, ink in cells:
-        if line and line[-1][1] == ink:
-            line[-1] = (line[-1][0] + text, ink)
+def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
+    """Return the entries of a legend in lines."""
+    lines: list[Text] = []
+    for entry in entries:
+        if lines and len(lines[-1]) + 3 + len(entry) <= width:
+            lines[-1].append("   ").append(entry)
         else:
-            line.append((text, ink))
-    return line
-
-
-def _without_end(line: Line) -> Line:
-    """Return a line without blanks at its end."""
-    line = list(line)
-    while line and not line[-1][0].rstrip():
-        line.pop()
-    return [*line[:-1], (line[-1][0].rstrip(), line[-1][1])] if line else []
-
-
-def _wrapped(entries: Sequence[tuple[Piece, Piece]], width: int) -> list[Line]:
-    """Return entries of a legend, as many on a line as fit."""
-    lines: list[Line] = []
-    used = width
-    for swatch, name in entries:
-        size = len(swatch[0]) + 1 + len(name[0])
-        if used + 3 + size > width:
-            lines.append([("  ", "")])
-            used = 2
-        else:
-            lines[-1].append(("   ", ""))
-            used += 3
-        lines[-1] += [swatch, (" ", ""), name]
-        used += size
+            lines.append(Text("  ").append(entry))
     return lines
 
 

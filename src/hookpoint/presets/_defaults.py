@@ -1,4 +1,4 @@
-"""The callbacks and monitors that every run has unless told otherwise."""
+"""The default callbacks and monitors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from hookpoint.core.callback.callback import Callback
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
-    """Return the user's callbacks, then the extra ones, then the monitors; None stands for the defaults.
+    """Return the user's callbacks, then the extra ones, then the monitors. None stands for the defaults.
 
-    A default is left out when the user's list has one of its class. The list that was given is not changed.
+    A default is left out if the user's list has one of its class. The user's list is not changed.
     """
     own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
     present = [type(callback) for callback in _opened(own)]
-    extra = (
-        [default() for default in default_callbacks() if default not in present] if extra_callbacks is None else extra_callbacks
-    )
-    sinks = [default() for default in default_monitors() if default not in present] if monitors is None else monitors
-    return [*own, *extra, *sinks]
+    for given, defaults in ((extra_callbacks, default_callbacks()), (monitors, default_monitors())):
+        own += [default() for default in defaults if default not in present] if given is None else given
+    return own
 
 
 def default_callbacks() -> tuple[type, ...]:

@@ -1,4 +1,4 @@
-"""SchedulerCheck: say that nobody steps the lr_scheduler of a user's own loop."""
+"""SchedulerCheck: warn if a loop never steps its lr_scheduler."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger("hookpoint")
 
 
 class SchedulerCheck(Callback):
-    """Warn at the end of the first epoch of training if a scheduler stands where it stood before.
+    """Warn at the end of the first training epoch if a scheduler has not been stepped.
 
-    A Runner steps its scheduler; a loop of the user's own has to. Schedulers count their steps in `last_epoch`.
+    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
     """
 
     is_internal = True
@@ -27,10 +27,8 @@ class SchedulerCheck(Callback):
         if self._before is None or not run.step or not run.epoch_complete:
             return
         if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
-            logger.warning(
-                "nobody has stepped the lr_scheduler in epoch %d: call run.adjust_lr() or scheduler.step() in the loop",
-                run.epoch,
-            )
+            message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"
+            logger.warning(message, run.epoch)
         self._before = None
 
 

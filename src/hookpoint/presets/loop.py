@@ -1,4 +1,4 @@
-"""The public Loop: the core's, with the default callbacks and monitors."""
+"""The public Loop: the core's Loop with the default callbacks and monitors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from hookpoint.presets._scheduler_check import SchedulerCheck
 
 
 class Loop(core.Loop):
-    """Run callbacks around loops of one's own: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
+    """Run callbacks around your own loop: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
 
-    A progress bar, moving averages and the printing of each epoch's metrics come with it, and with a `workdir` JSON lines and
-    TensorBoard files; `extra_callbacks=` and `monitors=` replace them, `[]` leaves them out.
+    The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
+    files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them.
 
-    Callbacks are compiled here, so that their mistakes show before anything runs. Entering installs handlers for Ctrl-C,
-    SIGTERM and SIGHUP in the main thread, and leaving puts the old ones back; the first signal ends the run at the next
-    boundary, the second at once. A loop may be entered again after it was left: that is a fresh run. `samples` is a function
-    of the batch that returns how many samples it has, where that cannot be seen from its tensors. `max_crashes` is how often a
-    run in a workdir may end with the same exception at the same moment before it refuses to start again; None is no limit.
+    Callbacks are compiled on construction: their mistakes raise before anything runs. Entering installs handlers for Ctrl-C,
+    SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next boundary,
+    the second at once. Entering a loop again starts a fresh run.
 
-    Under `torchrun`, or with torch.distributed initialised, the loops of all processes are one run: what any of them asks for
-    happens on all at the same step, means are those of all of the data, and only the chief prints and writes. All processes
-    enter the loop and have the same number of training batches. One that waits longer than `wait_seconds` for the others says
-    where it is, and fails. A wait for data or other processes is reported after `hang_report_seconds`; `data_timeout_seconds`
-    ends a wait for data.
+    samples: A function that returns the number of samples in a batch, if its tensors do not show it.
+    max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
+        None for no limit.
+    wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
+    hang_report_seconds: Report a wait for data or other ranks after this time.
+    data_timeout_seconds: Raise an error after waiting for data for this time.
+
+    Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request of any rank takes
+    effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop
+    and have the same number of training batches.
 
     >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
     ...     for epoch in run.epochs(2):
@@ -72,7 +75,7 @@ class Loop(core.Loop):
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
     ) -> None:
-        kept = _kept_in(workdir, model, optimizer, allow_world_change)
+        checkpoints = _checkpoint_options(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
             model=model,
             optimizer=optimizer,
@@ -93,19 +96,19 @@ class Loop(core.Loop):
             stepper=_stepper(model),
             floats=_floats(),
             team=partial(_team, wait_seconds),
-            **{**kept, "store": kept.get("store") if store is None else store},
+            **{**checkpoints, "store": checkpoints.get("store") if store is None else store},
         )
         checks = [] if lr_scheduler is None else [SchedulerCheck()]
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
 
 
 def _uses_torch() -> bool:
-    """Say whether torch is in use already, or a launcher has started several processes, which talk through it."""
+    """Return whether torch is imported, or a launcher has started multiple processes, which need it."""
     return "torch" in sys.modules or (place_by_environment()["world_size"] > 1 and find_spec("torch") is not None)
 
 
 def _team(seconds: float) -> Team:
-    """Return the team of a loop of one's own: that of torch.distributed where it is in use, or where torchrun started us."""
+    """Return the team of torch.distributed if it is in use or torchrun has started this process, else a team of one."""
     if not _uses_torch():
         return Solo()
     from hookpoint.parallel.team.init_process import join_team
@@ -114,7 +117,7 @@ def _team(seconds: float) -> Team:
 
 
 def _floats() -> Floats:
-    """Return the way to turn logged values into floats: torch's where torch is in use already."""
+    """Return the function that converts logged values to floats: torch's if torch is in use."""
     if not _uses_torch():
         return floats_one_by_one
     from hookpoint.engine.async_floats import device_floats
@@ -123,18 +126,18 @@ def _floats() -> Floats:
 
 
 def _stepper(model: Any) -> PlainStepper:
-    """Return the step of a loop of one's own: one that knows how torch evaluates where torch is in use already."""
+    """Return the stepper of your own loop. If torch is in use, it evaluates torch modules."""
     if not _uses_torch():
         return PlainStepper()
     from hookpoint.engine.data.as_loader import as_loader
-    from hookpoint.engine.module_modes import evaluating, modules_of
+    from hookpoint.engine.modules import evaluating, modules_of
 
     batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
     return PlainStepper(evaluating=evaluating, batches=batches)
 
 
-def _kept_in(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
-    """Return the options for checkpoints in this workdir: torch's where torch is in use already."""
+def _checkpoint_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
+    """Return the options for checkpoints in a workdir: torch's if torch is in use."""
     if _uses_torch():
         from hookpoint.engine.checkpoint_options import checkpoint_options
 

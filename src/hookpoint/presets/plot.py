@@ -1,4 +1,4 @@
-"""plot: a picture of what runs have logged."""
+"""plot: plot the metrics of runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hookpoint.core.errors import BadArgument
 from hookpoint.plots.figure import X
-from hookpoint.plots.figure_layout import Wish
+from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
-from hookpoint.run_folder.find_run import the_run
+from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
@@ -26,12 +27,16 @@ def plot(
     width: int | None = None,
     height: int | None = None,
 ) -> Path:
-    """Draw the curves of run folders, each in its colour, to a .png, .svg or .pdf; return where the picture is.
+    """Plot the curves of run folders to a .png, .svg or .pdf; return its path. Each run has a colour.
 
-    Without a path it is curves.png in the folder of the run, or in the current one for several runs. Without metrics those are
-    drawn that say most, in at most six panels; a name may be a pattern, `val_*`. `smooth` is the weight of the past in a
-    moving average, from 0 to 1. `width` and `height` are in pixels, of which a PNG has twice as many. It needs no display, and
-    the extra `plot`.
+    path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs.
+    metrics: Names, or patterns such as `val_*`. Defaults to the most important metrics, in at most six panels.
+    smooth: Weight of the past in a moving average, from 0 to below 1.
+    log: Use a log scale for the values.
+    x: "step", "epoch" or "time".
+    width, height: In pixels; a PNG has twice as many.
+
+    Needs the extra `plot`, and no display.
 
     >>> with Loop(workdir="runs/mine") as run:
     ...     for epoch in run.epochs(3):
@@ -40,16 +45,16 @@ def plot(
     >>> plot("runs/mine", smooth=0.5).name
     'curves.png'
     """
-    folders = [the_run(os.fspath(run)) for run in runs]
+    folders = [find_run(os.fspath(run)) for run in runs]
     if not folders:
-        raise ValueError("plot() has no run to draw; give the folder of one, or of several")
-    wish = Wish([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)
+        raise BadArgument("plot() needs at least one run.", write='plot("runs/mine")')
+    options = PlotOptions([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)
     target = picture_of(folders) if path is None else Path(path)
     check(target)
-    draw(figure_of_runs(folders, wish, columns=columns_of(width)), target, width=width, height=height)
+    draw(figure_of_runs(folders, options, columns=columns_of(width)), target, width=width, height=height)
     return target
 
 
 def picture_of(runs: Sequence[RunFolder]) -> Path:
-    """Return where a picture is to be when nobody says."""
+    """Return the default path of a picture."""
     return runs[0].path / PICTURE if len(runs) == 1 else Path(PICTURE)

@@ -1,4 +1,4 @@
-"""prove: train, then train the same again with kills in between, and compare what comes out, bit for bit."""
+"""prove: check that a killed and resumed training ends with the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import random
 import signal
 import struct
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
@@ -29,7 +29,7 @@ Train = Callable[[Path], Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not the same: where in the state it is, and both values."""
+    """A difference between the runs: its place in the state, and both values."""
 
     where: str
     whole: str
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """What came out: how far the runs went, where one was killed, how much was compared, and what differed."""
+    """The result: steps of the run, kills, number of compared values and records, and differences."""
 
     steps: int
     killed_at: tuple[int, ...]
@@ -64,13 +64,15 @@ class Proof:
 
 
 def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.PathLike[str] | None = None) -> Proof:
-    """Show whether a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
+    """Check that a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
 
-    `make_runner(workdir)` returns a Runner and the arguments of its fit, as a tuple; or does the training itself, in a loop of
-    one's own, and returns nothing. It must save checkpoints (the more often, the less is trained twice), and it is called in
-    processes of its own: it has to be a function of a module. Each process is killed (SIGKILL) after one of the steps of
-    `kill_at`, by default after a quarter, a half and three quarters of them. What is compared: the state of the last
-    checkpoint, all but times, and the lines of scalars.jsonl. Files stay in `workdir` if one is given.
+    make_runner: Takes a workdir. Returns a Runner and the arguments of its fit as a tuple, or trains in its own loop and
+        returns nothing. It must save checkpoints; the more often, the less is trained twice. It runs in new processes, so it
+        must be a function of a module.
+    kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
+    workdir: A new folder to store the runs in.
+
+    The state of the last checkpoint, except times, and the lines of scalars.jsonl are compared.
 
         def make_runner(workdir):
             torch.manual_seed(0)
@@ -82,27 +84,28 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
         if __name__ == "__main__":
             print(prove(make_runner, kill_at=[3, 8]))
     """
-    with _folder(workdir) as folder:
-        whole, resumed = folder / "whole", folder / "resumed"
-        for taken in (whole, resumed):
-            if taken.exists():
-                raise BadArgument(f"{taken} is there already.", give="prove(..., workdir=...) a new folder")
+    with nullcontext(workdir) if workdir is not None else TemporaryDirectory(prefix="hookpoint-prove-") as folder:
+        whole, resumed = Path(folder) / "whole", Path(folder) / "resumed"
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (whole, resumed):
+            if path.exists():
+                raise BadArgument(f"prove: {path} already exists.", write="workdir= with a new folder")
         say("training without kills ...")
         _run(make_runner, whole, None)
-        kept = _last(whole)
-        steps = kept["clocks"]["step"]
+        expected = _last(whole)
+        steps = expected["clocks"]["step"]
         stops = _kills(kill_at, steps)
         for stop in (*stops, None):
             say(f"training, killed after step {stop} ..." if stop is not None else "training to the end ...")
             _run(make_runner, resumed, stop)
         differences: list[Difference] = []
-        count = _compare("", _comparable(kept), _comparable(_last(resumed)), differences)
+        count = _compare("", _comparable(expected), _comparable(_last(resumed)), differences)
         records = _compare_records(whole, resumed, differences)
         return Proof(steps, stops, count, records, tuple(differences))
 
 
 class KillAfter(Callback):
-    """End the process, as a power cut would, when a step is done and before anything of it is saved."""
+    """Kill the process after a step, before anything of it is saved."""
 
     def __init__(self, step: int) -> None:
         super().__init__(name="kill of hookpoint.prove")
@@ -114,7 +117,7 @@ class KillAfter(Callback):
 
 
 def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
-    """Do the training, in a process of its own, whose generators start where those of the others do."""
+    """Train in this process, with seeded random generators."""
     random.seed(0)
     for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if find_spec(package) is not None:
@@ -128,7 +131,7 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
-    import multiprocessing  # which gives the main module a second name: importing hookpoint must not do that
+    import multiprocessing  # importing it gives the main module a second name
 
     process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after))
     process.start()
@@ -146,27 +149,26 @@ def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
 def _kills(kill_at: Sequence[int], steps: int) -> tuple[int, ...]:
     stops = tuple(sorted(set(kill_at))) or tuple(sorted({max(1, steps * part // 4) for part in (1, 2, 3)}))
     if not all(isinstance(stop, int) and 0 < stop <= steps for stop in stops):
-        raise BadArgument(f"kill_at={list(kill_at)}.", give=f"steps of the run: from 1 to {steps}")
+        raise BadArgument(f"prove: kill_at must be steps from 1 to {steps}, got {list(kill_at)}.")
     return stops
 
 
 def _last(workdir: Path) -> Mapping[str, Any]:
     found = newest_good(workdir)
     if found is None:
-        raise BadArgument("make_runner saves no checkpoints.", add="a saver, such as callbacks.ModelSaver()")
+        raise BadArgument("prove: make_runner must save checkpoints.", add="a saver, such as callbacks.ModelSaver()")
     return found.state
 
 
 def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state without times and without the sizes of files that have times in them."""
-    kept = {key: value for key, value in state.items() if key != "callbacks"}
-    kept["clocks"] = {name: value for name, value in state["clocks"].items() if name != "elapsed"}
-    kept["callbacks"] = {name: one for name, one in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
-    return kept
+    """Return the state without times, and without the sizes of files that contain times."""
+    clocks = {name: value for name, value in state["clocks"].items() if name != "elapsed"}
+    callbacks = {name: one for name, one in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
+    return {**state, "clocks": clocks, "callbacks": callbacks}
 
 
 def _compare(where: str, one: Any, other: Any, differences: list[Difference]) -> int:
-    """Compare two trees of values, add what differs, and return how many values there are."""
+    """Compare two trees of values, add their differences, and return the number of values."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = [*one, *(key for key in other if key not in one)]
         pairs: list[tuple[Any, Any, Any]] = [(key, one.get(key, "nothing"), other.get(key, "nothing")) for key in keys]
@@ -196,19 +198,5 @@ def _shown(value: Any) -> str:
 
 def _compare_records(whole: Path, resumed: Path, differences: list[Difference]) -> int:
     paths = [folder / JSONWriter().filename for folder in (whole, resumed)]
-    rows = [[_untimed(row) for row in read_scalars(path)] if path.exists() else [] for path in paths]
+    rows = [[{**row, "time": None} for row in read_scalars(path)] if path.exists() else [] for path in paths]
     return _compare("scalars.jsonl", rows[0], rows[1], differences) and len(rows[0])
-
-
-def _untimed(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "time"}
-
-
-@contextmanager
-def _folder(workdir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    if workdir is not None:
-        Path(workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield Path(workdir)
-    else:
-        with tempfile.TemporaryDirectory(prefix="hookpoint-prove-") as made:
-            yield Path(made)

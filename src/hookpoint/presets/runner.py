@@ -1,4 +1,4 @@
-"""The public Runner: the engine's, with the default callbacks and monitors."""
+"""The public Runner: the engine's Runner with the default callbacks and monitors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ from hookpoint.presets._defaults import with_defaults
 
 
 class Runner(engine.Runner):
-    """Train, validate and predict with a PyTorch model; everything else is callbacks.
+    """Train, validate and predict with a PyTorch model. Everything else is a callback.
 
-    A progress bar, moving averages and the printing of each epoch's metrics come with it, and with a `workdir` JSON lines and
-    TensorBoard files; `extra_callbacks=` and `monitors=` replace them, `[]` leaves them out.
+    The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
+    files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them. The training step
+    computes the same as a plain PyTorch loop, bit for bit.
 
-    The step is a bare loop's, bit for bit: `main` or a MainCallback in the list changes forward, backward or the
-    learning-rate step. `metrics` maps names to functions of (outputs, targets) or objects with update, compute and reset.
-    `device="auto"` is the model's own device, or the GPU. `seed` seeds every generator when a fit begins. `init_weights` is a
-    state dict. `resume` says what a fit resumes from, and which weights `validate` and `predict` load before any fit: "auto",
-    "must", "never" or a path. `lr_scheduler_on="step"` steps the scheduler with the optimizer; a plateau scheduler reads
-    `lr_metric`, by default val_loss or else loss. `on_nonfinite` says what happens when all losses of two log steps in a
-    row, or of an epoch, are NaN or infinite: "raise" NonFiniteLoss, or "warn" and continue. `strict_sync` makes any wait for
-    the GPU between log steps an error. `samples` is a function of the batch that returns how many samples it has.
-    `max_crashes` is how often a run in a workdir may end with the same exception at the same moment before it refuses to start
-    again; None is no limit.
-    `strategy` says how several processes that torchrun started share the work: "auto" is DataParallel(), and there are
-    Sharded(), TensorParallel(), PipelineParallel(), ParameterAveraging() and AsyncSGD(). A wait for data or other processes is
-    reported after `hang_report_seconds`; `data_timeout_seconds` ends a wait for data.
+    main: A MainCallback that changes forward, backward or the learning-rate step. It may also be in the list of callbacks.
+    metrics: Maps names to functions of (outputs, targets), or to objects with update, compute and reset.
+    device: "auto" is the device of the model, or the GPU.
+    seed: Seeds all random generators at the start of a fit.
+    init_weights: A state dict to start from.
+    resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
+        "never" or a path.
+    lr_scheduler_on: "step" steps the scheduler with the optimizer. A plateau scheduler reads `lr_metric`, by default val_loss
+        or else loss.
+    on_nonfinite: If all losses of two consecutive log steps or of an epoch are NaN or infinite, "raise" NonFiniteLoss, or
+        "warn" and continue.
+    strict_sync: Raise an error for any wait for the GPU between log steps.
+    samples: A function that returns the number of samples in a batch.
+    max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
+        None for no limit.
+    strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
+        PipelineParallel(), ParameterAveraging() or AsyncSGD().
+    hang_report_seconds: Report a wait for data or other ranks after this time.
+    data_timeout_seconds: Raise an error after waiting for data for this time.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)
@@ -38,7 +45,7 @@ class Runner(engine.Runner):
     """
 
     def eval(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
-        """Return what `validate` returns, with the names of the metrics as they were given: MindSpore's method."""
+        """Validate, and return the metrics without the prefix `val_`, as in MindSpore."""
         return {name.removeprefix("val_"): value for name, value in self.validate(data, batch_size=batch_size).items()}
 
     def _completed(

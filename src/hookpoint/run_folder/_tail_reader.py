@@ -1,25 +1,26 @@
-"""Last: what the end of scalars.jsonl says, however long the file is."""
+"""Last: the newest values of a run, from the end of scalars.jsonl."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_lines
+from hookpoint.run_folder._plain_file import newest_lines, open_plain, whole_lines
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
-LINES_LOOKED_AT = 2_000
-BYTES_LOOKED_AT = 8 * 2**20  # lines of many metrics are long
-OF_STEPS_LOOKED_AT = 50  # of the many records of log steps: behind them only others are worth parsing
+MOST_LINES = 2_000
+MOST_BYTES = 8 * 2**20  # lines of many metrics are long
+MOST_LOG_STEPS = 50  # earlier records of log steps are not parsed
 OF_A_STEP = b'"at": "step"'
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value of a metric, and the record it is of."""
+    """A value of a metric, with the step and kind of its record."""
 
     value: float
     step: int
@@ -39,7 +40,7 @@ class Last:
 
 
 def last_of(path: Path) -> Last:
-    """Read the end of a file that JSONWriter wrote, and its first line. Lines that are no records are passed over."""
+    """Read the first line and the end of a file that JSONWriter wrote. Lines that are not records are skipped."""
     try:
         with open_plain(path) as file:
             first = record_of(next(whole_lines(file), b""))
@@ -60,21 +61,18 @@ def last_of(path: Path) -> Last:
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(islice(_lines(path), LINES_LOOKED_AT)):
-        if number < OF_STEPS_LOOKED_AT or OF_A_STEP not in line:
+    for number, line in enumerate(islice(_lines(path), MOST_LINES)):
+        if number < MOST_LOG_STEPS or OF_A_STEP not in line:
             row = record_of(line)
             if row is not None:
                 yield row
 
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records in the last 8 MiB of a file, the newest first; nothing where no plain file can be read."""
+    """Yield the records in the last 8 MiB of a file, the newest first; nothing if it cannot be read."""
     return (row for line in _lines(path) if (row := record_of(line)) is not None)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open_plain(path) as file:
-            yield from lines_backwards(file, most_bytes=BYTES_LOOKED_AT)
-    except OSError:
-        return
+    with suppress(OSError), open_plain(path) as file:
+        yield from newest_lines(file, MOST_BYTES)

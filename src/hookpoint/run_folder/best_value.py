@@ -1,10 +1,12 @@
-"""Which value of a metric was the best, where the run itself kept none: a guess by the metric's name."""
+"""The best value of a metric: stored by the run, or guess_best by the metric's name."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,14 @@ from hookpoint.run_folder._plain_file import newest_lines, open_plain
 from hookpoint.run_folder.scalars_file import number_of, records_of
 
 FIRST = ("val_loss", "loss")
-BYTES_LOOKED_AT = 8 * 2**20
+MOST_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class BestValue:
-    """The best value of a metric, the step it is of, and where it is known from: "run", "events", "guess" or "newest".
+    """The best value of a metric, its step, and its source: "run", "events", "guess" or "newest".
 
-    "guess" is the best of all that was logged; "newest" is that of the end of a long file.
+    "guess" is the best of all records, "newest" the best at the end of a long file.
     """
 
     metric: str
@@ -32,7 +34,7 @@ class BestValue:
 
     @classmethod
     def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
-        """Return what a file says, or None where that makes no sense."""
+        """Return the best value that a file contains, or None if it is invalid."""
         if not isinstance(facts, dict):
             return None
         value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")
@@ -42,7 +44,7 @@ class BestValue:
 
 
 def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the metric that says most of how good a run is, and its mode; None where no name says anything.
+    """Return the most important metric by its name, and its mode; None if no name is known.
 
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)
@@ -55,21 +57,19 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
     return None
 
 
-def guessed(path: Path, names: Collection[str]) -> BestValue | None:
-    """Return the best value of the metric that says most, the one of whole epochs where there are such.
+def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
+    """Return the best value of the most important metric: of its epoch means, or else of all its values.
 
-    Reads the last 8 MiB of the file. Where that is not all of it, the source of the value is "newest", not "guess".
+    Only the last 8 MiB of the file are read. If the file is longer, the source is "newest", not "guess".
     """
     watched = metric_to_watch(names)
     if watched is None:
         return None
-    try:
-        with open_plain(path) as file:
-            lines, is_all = newest_lines(file, BYTES_LOOKED_AT)
-    except OSError:
-        return None
-    source = "guess" if is_all else "newest"
-    return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
+    with suppress(OSError), open_plain(path) as file:
+        lines = [*newest_lines(file, MOST_BYTES)][::-1]
+        source = "guess" if file.seek(0, os.SEEK_END) <= MOST_BYTES else "newest"
+        return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
+    return None
 
 
 def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
@@ -77,7 +77,7 @@ def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source
     kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # as JSONWriter writes it
     better: tuple[float, int] | None = None
     sign = 1.0 if mode == "min" else -1.0
-    for row in records_of([line for line in lines if key in line and kind in line]):  # most are not worth parsing
+    for row in records_of([line for line in lines if key in line and kind in line]):  # do not parse the others
         if row is None or (at is not None and row["at"] != at):
             continue
         value = number_of(row.get(metric))

@@ -1,10 +1,11 @@
-"""What is in the checkpoints/ of a run, with sizes. Files with two names are counted once."""
+"""List the checkpoints of a run with their sizes. Hard links are counted once."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint or best-… folder. Its manifest is None, with the reason, where there is none that makes sense.
+    """A checkpoint or best-… folder. If its manifest is invalid, it is None, and `problem` says why.
 
-    `size_bytes` is that of its files, `own_bytes` without those that an earlier one of the list has too.
+    `size_bytes` is the size of its files, `own_bytes` without those that an earlier one in the list has too.
     """
 
     path: Path
@@ -42,43 +43,40 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """The values that it was saved for, by tag, as its manifest has them."""
+        """The values that it was saved for, by tag."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property
     def is_best(self) -> bool:
-        """Whether it is a best-… folder, and not the checkpoint of a step."""
+        """Whether it is a best-… folder."""
         return Place.of(self.path.name) is None
 
 
 def checkpoints_of(workdir: Path) -> list[Listed]:
-    """Return the checkpoints of a workdir, the oldest first, then its best-… folders. Their files are not verified."""
+    """Return the checkpoints of a workdir, the oldest first, then its best-… folders. Files are not verified."""
     seen: set[tuple[int, int]] = set()
-    return [_listed(path, seen) for path in _folders(workdir)]
+    with suppress(OSError):
+        return [_listed(path, seen) for path in (*(path for _, path in places(workdir)), *best_folders(workdir))]
+    return []
 
 
 def newest_step(workdir: Path) -> int | None:
-    """Return the step of the newest checkpoint by its name alone."""
-    try:
-        found = places(workdir)
-    except OSError:
-        return None
-    return found[-1][0].step if found else None
+    """Return the step of the newest checkpoint, by its name."""
+    with suppress(OSError):
+        return next((place.step for place, _ in reversed(places(workdir))), None)
+    return None
 
 
 def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
-    """Return how much there is in a folder, or a file, that was not seen yet; what cannot be read counts nothing."""
-    total = 0
-    for status in files_in(path):
-        key = status.st_dev, status.st_ino
-        if key not in seen:
-            seen.add(key)
-            total += status.st_size
+    """Return the size of the files at a path that were not seen yet. Unreadable files do not count."""
+    sizes = {(status.st_dev, status.st_ino): status.st_size for status in files_in(path)}
+    total = sum(size for key, size in sizes.items() if key not in seen)
+    seen.update(sizes)
     return total
 
 
 def files_in(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of every file in a folder, or of the file at a path. Links are followed nowhere."""
+    """Yield the status of the file at a path, or of every file in a folder. Links are not followed."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -88,17 +86,8 @@ def files_in(path: Path) -> Iterator[os.stat_result]:
         return
     for folder, folders, names in os.walk(path):
         for name in (*names, *(one for one in folders if os.path.islink(os.path.join(folder, one)))):
-            try:
+            with suppress(OSError):
                 yield os.lstat(os.path.join(folder, name))
-            except OSError:
-                continue
-
-
-def _folders(workdir: Path) -> Iterable[Path]:
-    try:
-        return [*(path for _, path in places(workdir)), *best_folders(workdir)]
-    except OSError:
-        return []
 
 
 def _listed(path: Path, seen: set[tuple[int, int]]) -> Listed:

@@ -1,4 +1,4 @@
-"""CommandError: why a command does not do what it was asked, in one line, and the exit code that says so to programs."""
+"""CommandError: why a command fails, in one line, and its exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.core.text.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # what only writing comes upon
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # only writing raises these
 
 
 class CommandError(Exception):
@@ -21,26 +21,23 @@ class CommandError(Exception):
 
 
 def command_error_of(error: BaseException) -> CommandError:
-    """Return what any error means to whoever typed the command."""
+    """Return any error as one of a command."""
     if isinstance(error, CommandError):
         return error
-    if isinstance(error, WorkdirInUse):
-        return CommandError(one_line(str(error)), IN_USE)
-    if isinstance(error, CannotSave):
-        return CommandError(one_line(str(error)), NOT_WRITTEN)
     if isinstance(error, HookpointError):
-        return CommandError(one_line(str(error)))
+        code = IN_USE if isinstance(error, WorkdirInUse) else NOT_WRITTEN if isinstance(error, CannotSave) else REFUSED
+        return CommandError(one_line(str(error)), code)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(f"{where}{error.strerror or error}", NOT_WRITTEN if error.errno in _FULL else REFUSED)
     if isinstance(error, MemoryError):
-        return CommandError("there is not enough memory for this")
+        return CommandError("not enough memory")
     what = one_line(f"{type(error).__name__}: {error}")
-    return CommandError(f"{what} (a mistake of hookpoint's; the same command with --debug shows where)", OURS)
+    return CommandError(f"{what} (a bug in hookpoint; --debug shows the traceback)", OURS)
 
 
 def one_line(message: str) -> str:
-    """Return an error's headline and its cures in one line of plain text.
+    """Return the headline and the cures of an error in one line of plain text.
 
     >>> one_line("mine is in use.\\n  wait      until it ends\\n  choose    another")
     'mine is in use. Wait until it ends; choose another'

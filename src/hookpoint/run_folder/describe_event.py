@@ -9,21 +9,21 @@ from hookpoint.run_folder.formatting import number, shown
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
 
-def sentence(event: Mapping[str, Any]) -> str:
-    """Return what happened, in words. Events of one's own, and those that lack what they should have, are listed.
+def describe_event(event: Mapping[str, Any]) -> str:
+    """Return an event as a sentence. For unknown events, and those with missing fields, list the fields.
 
-    >>> sentence({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
+    >>> describe_event({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
     'best loss so far: 0.5 (before: 0.75)'
-    >>> sentence({"event": "lunch", "dish": "soup"})
+    >>> describe_event({"event": "lunch", "dish": "soup"})
     'lunch: dish soup'
-    >>> sentence({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
+    >>> describe_event({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
     'failed with KeyboardInterrupt'
     """
     try:
-        words = _SENTENCES[event["event"]](event)
+        text = _SENTENCES[event["event"]](event)
     except (KeyError, TypeError):
-        words = _listed(event)
-    return shown(words)
+        text = _listed(event)
+    return shown(text)
 
 
 def _listed(event: Mapping[str, Any]) -> str:
@@ -53,17 +53,17 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "best": _best,
     "exception": lambda event: f"failed with {event['type']}" + (f": {event['text']}" if event["text"] else ""),
     "restore": lambda event: (
-        f"put back the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
+        f"restored the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
     ),
     "resume": lambda event: f"resumed from {event['path']}",
     "save": _saved,
-    "save_failed": lambda event: f"could not save, {event['in_a_row']} in a row: {event['reason']}",
+    "save_failed": lambda event: f"cannot save, {event['in_a_row']} in a row: {event['reason']}",
     "save_refused": lambda event: f"did not save: {event['reason']}",
     "setting": lambda event: (
         f"{event['param']} set to {_value(event['value'])}, from {_value(event['previous'])}, by {event['by']}"
     ),
     "setting_refused": lambda event: f"refused line {event['line']} of {event['file']}: {event['reason']}",
-    "signal": lambda event: f"{event['received']} was received",
-    "stop": lambda event: f"asked to stop: {event['reason']}",
+    "signal": lambda event: f"received {event['received']}",
+    "stop": lambda event: f"stop requested: {event['reason']}",
     "top": lambda event: f"{event['metric']} {_value(event['value'])} is number {event['place']} of the best",
 }

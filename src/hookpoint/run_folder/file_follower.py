@@ -1,25 +1,26 @@
-"""Following: new records of a file that a run is writing, and may cut back or replace."""
+"""FileFollower: new records of a file that a run is writing, and may truncate or replace."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.run_folder._plain_file import lines_backwards, open_plain, whole_lines
+from hookpoint.run_folder._plain_file import open_plain, whole_lines
 from hookpoint.run_folder.scalars_file import record_of
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines
+from hookpoint.storage.disk.whole_lines import end_of_whole_lines, lines_backwards
 
-MARK_BYTES = 256  # so much before where we are tells whether the file is still the one we read
+MARK_BYTES = 256  # bytes before the position that identify the file
 
 
-class Following:
-    """Give the last records of a file, then at each call those that came since.
+class FileFollower:
+    """Return the last records of a file, then new ones at each call.
 
-    A resumed run cuts its file back and goes on writing: what is new then are the records of a later time than any that was
-    given. A file in the place of another one, as a fresh run makes it, is read from its beginning.
+    A resumed run truncates its file. New records are then those with a later time than any before. A file that replaces
+    another one, as in a fresh run, is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,21 +32,18 @@ class Following:
         self.was_cut = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the last so many records, the oldest first, and go on from there. Only the end of the file is read."""
+        """Return the last `count` records, the oldest first, and continue from there. Only the end of the file is read."""
         rows: list[dict[str, Any]] = []
-        try:
-            with open_plain(self._path) as file:
-                for row in self._backwards(file):
-                    self._latest = max(self._latest, row["time"])
-                    if len(rows) >= count:
-                        break
-                    rows.append(row)
-        except OSError:
-            pass
+        with suppress(OSError), open_plain(self._path) as file:
+            for row in self._backwards(file):
+                self._latest = max(self._latest, row["time"])
+                if len(rows) >= count:
+                    break
+                rows.append(row)
         return rows[::-1]
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the records that came since the last call, the oldest first; nothing while there is no such file."""
+        """Return the records since the last call, the oldest first; none if there is no such file."""
         self.was_cut = False
         try:
             with open_plain(self._path) as file:
@@ -53,14 +51,14 @@ class Following:
                 file_id = status.st_dev, status.st_ino
                 if file_id != self._file_id:
                     self._file_id, self._position, self._mark = file_id, 0, b""
-                elif status.st_size < self._position or not self._is_as_we_left_it(file):
+                elif status.st_size < self._position or not self._is_same(file):
                     return self._after_a_cut(file)
                 file.seek(self._position)
-                return self._taken(file)
+                return self._read(file)
         except OSError:
             return []
 
-    def _taken(self, file: BinaryIO) -> list[dict[str, Any]]:
+    def _read(self, file: BinaryIO) -> list[dict[str, Any]]:
         rows = []
         for line in whole_lines(file):
             self._position += len(line) + 1
@@ -78,13 +76,13 @@ class Following:
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Stand behind the last whole line, and yield the records before it, the newest first."""
+        """Move behind the last complete line, and return the records before it, the newest first."""
         status, end = os.fstat(file.fileno()), end_of_whole_lines(file)
         file.seek(max(0, end - MARK_BYTES))
         self._file_id, self._position = (status.st_dev, status.st_ino), end
         self._mark = file.read(min(end, MARK_BYTES))
-        return (row for line in lines_backwards(file, end) if (row := record_of(line)) is not None)
+        return (row for _, line in lines_backwards(file, end) if (row := record_of(line)) is not None)
 
-    def _is_as_we_left_it(self, file: BinaryIO) -> bool:
+    def _is_same(self, file: BinaryIO) -> bool:
         file.seek(self._position - len(self._mark))
         return file.read(len(self._mark)) == self._mark

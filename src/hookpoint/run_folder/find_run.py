@@ -1,10 +1,11 @@
-"""Finding run folders: all under a folder, or the one that somebody means."""
+"""Find run folders: all below a folder, or one by path or name."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
@@ -12,22 +13,21 @@ from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder, looks_like_a_run
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
 
-RUNS = "runs"  # where runs are looked for when no folder is named
+RUNS = "runs"  # the default folder
 LEVELS = 4
-MOST_FOLDERS = 50_000  # that are looked into: somebody may have named the root of a disk
+MOST_FOLDERS = 50_000  # the folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
 
 
 def default_folder() -> Path:
-    """Return where runs are when nobody says: runs/, or this folder."""
+    """Return runs/ if it exists, else the current folder."""
     return Path(RUNS) if os.path.isdir(RUNS) else Path()
 
 
 def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> Iterator[Path]:
-    """Yield the run folders at and under a folder, a few levels deep. Each is found once, by its own name before any link's.
+    """Yield the run folders at and below a folder, each once, real folders before links.
 
-    Hidden folders are left out, and so are earlier runs that were moved aside, unless they are asked for. What cannot be read
-    is passed over.
+    Hidden folders are skipped, and earlier runs in previous/ unless requested. So is anything that cannot be read.
     """
     seen: set[tuple[int, int]] = set()
     level = [os.fspath(folder)]
@@ -53,13 +53,13 @@ def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> 
 
 
 def run_names() -> dict[str, Path]:
-    """Return the runs that can be named without a path, by what to type."""
+    """Return the runs in the default folder, by name."""
     folder = default_folder()
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 
 
-def the_run(given: str) -> RunFolder:
-    """Return the run that is meant by a path or a name, or refuse with what else there is."""
+def find_run(given: str) -> RunFolder:
+    """Return the run at a path or of a name."""
     as_path, as_name = Path(given), Path(RUNS) / given
     candidates = [path for path in (as_path, as_name) if os.path.isdir(path)]
     for path in candidates:
@@ -69,27 +69,23 @@ def the_run(given: str) -> RunFolder:
     if candidates:
         raise CommandError(_no_run_in(candidates[0]), REFUSED)
     if as_path.exists():
-        raise CommandError(f"{shown(given)} is no folder; give the folder of a run", USAGE)
+        raise CommandError(f"{shown(given)} is not a folder; expected the folder of a run", USAGE)
     names = run_names()
     near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     if near:
         raise CommandError(f"there is no run {shown(given)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
-    there = "none was found here" if not names else "hookpoint runs lists them"
-    raise CommandError(f"there is no run {shown(given)}; give the folder of a run or a name under {RUNS}/ ({there})", USAGE)
+    hint = "hookpoint runs lists them" if names else "there is none here"
+    raise CommandError(f"there is no run {shown(given)}; expected a run folder or a name under {RUNS}/ ({hint})", USAGE)
 
 
 def _no_run_in(path: Path) -> str:
-    inside = [shown(one) for one in _first(find_runs(path, levels=2), 3)]
-    hint = f"; give one of those in it: {', '.join(inside)}" if inside else ""
+    inside = [shown(run) for run in islice(find_runs(path, levels=2), 3)]
+    hint = f"; it contains {', '.join(inside)}" if inside else ""
     try:
         os.listdir(path)
     except OSError as error:
         return f"{shown(path)} cannot be read: {error.strerror}"
-    return f"there is no run in {shown(path)}: it has no run.json, scalars.jsonl or checkpoints of ours{hint}"
-
-
-def _first(paths: Iterator[Path], count: int) -> list[Path]:
-    return [path for path, _ in zip(paths, range(count), strict=False)]
+    return f"there is no run in {shown(path)}: it has no run.json, scalars.jsonl or checkpoints{hint}"
 
 
 def _is_open_folder(entry: os.DirEntry[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and names as people read them."""
+"""Format numbers, sizes, times and names for people."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from hookpoint.core.text.terminal import printable
 
-LONGEST = 400  # of a text that came from a file, in characters
+LONGEST = 400  # characters of a text from a file
 
 
 def shown(given: Any, longest: int = LONGEST) -> str:
-    """Return what came from a file as one line of plain text: nothing in it moves the cursor or changes colours."""
+    """Return a value from a file as one line of plain text, without control characters."""
     text = " ".join(str(given).split()) if not isinstance(given, float) else number(given)
     return printable(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
@@ -27,7 +27,7 @@ def number(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes.
+    """Return a size in bytes with its unit.
 
     >>> size(17), size(28_156), size(3_221_225_472)
     ('17 B', '27.5 KiB', '3.0 GiB')
@@ -39,7 +39,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time, in its two largest units.
+    """Return a duration in its two largest units.
 
     >>> duration(0.4), duration(75), duration(7_500), duration(200_000)
     ('0s', '1m 15s', '2h 5m', '2d 7h')
@@ -56,12 +56,12 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(given: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time on the clock of this machine; nothing for None."""
+    """Return a time in the local time zone; "" for None."""
     return "" if given is None else given.astimezone().strftime(form)
 
 
 def moment_of(given: Any) -> datetime | None:
-    """Return the time that a file tells: seconds since 1970, or a text of the ISO form; None where that makes no sense."""
+    """Return a time from a file: seconds since 1970 or an ISO text; None if it is invalid."""
     try:
         found = datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given)
         return found.astimezone()

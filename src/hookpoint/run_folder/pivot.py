@@ -1,4 +1,4 @@
-"""WideTable: what was logged as rows of one (step, iteration, epoch, at) each, read in two passes, never all at once."""
+"""WideTable: scalars.jsonl as one row per (step, iteration, epoch, at), read in two passes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no itera
 
 
 class WideTable:
-    """The rows of scalars.jsonl by moment and `at`. The first pass finds the columns, the second yields the rows.
+    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows; the file is never in memory.
 
-    Records of one moment (step, iteration, epoch) with the same `at` are one row; of a value that was logged twice the last one
-    stands, and the time is that of the last record. What a run appends between the passes is left out. Raises BadLines where a
-    line is no record.
+    Records of one moment (step, iteration, epoch) with the same `at` form one row. If a value was logged twice, the last one
+    counts; the time is that of the last record. Records appended between the passes are left out. Lines that are not records
+    raise BadLines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,9 @@ class WideTable:
         self._find_columns()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows, in the order of the file: those columns only that have a value."""
+        """Yield the rows in the order of the file. Columns without a value are missing."""
         moment: tuple[Any, ...] | None = None
-        open_rows: dict[str, dict[str, Any]] = {}  # of the moment that is being read, by `at`
+        open_rows: dict[str, dict[str, Any]] = {}  # of the current moment, by `at`
         for record in self._records():
             now = record["step"], record.get("iteration"), record["epoch"]
             if now != moment:
@@ -42,7 +42,7 @@ class WideTable:
                 row = open_rows[at] = {key: record[key] for key in KEYS if key in record}
             row["time"] = record["time"]
             for name, given in record.items():
-                if type(given) is float and name != "event":  # as nearly all are; also the time, which it has already
+                if type(given) is float and name != "event":  # the common case; includes the time
                     row[name] = given
                 elif name not in OWN_KEYS and (value := number_of(given)) is not None:
                     row[name] = value
@@ -50,7 +50,7 @@ class WideTable:
 
     def _find_columns(self) -> None:
         names: dict[str, None] = {}
-        keys: set[str] = set(OWN_KEYS) - {"iteration"}  # in which there is nothing new
+        keys: set[str] = set(OWN_KEYS) - {"iteration"}  # known names
         bad = BadNumbers()
         with open_plain(self._path) as file:
             self._size_bytes = os.fstat(file.fileno()).st_size

@@ -1,12 +1,13 @@
-"""What is drawn of a run folder: its curves, and what to write above them."""
+"""The figure of run folders: curves, and the text above them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from hookpoint.core.log.best import Mode, mode_of
 from hookpoint.plots.figure import FigureData
-from hookpoint.plots.figure_layout import Subject, Wish, figure_of
+from hookpoint.plots.figure_layout import PlotOptions, Subject, figure_of
 from hookpoint.plots.panels import UnknownCurve
 from hookpoint.run_folder.command_error import CommandError
 from hookpoint.run_folder.formatting import duration, moment, shown
@@ -16,47 +17,40 @@ from hookpoint.run_folder.scalars_file import read_series
 LEAST_BUCKETS = 512
 
 
-def figure_of_runs(runs: Sequence[RunFolder], wish: Wish, *, columns: int) -> FigureData:
-    """Return what to draw of some run folders. Only the metrics that are wished for are read, where each is named in full."""
-    names = None if not wish.metrics or any(set(name) & set("*?[") for name in wish.metrics) else wish.metrics
+def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: int) -> FigureData:
+    """Return the figure of run folders. If all requested metrics are named in full, only these are read."""
+    names = None if not options.metrics or any(set(name) & set("*?[") for name in options.metrics) else options.metrics
+
+    def read(names: Collection[str] | None) -> FigureData:
+        subjects = [_subject(run, label, names, options, columns) for run, label in _labelled(runs)]
+        return figure_of(subjects, options, columns=columns)
+
     try:
-        return _figure_data(runs, wish, names, columns)
+        return read(names)
     except UnknownCurve:
-        if names is None:
-            raise
-        return _figure_data(runs, wish, None, columns)  # which says what there is
+        return read(None)  # its error lists all metrics
 
 
-def _figure_data(runs: Sequence[RunFolder], wish: Wish, names: Collection[str] | None, columns: int) -> FigureData:
-    return figure_of([_subject(run, label, names, wish, columns) for run, label in _labelled(runs)], wish, columns=columns)
-
-
-def _subject(run: RunFolder, label: str, names: Collection[str] | None, wish: Wish, columns: int) -> Subject:
-    ends: dict[int, int] | None = {} if wish.x == "epoch" else None
+def _subject(run: RunFolder, label: str, names: Collection[str] | None, options: PlotOptions, columns: int) -> Subject:
+    ends: dict[int, int] | None = {} if options.x == "epoch" else None
     try:
         series = read_series(
-            run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=wish.smooth, epoch_ends=ends
+            run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
-        raise CommandError(
-            f"there is nothing to draw in {shown(run.path)}: it has no {SCALARS}, which JSONWriter writes"
-        ) from None
+        raise CommandError(f"nothing to plot: {shown(run.path)} has no {SCALARS}; JSONWriter writes it") from None
     if not series and names is None:
-        raise CommandError(f"there is nothing to draw in {shown(run.path)}: no number was logged there")
-    kept = {name: best.mode for name, best in run.all_best.items()}
-    modes = {name: mode for name, _ in series if (mode := _mode(name, kept.get(name))) is not None}
-    return Subject(label, series, _about(run), tuple(kept), modes, ends)
-
-
-def _mode(name: str, kept: str | None) -> Mode | None:
-    try:
-        return mode_of(name, kept or "auto")
-    except ValueError:
-        return None
+        raise CommandError(f"nothing to plot: no numbers in {shown(run.path)}")
+    stored = {name: best.mode for name, best in run.all_best.items()}
+    modes: dict[str, Mode] = {}
+    for name, _ in series:
+        with suppress(ValueError):  # no mode is known for this name
+            modes[name] = mode_of(name, stored.get(name) or "auto")
+    return Subject(label, series, _about(run), tuple(stored), modes, ends)
 
 
 def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
-    """Return each run with what to call it: several are told apart by their folders, as many have the name of a model."""
+    """Return each run with its label. Multiple runs are labelled by their folders: names are often that of the model."""
     folders = [run.path.resolve().name for run in runs]
     if len(runs) == 1:
         return [(runs[0], runs[0].name if runs[0].name == folders[0] else f"{runs[0].name} ({folders[0]})")]
@@ -65,7 +59,7 @@ def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
 
 
 def _about(run: RunFolder) -> str:
-    """Return how a run stands, and since when."""
+    """Return the status of a run, and its times."""
     since = moment(run.started, "%Y-%m-%d %H:%M")
     if run.status == RUNNING:
         return f"running since {since}" if since else "running"

@@ -1,4 +1,4 @@
-"""RunFolder: what the folder of a run says of it, read as it is needed, and believed only where it makes sense."""
+"""RunFolder: the state of a run, read from its folder on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.run_folder._tail_reader import Last, last_of, rows_backwards
-from hookpoint.run_folder.best_value import BestValue, guessed, metric_to_watch
+from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.scalars_file import number_of
@@ -19,62 +19,55 @@ from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
 from hookpoint.storage.workdir.lock import Holder, holder_of
 
-ALL_STATUSES = RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = (
-    "running",
-    "finished",
-    "stopped",
-    "failed",
-    "killed",
-    "unknown",
-)
+RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
+ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-EVENTS_LOOKED_AT = 2_000
+MOST_EVENTS = 2_000
 
 
 class RunFolder:
-    """What a folder says of the run in it. Nothing is written, and nothing is read before it is asked for.
+    """The state of a run. Nothing is written, and files are read on demand.
 
-    Files may be anybody's, torn, or just being written: what makes no sense is left out. Values are kept once read; for what
-    is true now make another RunFolder. Of files that grow only the end is read.
+    Files may be foreign, incomplete, or being written: invalid contents are ignored. Values are cached; create a new RunFolder
+    to read them again. Of files that grow, only the end is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    # What it is
+    # Identity
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What run.json says; nothing where there is none of ours."""
+        """The contents of run.json; empty if there is none."""
         return facts_of(self.path)
 
     @cached_property
     def is_run(self) -> bool:
-        """Whether there is a run at all: run.json, scalars or checkpoints of ours."""
+        """Whether the folder contains run.json, scalars or checkpoints."""
         return bool(self.facts) or self.last.is_there or newest_step(self.path) is not None
 
     @property
     def name(self) -> str:
         name = self.facts.get("name")
-        is_told = isinstance(name, str) and name not in ("", "run")  # which is what a loop is called unless told otherwise
-        return str(name) if is_told else self.path.resolve().name
+        return name if isinstance(name, str) and name not in ("", "run") else self.path.resolve().name  # "run" is the default
 
     @cached_property
     def holder(self) -> Holder | None:
-        """The process that writes to it now."""
+        """The process that is writing to it."""
         return holder_of(self.path)
 
     @cached_property
     def status(self) -> str:
-        """How it stands: what run.json says, and "killed" where that says "running" and nobody writes to the folder."""
-        said = self.facts.get("status")
-        if said == RUNNING and self.holder is None:
-            said = facts_of(self.path).get("status")  # it may have ended between one look and the other
-            if said == RUNNING:
+        """The status in run.json, or "killed" if that is "running" and no process writes to the folder."""
+        status = self.facts.get("status")
+        if status == RUNNING and self.holder is None:
+            status = facts_of(self.path).get("status")  # it may have ended meanwhile
+            if status == RUNNING:
                 return KILLED
             del self.facts
-        if said in STATUSES:
-            return str(said)
+        if status in STATUSES:
+            return str(status)
         return RUNNING if self.holder is not None else UNKNOWN
 
     @property
@@ -82,21 +75,26 @@ class RunFolder:
         reason = self.facts.get("reason")
         return reason if isinstance(reason, str) else ""
 
-    # Where it is
+    def summary(self) -> dict[str, Any]:
+        """Return the state of the run, for JSON."""
+        started = None if self.started is None else self.started.isoformat()
+        names = ("name", "status", "reason", "epoch", "epochs", "step", "seconds")
+        return {**{name: getattr(self, name) for name in names}, "path": os.fspath(self.path), "started": started}
+
+    # Progress
 
     @cached_property
     def last(self) -> Last:
-        """The newest record, and the newest value of each metric, from the end of scalars.jsonl."""
+        """The newest record and the newest value of each metric, from the end of scalars.jsonl."""
         return last_of(self.path / SCALARS)
 
     @property
     def epoch(self) -> int | None:
-        known = [one for one in (self._integer("epoch"), self.last.epoch) if one is not None]
-        return max(known, default=None)
+        return max((epoch for epoch in (self._integer("epoch"), self.last.epoch) if epoch is not None), default=None)
 
     @property
     def epochs(self) -> int | None:
-        """How many epochs it is to have, if that is known."""
+        """The planned number of epochs, if known."""
         return self._integer("epochs")
 
     @property
@@ -108,16 +106,14 @@ class RunFolder:
 
     @property
     def values(self) -> dict[str, float]:
-        """The newest value of each metric, by what was logged, or else by run.json."""
+        """The newest value of each metric, from scalars.jsonl or else run.json."""
         if self.last.points:
             return {name: point.value for name, point in self.last.points.items()}
-        kept = self.facts.get("metrics")
-        pairs = kept.items() if isinstance(kept, dict) else ()
-        return {name: value for name, given in pairs if (value := number_of(given)) is not None}
+        return {name: value for name, given in self._dict("metrics").items() if (value := number_of(given)) is not None}
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The metric that says most of the run, and its newest value: that of the best value, or else one by its name."""
+        """The newest value of the most important metric: the one with the best value, or else by its name."""
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -125,30 +121,29 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value: as run.json has it, or as events say, or a guess. What the run kept is newest when it has ended."""
-        kept = self._best_kept()
-        told = self._best_told() if kept is None or self.status in (RUNNING, KILLED) else None
-        return told or kept or guessed(self.path / SCALARS, self.values)
+        """The best value, from events, run.json or a guess. Events are newer while the run has not ended."""
+        stored = self._stored_best()
+        event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
+        return event or stored or guess_best(self.path / SCALARS, self.values)
 
     @property
     def all_best(self) -> dict[str, BestValue]:
-        """Every best value that the run kept, by metric."""
-        kept = self.facts.get("best")
-        pairs = kept.items() if isinstance(kept, dict) else ()
-        return {name: best for name, one in pairs if (best := BestValue.of(name, one, "run")) is not None}
+        """The best values in run.json, by metric."""
+        values = self._dict("best").items()
+        return {name: best for name, value in values if (best := BestValue.of(name, value, "run")) is not None}
 
-    # When it was
+    # Times
 
     @property
     def started(self) -> datetime | None:
-        """When it was started for the first time; without run.json, when its folder's oldest record was written."""
+        """The first start; without run.json, the time of the oldest record."""
         return moment_of(self.facts.get("started")) or moment_of(self.last.first_time)
 
     @property
     def seconds(self) -> float | None:
-        """How long it has trained, all its starts together; of one without run.json, from the first to the last record."""
-        kept = self.facts.get("elapsed_seconds")
-        elapsed = float(kept) if isinstance(kept, int | float) else 0.0
+        """The training time of all starts; without run.json, from the first to the last record."""
+        stored = self.facts.get("elapsed_seconds")
+        elapsed = float(stored) if isinstance(stored, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
             resumed = self.facts.get("resumed")
             began = moment_of(resumed[-1]) if isinstance(resumed, list) and resumed else moment_of(self.facts.get("started"))
@@ -157,9 +152,9 @@ class RunFolder:
         if not self.facts:
             first, last = self.last.first_time, self.last.time
             return None if first is None or last is None else last - first
-        return elapsed if kept is not None else None
+        return elapsed if stored is not None else None
 
-    # What else is there
+    # Checkpoints and events
 
     @cached_property
     def checkpoints(self) -> list[Listed]:
@@ -167,28 +162,32 @@ class RunFolder:
 
     @property
     def best_checkpoints(self) -> dict[str, str]:
-        """Which checkpoint has the best value of a metric, as manifests say: of those with a best-… tag, the newest."""
+        """The checkpoint with the best value of each metric, from manifests: the newest with a best-… tag."""
         best: dict[str, str] = {}
-        for one in sorted(self.checkpoints, key=lambda one: not one.is_best):  # best-… folders first: a step's name is better
+        for one in sorted(self.checkpoints, key=lambda one: not one.is_best):  # names of steps win over best-…
             best |= {str(value.get("metric")): one.path.name for tag, value in one.measured.items() if tag.startswith(BEST)}
         return best
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield what happened, the newest first."""
+        """Yield the events, the newest first."""
         return (row for row in rows_backwards(self.path / EVENTS) if isinstance(row.get("event"), str))
 
-    def _best_kept(self) -> BestValue | None:
+    def _stored_best(self) -> BestValue | None:
         best = self.all_best
         preferred = [name for name in best if name.startswith("val")] or list(best)
         return best[preferred[0]] if preferred else None
 
-    def _best_told(self) -> BestValue | None:
+    def _event_best(self) -> BestValue | None:
         for number, event in enumerate(self.events()):
-            if number == EVENTS_LOOKED_AT:
+            if number == MOST_EVENTS:
                 return None
             if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
         return None
+
+    def _dict(self, name: str) -> dict[str, Any]:
+        value = self.facts.get(name)
+        return value if isinstance(value, dict) else {}
 
     def _integer(self, name: str) -> int | None:
         value = self.facts.get(name)
@@ -196,12 +195,12 @@ class RunFolder:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return what run.json in a folder says, or nothing where it is not one of ours."""
+    """Return the contents of run.json; empty if there is none."""
     return read_run_file(folder) or {}
 
 
 def looks_like_a_run(folder: str, names: set[str]) -> bool:
-    """Say whether a folder in which these names are is one of a run, reading as little as that takes."""
+    """Return whether a folder with these names is that of a run, reading as little as possible."""
     if NAME in names and facts_of(Path(folder)):
         return True
     if SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)):

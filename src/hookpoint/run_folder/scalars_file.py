@@ -1,4 +1,4 @@
-"""What scalars.jsonl says: its records, and the series of each metric, read in one pass."""
+"""Read scalars.jsonl: its records, and the series of each metric."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from hookpoint.core.errors import HookpointError
+from hookpoint.plots.series import BUCKETS, Series
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.series import BUCKETS, Series
 
-OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # of a record, all others are metrics
+OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # all other keys are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
-NAMED = 5  # so many bad lines are named, others are counted
-AT_ONCE = 1_000  # lines that are decoded together
+MOST_NUMBERS = 5  # bad lines that are listed
+AT_ONCE = 1_000  # lines decoded together
 ALL_BUCKETS = 32 * BUCKETS  # of all series of a file
-MOST_EPOCHS = 100_000  # whose ends are kept; between more of them no picture shows anything
-_MOST = 2**63  # as much as an array of integers holds
+MOST_EPOCHS = 100_000  # stored ends of epochs
+_MOST = 2**63  # the limit of an integer array
 _decode = json.JSONDecoder().raw_decode
 
 
 class BadLines(HookpointError, ValueError):
-    """A file has lines that are no records. `numbers` are those of the first, from 1; `count` is how many there are."""
+    """A file has lines that are not records. `numbers` lists the first ones, from 1; `count` is the number of all."""
 
     def __init__(self, path: str | os.PathLike[str], numbers: Collection[int], count: int) -> None:
         shown = ", ".join(str(number) for number in numbers)
         more = f" and {count - len(numbers)} more" if count > len(numbers) else ""
-        what = "is no line of JSON with a step" if count == 1 else "are no lines of JSON with a step"
-        super().__init__(f"{os.fspath(path)}: line{'s' * (count > 1)} {shown}{more} {what}")
+        what = "line {} is not a JSON record with a step" if count == 1 else "lines {} are not JSON records with a step"
+        super().__init__(f"{os.fspath(path)}: {what.format(f'{shown}{more}')}")
         self.numbers = tuple(numbers)
         self.count = count
 
 
 class BadNumbers:
-    """Which lines of a file are no records."""
+    """Collect the lines of a file that are not records."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
         self._count = 0
 
     def left_out(self, batches: Iterable[Sequence[bytes]]) -> Iterator[dict[str, Any]]:
-        """Yield the records of lines; take down the numbers of other lines."""
+        """Yield the records of lines; collect the numbers of other lines."""
         number = 0
         for lines in batches:
             for row in records_of(lines):
@@ -50,11 +50,11 @@ class BadNumbers:
                     yield row
                     continue
                 self._count += 1
-                if self._count <= NAMED:
+                if self._count <= MOST_NUMBERS:
                     self._numbers.append(number)
 
     def refuse(self, path: str | os.PathLike[str]) -> None:
-        """Raise BadLines where there were any."""
+        """Raise BadLines if there were any."""
         if self._count:
             raise BadLines(path, self._numbers, self._count)
 
@@ -67,13 +67,13 @@ def read_series(
     smooth: float = 0.0,
     epoch_ends: dict[int, int] | None = None,
 ) -> dict[tuple[str, str], Series]:
-    """Return the series of a file that JSONWriter wrote, or those of some names, by name and `at`, as they appear.
+    """Return the series of a file that JSONWriter wrote, or those of `names`, by name and `at`, in order of appearance.
 
-    A last line that is not whole is left out: a run may be writing it, or was killed while it did. Values that are no numbers
-    are left out too. Raises BadLines where other lines are no records, and OSError where there is no such plain file.
+    An incomplete last line is left out: a run may still be writing it. So are values that are not numbers. Other lines that are
+    not records raise BadLines.
 
-    However long the file is, some 30 MB are enough: long series are thinned out to `buckets` parts, and to fewer where there
-    are many series. `smooth` is the weight of their moving averages. `epoch_ends` is filled with the last step of each epoch.
+    About 30 MB of memory are enough for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
+    series. `smooth` is the weight of their moving averages. `epoch_ends` is filled with the last step of each epoch.
     """
     wanted = None if names is None else frozenset(names)
     found: dict[tuple[str, str], Series] = {}
@@ -93,7 +93,7 @@ def read_series(
                 series = found.get((name, at))
                 if series is None:
                     series = found[name, at] = Series(name, at, buckets=_share(buckets, len(found) + 1), smooth=smooth)
-                    if len(found) & (len(found) - 1) == 0:  # twice as many as when it was last done
+                    if len(found) & (len(found) - 1) == 0:  # a power of two: twice as many as at the last check
                         for one in found.values():
                             one.limit(_share(buckets, len(found)))
                 series.add(step, epoch, time, value)
@@ -106,24 +106,24 @@ def _share(buckets: int, series: int) -> int:
 
 
 def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Yield what `record_of` returns of each line. JSON that is decoded in one go takes half the time."""
+    """Yield `record_of` for each line. Decoding many lines at once takes half the time."""
     for begin in range(0, len(lines), AT_ONCE):
-        several = lines[begin : begin + AT_ONCE]
+        batch = lines[begin : begin + AT_ONCE]
         try:
-            rows = json.loads(f"[{b','.join(several).decode()}]")
-            if len(rows) != len(several):
+            rows = json.loads(f"[{b','.join(batch).decode()}]")
+            if len(rows) != len(batch):
                 raise ValueError
             yield from map(_checked, rows)
         except (ValueError, RecursionError):
-            yield from map(record_of, several)
+            yield from map(record_of, batch)
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says, with a step, an epoch, a time and an `at` of the right types; None where it is no record."""
+    """Return a line as a record with a step, an epoch, a time and an `at` of the right types, or None."""
     try:
         row: Any
         try:
-            row, end = _decode(text := line.decode())  # half the time of json.loads
+            row, end = _decode(text := line.decode())  # takes half the time of json.loads
             if end != len(text):
                 raise ValueError
         except ValueError:
@@ -134,15 +134,11 @@ def record_of(line: bytes) -> dict[str, Any] | None:
 
 
 def _checked(row: Any) -> dict[str, Any] | None:
-    """Return what JSON says, where it is a record."""
+    """Return a decoded line if it is a record, or None."""
     try:
-        step, epoch, time, at = (
-            row["step"],
-            row.setdefault("epoch", 0),
-            row.setdefault("time", 0.0),
-            row.setdefault("at", "step"),
-        )
-        if type(row.get("iteration")) is float:  # a metric of that name, in a file whose lines do not have the clock yet
+        step, epoch = row["step"], row.setdefault("epoch", 0)
+        time, at = row.setdefault("time", 0.0), row.setdefault("at", "step")
+        if type(row.get("iteration")) is float:  # a metric of this name, in a file of an older version
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
         return row if is_record and abs(step) < _MOST and abs(epoch) < _MOST and abs(time) < _MOST else None
@@ -151,7 +147,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
 
 
 def number_of(given: Any) -> float | None:
-    """Return a value of a record as a float, NaN and infinities of strings too; None where it is no number."""
+    """Return a value of a record as a float, also the strings "nan", "inf" and "-inf"; None if it is not a number."""
     if type(given) is float:
         return given
     if isinstance(given, int):

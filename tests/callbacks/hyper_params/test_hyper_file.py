@@ -85,7 +85,7 @@ def test_what_is_no_finite_number_is_a_problem(number):
         (b"lr=0.1", "has no colon: 'lr=0.1'; write name:value"),
         (b"0.1", "has no colon: '0.1'; write name:value"),
         (b":0.1", "has no name: ':0.1'; write name:value"),
-        (b"\xff\xfe\x00", r"is no text: b'\xff\xfe\x00'"),
+        (b"\xff\xfe\x00", r"is not text: b'\xff\xfe\x00'"),
         (b"lr\x00", r"has no colon: 'lr\x00'; write name:value"),
         (b"\x1b[2J" + b"a" * 100, "has no colon: '\\x1b[2J" + "a" * 36 + "'…; write name:value"),
     ],
@@ -99,9 +99,7 @@ def test_a_line_that_makes_no_sense_is_a_problem_with_its_number(line, reason):
 def test_of_two_lines_for_one_name_the_last_counts_and_that_is_said():
     reading = parse(b"lr:0.1\nlr:0.2\n")
     assert values(reading) == {"lr": 0.2}
-    assert [problem.reason for problem in reading.problems] == [
-        "sets 'lr' again, after line 1; the last one that is good counts"
-    ]
+    assert [problem.reason for problem in reading.problems] == ["sets 'lr' again, after line 1; the last valid line counts"]
 
 
 def test_a_bad_second_line_leaves_the_first_one():
@@ -146,24 +144,24 @@ def test_a_link_that_takes_the_files_place_meanwhile_is_not_followed(path, tmp_p
 
 def test_a_directory_is_no_file(path):
     path.mkdir()
-    assert refusal(path) == "is no regular file"
+    assert refusal(path) == "is not a regular file"
 
 
 @pytest.mark.timeout(20)
 def test_a_fifo_is_not_waited_for(path):
     os.mkfifo(path)
-    assert refusal(path) == "is no regular file"
+    assert refusal(path) == "is not a regular file"
 
 
 def test_a_device_is_no_file():
-    assert refusal("/dev/zero") == "is no regular file"
+    assert refusal("/dev/zero") == "is not a regular file"
 
 
 def test_a_file_of_another_user_is_not_read(path, monkeypatch):
     path.write_text("lr:0.1\n")
     mine = os.geteuid()
     monkeypatch.setattr(hyper_file.os, "geteuid", lambda: mine + 1)
-    assert refusal(path) == f"belongs to user {mine}, not to {mine + 1}, who trains"
+    assert refusal(path) == f"belongs to user {mine}, but this process runs as user {mine + 1}"
 
 
 def test_a_file_that_may_not_be_read(path, monkeypatch):

@@ -77,7 +77,7 @@ def test_what_is_no_number_is_refused(rates_of_steps, returned, says):
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match=r"takes a function, not 0\.1"):
+    with pytest.raises(TypeError, match=r"must be a function, got 0\.1"):
         LearningRateScheduler(0.1)
 
 
@@ -98,7 +98,7 @@ def test_a_function_of_the_rate_and_the_step_is_refused():
     with pytest.raises(TypeError) as caught:
         LearningRateScheduler(lambda lr, cur_step_num: lr)
     assert str(caught.value) == (
-        "LearningRateScheduler calls schedule(epoch, lr), and this one takes 'lr' first.\n"
+        "LearningRateScheduler calls schedule(epoch, lr), but this one takes 'lr' first.\n"
         "  write     lambda epoch, lr: ...\n"
         "  use       ScheduledHyperParamSetter(..., step_based=True) for each step"
     )

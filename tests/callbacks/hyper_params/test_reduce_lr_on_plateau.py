@@ -133,8 +133,8 @@ def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"factor": 1.0}, "reduces nothing"),
-        ({"factor": 0.0}, "reduces nothing"),
+        ({"factor": 1.0}, "factor must be between 0 and 1"),
+        ({"factor": 0.0}, "factor must be between 0 and 1"),
         ({"factor": "a"}, "factor must be a finite number, got 'a'"),
         ({"patience": -1}, "patience must be an integer >= 0, got -1"),
         ({"patience": 1.5}, "patience must be an integer >= 0, got 1.5"),

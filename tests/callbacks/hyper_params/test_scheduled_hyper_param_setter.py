@@ -169,7 +169,7 @@ def test_its_name_says_what_it_sets():
 def test_mistakes_are_refused(rates_of_steps):
     with pytest.raises(BadSchedule, match="is empty"):
         ScheduledHyperParamSetter("lr", [])
-    with pytest.raises(BadSchedule, match="choose"):
+    with pytest.raises(BadSchedule, match="interp must be"):
         ScheduledHyperParamSetter("lr", [(0, 1.0)], interp="cubic")
     with pytest.raises(UnknownSetting):
         rates_of_steps([ScheduledHyperParamSetter("dropout", [(0, 1.0)])], epochs=1, batches=2)

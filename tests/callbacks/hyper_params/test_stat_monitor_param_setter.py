@@ -52,7 +52,7 @@ def test_mistakes_are_refused(rates):
         make(threshold=-1)
     with pytest.raises(ValueError, match=r"last_k must be an integer >= 2, got 1"):
         make(last_k=1)
-    with pytest.raises(TypeError, match=r"takes a function, not 0\.5"):
+    with pytest.raises(TypeError, match=r"must be a function, got 0\.5"):
         StatMonitorParamSetter("lr", "error", 0.5, 0.0, 3)
     with pytest.raises(UnknownSetting):
         rates([StatMonitorParamSetter("dropout", "error", lambda old: old, 0.0, 3)], [1.0])

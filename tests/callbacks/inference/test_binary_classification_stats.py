@@ -119,12 +119,18 @@ def test_a_missing_output_is_an_error_that_names_those_there_are():
 
 
 def test_predictions_and_labels_of_different_numbers_are_refused():
-    message = "predictions of shape (8, 2) are none for labels of shape (8,).\n  give      one prediction for each label"
+    message = "prediction shape (8, 2) does not match label shape (8,).\n  give      one prediction per label"
     with pytest.raises(BadValue, match=re.escape(message)):
         measure(BinaryClassificationStats(), [(torch.zeros(8, 2), LABEL)])
 
 
-@pytest.mark.parametrize(("pred", "label", "message"), [(3.0, LABEL, "pred is float"), (PRED, None, "label is NoneType")])
+@pytest.mark.parametrize(
+    ("pred", "label", "message"),
+    [
+        (3.0, LABEL, "pred must be an array or tensor .*, got float"),
+        (PRED, None, "label must be an array or tensor .*, got NoneType"),
+    ],
+)
 def test_what_is_no_vector_is_refused(pred, label, message):
     with pytest.raises(BadValue, match=message):
         measure(BinaryClassificationStats(lambda outputs, targets: pred, lambda outputs, targets: label), [(PRED, LABEL)])
@@ -132,11 +138,11 @@ def test_what_is_no_vector_is_refused(pred, label, message):
 
 @pytest.mark.parametrize("options", [{"pred": 3}, {"label": 0.5}])
 def test_what_is_neither_a_name_nor_a_function_is_refused(options):
-    with pytest.raises(TypeError, match="takes a name or a function"):
+    with pytest.raises(TypeError, match="must be a name or a function"):
         BinaryClassificationStats(**options)
 
 
 @pytest.mark.parametrize("threshold", [math.nan, "0.5", None])
 def test_a_threshold_that_is_no_number_is_refused(threshold):
-    with pytest.raises(ValueError, match="takes a number"):
+    with pytest.raises(ValueError, match="threshold must be a number"):
         BinaryClassificationStats(threshold=threshold)

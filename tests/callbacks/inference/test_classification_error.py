@@ -185,15 +185,15 @@ def test_a_missing_output_is_an_error_that_names_those_there_are(wrong, outputs,
             "wrong-top1",
             SCORES,
             TARGETS[:4],
-            "(validation_error): outputs of shape (6, 3) are no scores of classes for targets of shape (4,).",
+            "(validation_error): output shape (6, 3) does not match target shape (4,).",
         ),
-        ("wrong-top1", SCORES[:, 0], TARGETS, "outputs of shape (6,) are no scores of classes for targets of shape (6,)."),
-        ("wrong-top1", SCORES, None, "outputs are Tensor and targets are NoneType."),
-        ("wrong-top1", (SCORES, SCORES), TARGETS, "outputs are tuple and targets are Tensor."),
-        ("wrong-top4", SCORES, TARGETS, "there are no 4 best among 3 classes.\n  ask       for 'wrong-top3' at most"),
-        ("w", {"w": 0.5}, TARGETS, "what says which samples are wrong is float."),
-        ("w", {"w": torch.tensor(0.5)}, TARGETS, "what says which samples are wrong is a single value."),
-        (lambda outputs, targets: [0, 1], SCORES, TARGETS, "what says which samples are wrong is list."),
+        ("wrong-top1", SCORES[:, 0], TARGETS, "output shape (6,) does not match target shape (6,)."),
+        ("wrong-top1", SCORES, None, "cannot compare Tensor outputs and NoneType targets."),
+        ("wrong-top1", (SCORES, SCORES), TARGETS, "cannot compare tuple outputs and Tensor targets."),
+        ("wrong-top4", SCORES, TARGETS, "top 4 needs at least 4 classes, got 3.\n  use       'wrong-top3'"),
+        ("w", {"w": 0.5}, TARGETS, "one entry per sample, got float."),
+        ("w", {"w": torch.tensor(0.5)}, TARGETS, "one entry per sample, got a single value."),
+        (lambda outputs, targets: [0, 1], SCORES, TARGETS, "one entry per sample, got list."),
     ],
 )
 def test_outputs_that_cannot_be_measured_are_refused(wrong, outputs, targets, message):
@@ -202,19 +202,19 @@ def test_outputs_that_cannot_be_measured_are_refused(wrong, outputs, targets, me
 
 
 def test_a_forward_that_leaves_no_outputs_is_told_so():
-    with pytest.raises(BadLoop, match="needs outputs, and the forward left none"):
+    with pytest.raises(BadLoop, match="the forward set no outputs"):
         measure(ClassificationError(), [(None, TARGETS)])
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ""])
 def test_what_is_neither_a_name_nor_a_function_is_refused(wrong):
-    with pytest.raises(TypeError, match="takes a name or a function"):
+    with pytest.raises(TypeError, match="must be a name or a function"):
         ClassificationError(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["wrong-top", "wrong-top0", "wrong-top-1", "wrong-topk", "wrong-top05"])
 def test_a_slip_of_the_pen_is_refused_at_once(wrong):
-    with pytest.raises(ValueError, match="write 'wrong-top1', 'wrong-top5' and so on"):
+    with pytest.raises(ValueError, match="write     'wrong-top1', 'wrong-top5'"):
         ClassificationError(wrong)
 
 

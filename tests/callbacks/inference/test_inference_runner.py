@@ -777,7 +777,7 @@ def test_a_missing_output_names_those_there_are(train):
 
 
 def test_nothing_to_run_is_said_before_anything_runs():
-    message = "InferenceRunner(error) has nothing to run.\n  give      forward=, or model= to the Loop"
+    message = "InferenceRunner(error) has no model to run.\n  give      forward=, or model= to the Loop"
     with pytest.raises(CompileError, match=re.escape(message)), Loop([InferenceRunner([VAL], top(1, "error"))], **BARE):
         pass
 
@@ -791,18 +791,23 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
 @pytest.mark.parametrize(
     ("given", "options", "kind", "message"),
     [
-        ((), {}, ValueError, "InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}"),
+        ((), {}, ValueError, "InferenceRunner has nothing to measure.\n  give      inferencers, or metrics={name: metric}"),
         ([top(1, "a"), top(2, "a")], {}, ValueError, "'a' is measured twice.\n  give      one of the two another name"),
         (top(1, "a"), {"metrics": {"a": Accuracy()}}, ValueError, "'a' is measured twice."),
-        ([Accuracy()], {}, TypeError, "Accuracy() is a metric without a name.\n  give      metrics={'val-name': metric}"),
-        ({"acc": Accuracy()}, {}, TypeError, "a mapping of names to metrics is metrics="),
-        ([ClassificationError], {}, TypeError, "ClassificationError is a class; expected an instance."),
-        ("val-error", {}, TypeError, "'v' is no inferencer: it has no reset, update, results, names."),
-        (5, {}, TypeError, "5 is no inferencer"),
-        ((), {"metrics": {"acc": 3}}, TypeError, "metrics['acc'] is 3.\n  give      a function (outputs, targets) -> number"),
+        ([Accuracy()], {}, TypeError, "Accuracy() is a metric without a name.\n  write     metrics={'val-name': metric}"),
+        ({"acc": Accuracy()}, {}, TypeError, "infs must be a list of inferencers, got a mapping."),
+        ([ClassificationError], {}, TypeError, "ClassificationError is a class, not an instance."),
+        ("val-error", {}, TypeError, "'v' is not an inferencer: it has no reset, update, results, names."),
+        (5, {}, TypeError, "5 is not an inferencer"),
+        (
+            (),
+            {"metrics": {"acc": 3}},
+            TypeError,
+            "metrics['acc'] is not a metric, got 3.\n  give      a function",
+        ),
         ((), {"metrics": {"acc": Accuracy}}, TypeError, "  give      Accuracy()"),
         ((), {"metrics": [Accuracy()]}, BadLoop, "metrics must map names to metrics, got list."),
-        (top(1, "a"), {"forward": 3}, TypeError, "takes a function of the batch or of the run; got 3"),
+        (top(1, "a"), {"forward": 3}, TypeError, "forward must be a function, got 3"),
         (
             top(1, "a"),
             {"batch_size": 3},
@@ -967,7 +972,7 @@ def test_a_missing_value_is_an_error_where_no_signal_came():
         def results(self, logged):
             return {}
 
-    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) declares but did not log"):
+    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) was to write and did not"):
         fit(Reader("largest"), InferenceRunner([VAL], Nothing()))
 
 

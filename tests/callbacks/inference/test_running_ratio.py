@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.callbacks.inference._running_ratio import Ratio, wide
+from hookpoint.callbacks.inference._running_ratio import RunningRatio, to_double
 
 
 def test_sums_are_divided_when_they_are_read():
-    ratio = Ratio()
+    ratio = RunningRatio()
     for above, below in ((1, 3), (torch.tensor(4), 5), (np.int64(2), torch.tensor(6))):
         ratio.add(above, below)
     assert float(ratio) == 7 / 14
     assert float(ratio) == 0.5
-    assert repr(ratio) == "Ratio(0.5)"
+    assert repr(ratio) == "RunningRatio(0.5)"
 
 
 def test_a_ratio_to_nothing_is_what_it_was_told():
-    assert math.isnan(float(Ratio()))
-    assert float(Ratio(0, torch.tensor(0), empty=0.0)) == 0.0
+    assert math.isnan(float(RunningRatio()))
+    assert float(RunningRatio(0, torch.tensor(0), empty=0.0)) == 0.0
 
 
 def test_large_counts_are_exact():
-    ratio = Ratio()
+    ratio = RunningRatio()
     for _ in range(3):
         ratio.add(torch.tensor(2**24 + 1), 2**25)  # one more than single precision can tell
     assert float(ratio) == (2**24 + 1) / 2**25
@@ -43,29 +43,29 @@ def test_large_counts_are_exact():
     ],
 )
 def test_a_number_and_the_mean_of_an_array_count_with_their_weight(value, mean):
-    ratio = Ratio()
+    ratio = RunningRatio()
     ratio.add_mean(value, 3)
     ratio.add_mean(0.0, 1)
     assert float(ratio) == mean * 3 / 4
 
 
 def test_an_empty_array_counts_for_nothing():
-    ratio = Ratio()
+    ratio = RunningRatio()
     ratio.add_mean(torch.ones(0), 0)
     ratio.add_mean(1.0, 2)
     assert float(ratio) == 1.0
 
 
 def test_halves_are_added_up_in_double_precision():
-    ratio = Ratio()
+    ratio = RunningRatio()
     for _ in range(4000):  # in half precision the sum would come to rest at 2048
         ratio.add_mean(torch.ones(2, dtype=torch.float16), 1)
     assert float(ratio) == 1.0
-    assert wide(torch.ones((), dtype=torch.bfloat16)).dtype == torch.float64
-    assert wide(np.float16(1)).dtype == np.float64
+    assert to_double(torch.ones((), dtype=torch.bfloat16)).dtype == torch.float64
+    assert to_double(np.float16(1)).dtype == np.float64
 
 
 def test_no_graph_is_kept():
-    ratio, weight = Ratio(), torch.ones(2, requires_grad=True)
+    ratio, weight = RunningRatio(), torch.ones(2, requires_grad=True)
     ratio.add_mean(weight * 2, 1)
     assert not ratio._sums[0].requires_grad

@@ -57,5 +57,5 @@ def test_sizes_that_differ_are_refused_at_once():
     rows = FeatureRows("Tap")
     rows.add("a", torch.ones(2, 3, 4))
     rows.keep_batch()
-    with pytest.raises(BadLoop, match=r"^Tap: 'a' gave \[3, 4\] for each sample, and now \[5, 4\]\.\n  give      pool="):
+    with pytest.raises(BadLoop, match=r"^Tap: 'a' has shape \[5, 4\] per sample, but had \[3, 4\] before\.\n  give      pool="):
         rows.add("a", torch.ones(2, 5, 4))

@@ -177,10 +177,10 @@ def test_mistakes_are_refused():
         GradientStats(every=True)
     with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
         make(net(), GradientStats("0.wieght")).fit(data(), epochs=1)
-    unseen = r"sees no optimizer step, before which it measures\.\n  give      optimizer="
+    unseen = r"needs an optimizer to measure before its step\.\n  give      optimizer="
     with pytest.raises(BadLoop, match=unseen), Loop([GradientStats()], model=net(), **QUIET):
         pass
-    with pytest.raises(BadLoop, match="log_every=0 leaves none"):
+    with pytest.raises(BadLoop, match="log_every=0 disables them"):
         make(net(), GradientStats(), log_every=0).fit(data(), epochs=1)
 
 

@@ -56,6 +56,6 @@ def test_what_is_never_called_is_named_and_not_more_than_five(caplog):
     model, handles = nn.Sequential(*(nn.ReLU() for _ in range(8))), HookHandles()
     handles.register(model, hooks(model, *"01234567"))
     model[0](nn.Parameter())
-    handles.say_uncalled("Mine")
+    handles.warn_uncalled("Mine")
     assert "Mine was never called for 1, 2, 3, 4, 5 and 2 more: " in caplog.text
     handles.remove()

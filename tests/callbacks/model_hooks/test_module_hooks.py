@@ -432,9 +432,9 @@ def test_a_pattern_that_fits_nothing_is_refused_before_the_first_step():
 def test_what_is_given_is_checked_when_it_is_given():
     with pytest.raises(ValueError, match=r"no function to call\.\n  give      forward_pre=\.\.\. or forward=\.\.\. or "):
         ModuleHooks("*")
-    with pytest.raises(TypeError, match=r"ModuleHooks\(forward=3\) is no function"):
+    with pytest.raises(TypeError, match=r"ModuleHooks: forward must be a function, got 3"):
         ModuleHooks("*", forward=3)
-    with pytest.raises(ValueError, match="is about a forward"):
+    with pytest.raises(ValueError, match="needs a forward hook"):
         ModuleHooks("*", backward=print, with_kwargs=True)
     with pytest.raises(ValueError, match="ModuleHooks: None is not a pattern"):
         ModuleHooks(None, forward=print)

@@ -106,7 +106,7 @@ def test_that_all_are_frozen_is_said(caplog):
     model, seen = net(), Seen()
     model[0].requires_grad_(False)
     make(model, ParameterHooks("0.*", grad=seen.grad)).fit(data(1), epochs=1)
-    assert caplog.messages == ["ParameterHooks(0.*): every parameter that fits is frozen, and has no hook until it is thawed"]
+    assert caplog.messages == ["ParameterHooks(0.*): all matching parameters are frozen and have no hooks until unfrozen"]
     assert seen.calls == []
 
 
@@ -182,7 +182,7 @@ def test_nobody_listens_at_the_points_of_a_step():
 def test_mistakes_are_refused():
     with pytest.raises(ValueError, match=r"ParameterHooks has no function to call\.\n  give      grad=\.\.\. or post_"):
         ParameterHooks("*")
-    with pytest.raises(TypeError, match=r"ParameterHooks\(grad='x'\) is no function"):
+    with pytest.raises(TypeError, match=r"ParameterHooks: grad must be a function, got 'x'"):
         ParameterHooks("*", grad="x")
     with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
         make(net(), ParameterHooks("0.wieght", grad=print)).fit(data(), epochs=1)

@@ -283,9 +283,9 @@ def test_it_can_be_pickled_before_and_after_a_run():
 
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_times_that_mean_nothing_are_refused(seconds):
-    with pytest.raises(ValueError, match=f"refresh_seconds={seconds}"):
+    with pytest.raises(ValueError, match=f"refresh_seconds must be a number > 0, got {seconds}"):
         ProgressBar(refresh_seconds=seconds)
-    with pytest.raises(ValueError, match=f"plain_every_seconds={seconds}"):
+    with pytest.raises(ValueError, match=f"plain_every_seconds must be a number > 0, got {seconds}"):
         ProgressBar(plain_every_seconds=seconds)
 
 

@@ -66,4 +66,4 @@ def test_a_ticker_that_fails_says_so_once_and_ends(caplog):
         ticker = Ticker(0.001, tick)
         ticker._thread.join(60)
         ticker.stop()
-    assert caplog.messages == ["the progress bar failed: OSError: the terminal is gone; the run continues without it"]
+    assert caplog.messages == ["The progress bar failed: OSError: the terminal is gone; the run continues without it"]

@@ -14,7 +14,7 @@ def test_the_first_epoch_that_counts(start, epochs, first):
 
 
 def test_a_part_of_nobody_knows_how_many_is_refused():
-    with pytest.raises(BadLoop, match="nobody knows how many there are"):
+    with pytest.raises(BadLoop, match="needs a run with a known number of epochs"):
         SWASchedule(0.75, 10, "cos").first_epoch(None)
 
 
@@ -37,5 +37,5 @@ def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
     ids=str,
 )
 def test_what_means_nothing_is_refused(given):
-    with pytest.raises(ValueError, match=r"anneal_epochs must be|means nothing"):
+    with pytest.raises(ValueError, match="must be"):
         SWASchedule(**{"start": 2, "anneal_epochs": 10, "anneal": "cos", **given})

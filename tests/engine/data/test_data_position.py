@@ -25,20 +25,18 @@ from torch.utils.data import (
 )
 
 from hookpoint.engine.data.data_position import TorchPositions
-from hookpoint.engine.data.rng import seed_all
+from hookpoint.engine.data.rng import TorchRandomness, seed_all
 from hookpoint.engine.data.seeded_samples import SeededSamples
-from hookpoint.engine.data.torch_randomness import TorchRandomness
 
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
 FEW_PLACES = {(1, 2), (2, None), (2, 3)}
 WORKERS_WARNING = (
-    "random numbers drawn inside the data set by worker processes are not restored; "
-    "wrap it in hookpoint.SeededSamples if it draws any"
+    "random numbers that workers draw inside the dataset are not restored; wrap it in hookpoint.SeededSamples if it draws any"
 )
 STREAM_WARNING = (
-    "random numbers drawn inside the data set by worker processes are not restored; seed them in its __iter__ if it draws any"
+    "random numbers that workers draw inside the dataset are not restored; seed them in its __iter__ if it draws any"
 )
-IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may come again, or not at all"
+IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may be repeated or skipped"
 
 
 # Data that can be told apart, and counts how often it is read

@@ -154,13 +154,12 @@ def test_data_without_an_index_is_refused():
             yield 1
 
     message = (
-        "SeededSamples seeds by index, and Stream has none.\n"
-        "  give      a data set with __getitem__ and __len__\n"
-        "  seed      an IterableDataset inside of its __iter__"
+        "SeededSamples needs a dataset with __getitem__ and __len__, got Stream.\n"
+        "  seed      an IterableDataset inside its __iter__"
     )
     with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
         SeededSamples(Stream())
-    with pytest.raises(BadLoop, match="int has none"):
+    with pytest.raises(BadLoop, match="got int"):
         SeededSamples(3)
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookpoint.engine.data.rng import seed_all
-from hookpoint.engine.data.torch_randomness import TorchRandomness
+from hookpoint.engine.data.rng import TorchRandomness, seed_all
 
 
 def draw():

@@ -254,7 +254,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
     assert first["stop"] == second["stop"]
     assert first["stop"] in ([5, "enough"], [6, "enough"])
     assert (first["failure"][0], second["failure"][0]) == ("OutOfStep", "KeyError")
-    assert "precision='fp16' with ParameterAveraging" in first["fp16"]
+    assert "ParameterAveraging does not support precision='fp16'" in first["fp16"]
     assert verify(tmp_path / "run").ok
     assert (tmp_path / "stop" / "checkpoints" / "last").exists()
 

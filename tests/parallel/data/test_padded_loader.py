@@ -101,7 +101,7 @@ def test_all_train_until_the_last_batch_of_any(launch, tmp_path):
         assert first[f"{kind} at once"]["weights"] == first[f"{kind} in two"]["weights"]
         assert first[f"{kind} at once"]["step"] == first[f"{kind} in two"]["step"] == 8
     for result in (first, second):
-        assert "different numbers of training batches: 2, 4. An on_iter_backward of one's own needs as many" in result["own"]
+        assert "different numbers of training batches: 2, 4. A custom on_iter_backward needs the same number" in result["own"]
 
 
 def by_hand(batches, accumulate):

@@ -12,7 +12,7 @@ def test_a_run_leaves_no_threads_behind(launch):
         from torch.nn.parallel import DistributedDataParallel
 
         from hookpoint import Callback, DataParallel, Loop, Runner, Sharded
-        from hookpoint.parallel.team._gloo_threads import let_rest, states
+        from hookpoint.parallel.team.init_process import gloo_states, let_rest
 
         class Cut(Callback):
             def on_train_iter_end(self, run):
@@ -20,9 +20,9 @@ def test_a_run_leaves_no_threads_behind(launch):
                     raise KeyError("cut")
 
         dist.init_process_group("gloo")
-        while len(states()) < 2:  # a thread gives itself its name when it begins
+        while len(gloo_states()) < 2:  # a thread gives itself its name when it begins
             time.sleep(0.01)
-        held, found = [], {"before": len(states())}
+        held, found = [], {"before": len(gloo_states())}
 
         def fit(strategy, *callbacks):
             model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
@@ -36,23 +36,23 @@ def test_a_run_leaves_no_threads_behind(launch):
 
         for strategy in (DataParallel, Sharded):
             fit(strategy())
-            found[strategy.__name__] = len(states())
+            found[strategy.__name__] = len(gloo_states())
             try:
                 fit(strategy(), Cut())
             except KeyError:
-                found[f"{strategy.__name__} cut"] = len(states())
+                found[f"{strategy.__name__} cut"] = len(gloo_states())
         model = DistributedDataParallel(torch.nn.Linear(1, 1))
         with Loop(model=model, extra_callbacks=[], monitors=[]) as run:
             for _ in run.epochs(1):
                 for _ in run.batches(range(3)):
                     model(torch.ones(1, 1)).sum().backward()
-        found["loop"] = len(states())
+        found["loop"] = len(gloo_states())
         try:
             run.reduce(1.0)
         except ValueError as error:
             found["after"] = str(error)
         let_rest()
-        found["at rest"] = set(states()) == {"S"}
+        found["at rest"] = set(gloo_states()) == {"S"}
         return found
 
     for found in launch(leave).results:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Protocol, Unpack
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback, Options
@@ -11,6 +11,14 @@ from hookpoint.core.callback.callback_info import schedule_of, set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
+
+
+class Decision(Protocol):
+    """The object that decides for a watcher. Its state is part of the watcher's state."""
+
+    def reset(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class MetricWatcher(Callback):
@@ -32,6 +40,7 @@ class MetricWatcher(Callback):
         self.reads = (monitor,)
         set_default_name(self, f"{type(self).__name__}({monitor})")
         self._values = NewValues(monitor)
+        self._decision: Decision | None = None
 
     @abstractmethod
     def take(self, run: Run, moment: Moment, value: float) -> None:
@@ -54,9 +63,13 @@ class MetricWatcher(Callback):
     def reset(self) -> None:
         """Discard the state of the previous run."""
         self._values.reset()
+        if self._decision is not None:
+            self._decision.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        return self._values.state_dict()
+        return {**self._values.state_dict(), **(self._decision.state_dict() if self._decision is not None else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._values.load_state_dict(state)
+        if self._decision is not None:
+            self._decision.load_state_dict(state)

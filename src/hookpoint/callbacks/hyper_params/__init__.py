@@ -1,1 +1,1 @@
-"""Settings that change during a run: by schedule, by metric, by hand."""
+"""Change settings during a run: by schedule, by metric or by hand."""

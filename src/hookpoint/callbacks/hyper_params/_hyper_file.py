@@ -8,21 +8,21 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MOST_BYTES = 64 * 1024
-MOST_SHOWN = 40
-FRESH_SECONDS = 2.0  # how long after a change a last line without an end may be half of one
-SETTLE_SECONDS = 0.05  # how long such a file has to stay as it is to be taken for whole
+MAX_BYTES = 64 * 1024
+MAX_SHOWN = 40
+FRESH_SECONDS = 2.0  # for so long after a change, a last line without a line break may be incomplete
+SETTLE_SECONDS = 0.05  # such a file counts as complete if it does not change for so long
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+IS_LINK = "is a symbolic link, which is not followed"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that says what a setting is to be."""
+    """A line that sets a value."""
 
     number: int
     name: str
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a line, or with the file where `line` is 0; `content` is what stays the same when the line moves."""
+    """A problem with a line, or with the file if `line` is 0. `content` stays the same when the line moves."""
 
     line: int
     reason: str
@@ -39,24 +39,24 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What tells a problem that is new from one that was seen."""
+        """What identifies a problem between two reads."""
         return self.content or self.reason
 
 
 @dataclass(slots=True)
 class Reading:
-    """What a file said when it was read, and what is wrong with the rest."""
+    """The valid lines of a file, and the problems with the others."""
 
     lines: list[Line] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 class HyperFile:
-    """Read such a file as data, whatever is in it or in its place.
+    """Read such a file safely, whatever it contains.
 
-    Only a regular file is read, of the user who runs this, of at most 64 KiB, and never through a symbolic link. Nothing here
-    raises or waits for what others do. A file that was changed a moment ago and does not end with a line break may be half
-    written: it is looked at again after 50 milliseconds, and a last line that makes no sense is left for the next time.
+    Only a regular file is read, owned by the user of this process, of at most 64 KiB, and never through a symbolic link. A read
+    never raises and never blocks. A file that was changed a moment ago and does not end with a line break may be incomplete: it
+    is read again after 50 milliseconds, and an invalid last line is left for the next read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -64,7 +64,7 @@ class HyperFile:
         self._settled: bytes | None = None
 
     def read(self) -> Reading:
-        """Return what the file says now; one that is not there says nothing."""
+        """Return the current content; a missing file is empty."""
         try:
             content, is_fresh = self._load()
             for _ in range(ATTEMPTS):
@@ -77,90 +77,86 @@ class HyperFile:
         except FileNotFoundError:
             return Reading()
         except OSError as error:
-            return Reading(problems=[Problem(0, _why(error))])
+            link = error.errno == errno.ELOOP
+            return Reading(problems=[Problem(0, IS_LINK if link else f"cannot be read: {error.strerror}")])
         except Refused as refused:
             return Reading(problems=[Problem(0, str(refused))])
         may_be_half = is_fresh and not content.endswith(b"\n")
-        if may_be_half and content != self._settled:  # it is being written all the time
+        if may_be_half and content != self._settled:  # the file keeps changing
             content = content[: content.rfind(b"\n") + 1]
             may_be_half = False
         return parse(content, may_be_half=may_be_half)
 
     def _load(self) -> tuple[bytes, bool]:
         """Return the content, and whether it was changed a moment ago."""
-        _refuse_unless_own_file(os.lstat(self.path))  # before it is opened: opening a device may do something
+        _check_file(os.lstat(self.path))  # before opening: opening a device may have side effects
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            _refuse_unless_own_file(found)
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise Refused(f"is larger than {MOST_BYTES // 1024} KiB")
-        return content, time.time() - found.st_mtime < FRESH_SECONDS
+            status = os.fstat(descriptor)
+            _check_file(status)
+            content = file.read(MAX_BYTES + 1)
+        _check_size(len(content))
+        return content, time.time() - status.st_mtime < FRESH_SECONDS
 
 
 class Refused(Exception):
-    """The file is none that is read."""
+    """The file must not be read."""
 
 
-def _refuse_unless_own_file(found: os.stat_result) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise Refused("is a symbolic link, which is not followed")
-    if not stat.S_ISREG(found.st_mode):
-        raise Refused("is no regular file")
-    if found.st_uid != os.geteuid():
-        raise Refused(f"belongs to user {found.st_uid}, not to {os.geteuid()}, who trains")
-    if found.st_size > MOST_BYTES:
-        raise Refused(f"is larger than {MOST_BYTES // 1024} KiB")
+def _check_file(status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise Refused(IS_LINK)
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused("is not a regular file")
+    if status.st_uid != os.geteuid():
+        raise Refused(f"belongs to user {status.st_uid}, but this process runs as user {os.geteuid()}")
+    _check_size(status.st_size)
 
 
-def _why(error: OSError) -> str:
-    return "is a symbolic link, which is not followed" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise Refused(f"is larger than {MAX_BYTES // 1024} KiB")
 
 
 def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
-    """Return what the lines say. `may_be_half` leaves a last line that makes no sense alone: it may not be whole yet.
+    """Parse the lines. With `may_be_half`, an invalid last line is ignored, as it may be incomplete.
 
     >>> reading = parse(b"# by hand\\nlearning_rate: 0.01\\nmomentum=0.9\\n")
     >>> reading.lines, reading.problems[0].reason
     ([Line(number=2, name='learning_rate', value=0.01)], "has no colon: 'momentum=0.9'; write name:value")
     """
     reading = Reading()
-    pieces = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    for number, found in _meaning(pieces):
-        if isinstance(found, Line):
-            earlier = next((line.number for line in reading.lines if line.name == found.name), None)
+    raw_lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, raw in enumerate(raw_lines, 1):
+        result = _parse_line(number, raw)
+        if isinstance(result, Line):
+            earlier = next((line.number for line in reading.lines if line.name == result.name), None)
             if earlier is not None:
-                reason = f"sets {_short(found.name)} again, after line {earlier}; the last one that is good counts"
-                reading.problems.append(Problem(number, reason, f"{found.name} again"))
-            reading.lines.append(found)
-        elif not (may_be_half and number == len(pieces)):
-            reading.problems.append(found)
+                reason = f"sets {_short(result.name)} again, after line {earlier}; the last valid line counts"
+                reading.problems.append(Problem(number, reason, f"{result.name} again"))
+            reading.lines.append(result)
+        elif result is not None and not (may_be_half and number == len(raw_lines)):
+            reading.problems.append(result)
     return reading
 
 
-def _meaning(pieces: list[bytes]) -> Iterator[tuple[int, Line | Problem]]:
-    for number, piece in enumerate(pieces, 1):
-        try:
-            text = piece.decode().partition("#")[0].strip()
-        except UnicodeDecodeError:
-            yield number, Problem(number, f"is no text: {_short(piece)}", _short(piece))
-            continue
-        if text:
-            yield number, _line(number, text)
-
-
-def _line(number: int, text: str) -> Line | Problem:
+def _parse_line(number: int, raw: bytes) -> Line | Problem | None:
+    try:
+        text = raw.decode().partition("#")[0].strip()
+    except UnicodeDecodeError:
+        return Problem(number, f"is not text: {_short(raw)}", _short(raw))
+    if not text:
+        return None
     name, colon, written = (part.strip() for part in text.rpartition(":"))
     if not colon or not name:
         return Problem(number, f"has no {'name' if colon else 'colon'}: {_short(text)}; write name:value", _short(text))
     value = float(written) if NUMBER.fullmatch(written) else math.nan
-    is_lost = value == 0 and re.search("[1-9]", written.lower().partition("e")[0])  # 1e-999
-    if not math.isfinite(value) or is_lost:
+    underflows = value == 0 and re.search("[1-9]", written.lower().partition("e")[0])  # 1e-999
+    if not math.isfinite(value) or underflows:
         return Problem(number, f"has no finite number for {_short(name)}: {_short(written)}", _short(text))
     return Line(number, name, value)
 
 
-def _short(words: str | bytes) -> str:
-    """Return the beginning, with nothing in it that a terminal would act on."""
-    return ascii(words[:MOST_SHOWN]) + ("…" if len(words) > MOST_SHOWN else "")
+def _short(text: str | bytes) -> str:
+    """Return the beginning of a text, with control characters escaped."""
+    return ascii(text[:MAX_SHOWN]) + ("…" if len(text) > MAX_SHOWN else "")

@@ -1,9 +1,10 @@
-"""HyperParamSetter: what the callbacks that change a setting have in common."""
+"""HyperParamSetter and MetricParamSetter: the base classes of callbacks that change a setting."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
@@ -12,12 +13,14 @@ from hookpoint.core.run.run import Run
 
 
 class HyperParamSetter(Callback):
-    """Change a setting while the run goes on; derived classes say when, and to what.
+    """Change a setting during the run; derived classes decide when, and to what.
 
-    `same_on_all_ranks` says whether that depends on the clocks alone, so that every process does the same at the same step.
+    `same_on_all_ranks` is True if that depends on the clocks alone, so that every rank does the same at the same step.
     """
 
     same_on_all_ranks = False
+    keeps: ClassVar[str] = "the value, unless the optimizer stores it"
+    step_cost: ClassVar[str] = "nothing"
 
     def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -30,10 +33,29 @@ class HyperParamSetter(Callback):
             self.reset()
 
     def reset(self) -> None:
-        """Forget the run before."""
+        """Discard the state of the previous run."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"setting": self.setting.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.setting.load_state_dict(state["setting"])
+
+
+class MetricParamSetter(MetricWatcher):
+    """Change a setting depending on a metric."""
+
+    def __init__(self, monitor: str, setting: Setting, **options: Unpack[Options]) -> None:
+        super().__init__(monitor, **options)
+        self.setting = setting
+
+    def on_run_begin(self, run: Run) -> None:
+        self.setting.begin(run, self.name or "")
+        super().on_run_begin(run)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "setting": self.setting.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.setting.load_state_dict(state["setting"])

@@ -1,4 +1,4 @@
-"""Plateau: whether it is time to reduce something because a metric no longer gets better."""
+"""Plateau: when to reduce a setting because a metric no longer improves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class Plateau:
-    """Count the values since the best one; say when they are `patience`. After a reduction `cooldown` values do not count.
+    """Count the values since the best one until there are `patience`. After a reduction, `cooldown` values do not count.
 
     >>> plateau = Plateau("min", patience=2)
     >>> [plateau.take(value, step) for step, value in enumerate([3.0, 2.0, 2.0, 2.0])]
@@ -23,22 +23,21 @@ class Plateau:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Discard all values."""
         self.best.reset()
         self.waited = self.cools_for = 0
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Take in a value; say whether to reduce now. Who does so calls `start_cooling`; else it is said again next time."""
+        """Add a value; return whether to reduce now. Call `start_cooling` after a reduction, or the next value returns True."""
         if self.cools_for:
             self.cools_for -= 1
             self.waited = 0
         if self.best.take(value, at):
             self.waited = 0
-            return False
-        if self.cools_for:
-            return False
-        self.waited += 1
-        return self.waited >= self.patience
+        elif not self.cools_for:
+            self.waited += 1
+            return self.waited >= self.patience
+        return False
 
     def start_cooling(self) -> None:
         self.cools_for, self.waited = self.cooldown, 0

@@ -1,4 +1,4 @@
-"""Stagnation: whether a metric has stood still for some time."""
+"""Stagnation: when a metric has not improved for some time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Stagnation:
-    """Say when none of the last `last_k` values is better than the first of them by more than `threshold`; then start anew.
+    """Detect that none of the last `last_k` values beats the first of them by more than `threshold`; then start over.
 
-    Better is lower or, with `reverse`, higher. NaN is worse than anything.
+    Lower is better or, with `reverse`, higher. NaN is worse than any number.
 
     >>> stands_still = Stagnation(0.5, 3)
     >>> [stands_still.take(value) for value in [9.0, 8.0, 7.0, 7.0, 6.75, 5.0]]
@@ -23,19 +23,19 @@ class Stagnation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Discard all values."""
         self._values: list[float] = []
 
     def take(self, value: float) -> bool:
-        """Take in a value; say whether the metric has stood still."""
+        """Add a value; return whether the metric stagnates."""
         self._values = [*self._values, value][-self.last_k :]
         if len(self._values) < self.last_k:
             return False
-        first, *later = (math.inf if math.isnan(one) else -one if self.reverse else one for one in self._values)
-        if any(one < first - self.threshold for one in later):
-            return False
-        self.reset()
-        return True
+        first, *later = (math.inf if math.isnan(value) else -value if self.reverse else value for value in self._values)
+        is_stagnant = all(value >= first - self.threshold for value in later)
+        if is_stagnant:
+            self.reset()
+        return is_stagnant
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": list(self._values)}

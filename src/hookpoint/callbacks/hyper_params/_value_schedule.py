@@ -1,4 +1,4 @@
-"""ValueSchedule: values at points of a clock, and what holds between them."""
+"""ValueSchedule: values by epoch or step, with optional interpolation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Interpolation = Literal["linear"] | None
 
 
 class ValueSchedule:
-    """Say what to set when a clock has moved. A value holds from its point on; with "linear" it moves to the next one.
+    """Return the value to set when a clock has moved. A value holds from its point on; "linear" interpolates to the next one.
 
-    Before the first point nothing is said, after the last its value holds. 0.0 is a value.
+    Before the first point there is no value. After the last point its value holds.
 
     >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
     >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)
@@ -28,7 +28,7 @@ class ValueSchedule:
 
     def __init__(self, points: Iterable[tuple[int, float]], interp: Interpolation = None) -> None:
         if interp not in (None, "linear"):
-            raise BadSchedule(f"interp={interp!r}.", choose="None, 'linear'")
+            raise BadSchedule(f"interp must be None or 'linear', got {interp!r}.")
         given = [_point(pair) for pair in points]
         pairs = sorted(given, key=lambda pair: pair[0])
         self.at = [at for at, _ in pairs]
@@ -36,13 +36,13 @@ class ValueSchedule:
         self.interp = interp
         twice = [at for at, following in zip(self.at, self.at[1:], strict=False) if at == following]
         if not pairs or twice:
-            wrong = f"has two values at {twice[0]}" if twice else "is empty"
-            raise BadSchedule(f"the schedule {wrong}.", write="[(30, 1e-2), (60, 1e-3)]")
+            problem = f"has two values at {twice[0]}" if twice else "is empty"
+            raise BadSchedule(f"the schedule {problem}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != given:
-            logger.warning("the points of a schedule are not sorted; they are taken as %s", pairs)
+            logger.warning("The points of a schedule are not sorted; using %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
-        """Return what to set when the clock has moved from `before`, where all was set, to `now`; None for nothing."""
+        """Return the value to set when the clock has moved from `before` to `now`, or None."""
         last = bisect_right(self.at, now) - 1
         if last < 0 or before >= self.at[-1] or (self.interp is None and before >= self.at[last]):
             return None
@@ -60,5 +60,5 @@ def _point(pair: Any) -> tuple[int, float]:
     except (TypeError, ValueError):
         is_number = False
     if not is_number or at < 0:
-        raise BadSchedule(f"{pair!r} is no point of a schedule.", write="(30, 1e-2): a whole number, 0 or more, and a value")
+        raise BadSchedule(f"{pair!r} is not a point of a schedule.", write="(30, 1e-2): an integer >= 0 and a finite number")
     return at, value

@@ -1,27 +1,23 @@
-"""HyperParamSetterWithFunc: a setting by a function of the epoch."""
+"""HyperParamSetterWithFunc: set a setting by a function of the epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Unpack
 
+from hookpoint.callbacks._shared.arguments import function
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):
-    """Set a setting to `func(epochs_done, old)`, before training, with 0, and after each epoch; None changes nothing.
+    """Set a setting to `func(epochs_done, old)`, before training with 0 and after each epoch; None leaves it unchanged.
 
-    `param` is a name in `run.hyper`, or a HyperParam. Of a learning rate, `old` is the first parameter group's, and the others
-    keep their ratios to it; of any other setting, each group is changed from its own value.
-    Per step, MindSpore's way: `.when(Every(steps=1))`, and a function that looks at the run's step itself.
-
-    Listens to on_run_begin of a fresh run, and is triggered at the end of each complete epoch, unless `.when(...)` says
-    otherwise. Sends the event "setting". Keeps the value, where no optimizer does, in the checkpoint. Runs on all ranks. A step
-    pays nothing.
+    `param` is a name in `run.hyper`, or a HyperParam. For a learning rate, `old` is that of the first parameter group, and the
+    other groups keep their ratios to it. Any other setting is changed in each group from the value that group has. To set it
+    per step, as in MindSpore, write `.when(Every(steps=1))` and use the run's step in the function. Sends the event "setting".
 
     >>> class Model: dropout = 0.5
     >>> halve = lambda epochs_done, old: old / 2 if epochs_done else None
@@ -36,9 +32,7 @@ class HyperParamSetterWithFunc(HyperParamSetter):
 
     def __init__(self, param: str | HyperParam, func: Callable[[int, Any], Any], **options: Unpack[Options]) -> None:
         super().__init__(param, **options)
-        if not callable(func):
-            raise BadArgument(f"HyperParamSetterWithFunc takes a function, not {func!r}.", write="lambda epochs_done, old: ...")
-        self.func = func
+        self.func = function("HyperParamSetterWithFunc", "func", func, write="lambda epochs_done, old: ...")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)

@@ -1,9 +1,9 @@
-"""ScheduledHyperParamSetter: a setting by a table of epochs or steps."""
+"""ScheduledHyperParamSetter: set a setting by a table of epochs or steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.callbacks.hyper_params._value_schedule import Interpolation, ValueSchedule
@@ -14,18 +14,14 @@ from hookpoint.core.schedule.when import At, Every
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
-    """Set a setting by a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 when epoch 30 is over, and 0.001 when epoch 60 is.
+    """Set a setting by a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
-    An epoch of 0 means before training. With `interp="linear"` the value moves from each point to the next with every epoch.
-    With `step_based` the table counts optimizer steps. `param` is a name in `run.hyper`, or a HyperParam. A learning
-    rate is set in the first parameter group, and the others keep their ratios to it. A run that resumes from its own
-    checkpoint keeps the value that was restored until the next point; one that resumes without this callback's state gets the
-    value that should hold by now. A setting that is not the optimizer's is kept in the checkpoint as well.
+    Epoch 0 is before training. With `interp="linear"`, the value changes from each point to the next with every epoch. With
+    `step_based`, the table counts optimizer steps, and the trigger is on_iter_end of training. `param` is a name in
+    `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups keep their ratios to it.
 
-    Listens to on_run_begin, on_epoch_begin and on_train_iter_begin, and is triggered at the end of each complete epoch; with
-    `step_based` at on_iter_end of training, by a schedule that `.when(...)` replaces. Sends the event "setting", with linear
-    steps once per epoch. Keeps how far it is in the checkpoint. Runs on all ranks. A step pays a comparison or two, with
-    linear steps about ten microseconds.
+    A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
+    callback's state gets the value that applies by now. Sends the event "setting"; with linear steps, once per epoch.
 
     >>> class Model: dropout = 0.5
     >>> setter = ScheduledHyperParamSetter(ObjAttrParam(Model, "dropout"), [(0, 0.5), (2, 0.25)])
@@ -38,6 +34,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """
 
     same_on_all_ranks = True
+    keeps: ClassVar[str] = "the position in the table, and the value, unless the optimizer stores it"
+    step_cost: ClassVar[str] = "one or two comparisons; about ten microseconds with linear steps"
 
     def __init__(
         self,
@@ -57,13 +55,13 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     def reset(self) -> None:
         self._done = -1
         self._is_behind = False
-        self._said_in: int | None = None
+        self._reported_epoch: int | None = None
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        self._is_behind = run.resuming  # until the state comes, or the first moment at which nothing is restored any more
+        self._is_behind = run.resuming  # until the state is loaded, or restoring is over
         if not run.resuming:
-            self._bring_to(run, 0)
+            self._advance(run, 0)
 
     def on_epoch_begin(self, run: Run) -> None:
         if not run.resuming:
@@ -74,20 +72,20 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             self._catch_up(run)
 
     def on_trigger(self, run: Run) -> None:
-        self._bring_to(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
+        self._advance(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
 
     def _catch_up(self, run: Run) -> None:
-        """Set what epochs that were cut short have left out, or all that a run without this callback's state has missed."""
+        """Set the value that interrupted epochs skipped, or that a run without this callback's state has missed."""
         self._is_behind = False
-        self._bring_to(run, run.step if self.step_based else run.epoch - 1)
+        self._advance(run, run.step if self.step_based else run.epoch - 1)
 
-    def _bring_to(self, run: Run, now: int) -> None:
+    def _advance(self, run: Run, now: int) -> None:
         value = self.values.due(self._done, now)
         self._done = max(self._done, now)
         if value is not None:
-            is_one_of_many = self.step_based and self.values.interp is not None and self._said_in == run.epoch
-            if self.setting.set(run, value, quietly=is_one_of_many):
-                self._said_in = run.epoch
+            quietly = self.step_based and self.values.interp is not None and self._reported_epoch == run.epoch
+            if self.setting.set(run, value, quietly=quietly):
+                self._reported_epoch = run.epoch
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "done": self._done}

@@ -1,1 +1,1 @@
-"""Validation beside training, and what it computes."""
+"""Validation passes during training, and what they measure."""

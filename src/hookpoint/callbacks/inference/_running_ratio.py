@@ -1,4 +1,4 @@
-"""Ratio: a sum over another, added up where its values are."""
+"""RunningRatio: the ratio of two sums that are accumulated on their device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from hookpoint.core.run.run import Run
 
 
-class Ratio:
-    """Add up two sums without waiting for a device, and divide them when somebody reads the result.
+class RunningRatio:
+    """Accumulate two sums without waiting for a device; divide them when the result is read.
 
-    Whole numbers are added up as such, others in double precision where the device has it. `empty` is the value of a ratio
-    to nothing.
+    Integers are added exactly, floats in double precision if the device supports it. `empty` is the value if the denominator
+    is 0.
 
-    >>> ratio = Ratio()
+    >>> ratio = RunningRatio()
     >>> ratio.add(1, 4)
     >>> ratio.add(3, 4)
     >>> float(ratio)
@@ -23,46 +23,43 @@ class Ratio:
 
     __slots__ = ("_empty", "_sums", "_value")
 
-    def __init__(self, above: Any = 0, below: Any = 0, *, empty: float = math.nan) -> None:
-        self._sums: tuple[Any, Any] | None = (above, below)
-        self._empty = empty
-        self._value = empty
+    def __init__(self, numerator: Any = 0, denominator: Any = 0, *, empty: float = math.nan) -> None:
+        self._sums: tuple[Any, Any] | None = (numerator, denominator)
+        self._empty = self._value = empty
 
-    def add(self, above: Any, below: Any) -> None:
-        assert self._sums is not None, "what was read is final"
-        self._sums = (self._sums[0] + above, self._sums[1] + below)
+    def add(self, numerator: Any, denominator: Any) -> None:
+        assert self._sums is not None, "the result was read already"
+        self._sums = (self._sums[0] + numerator, self._sums[1] + denominator)
 
     def add_mean(self, value: Any, weight: int) -> None:
         """Add a number, or the mean of an array, with a weight."""
         size = math.prod(getattr(value, "shape", ()))
         if size:
-            value = wide(value)
+            value = to_double(value)
             self.add((value.sum() if hasattr(value, "sum") else value) * (weight / size), weight)
 
     def share(self, run: Run) -> None:
-        """Make it the ratio of what all processes of the run have added up: all of them call this."""
-        assert self._sums is not None, "what was read is final"
-        self._sums = tuple(run.reduce(one) for one in self._sums)  # type: ignore[assignment]
+        """Add up the sums of all ranks. A collective."""
+        assert self._sums is not None, "the result was read already"
+        self._sums = (run.reduce(self._sums[0]), run.reduce(self._sums[1]))
 
     def __float__(self) -> float:
         sums = self._sums
         if sums is not None:
-            below = float(sums[1])
-            self._value = float(sums[0]) / below if below else self._empty
-            self._sums = None  # lets go of what is on a device; last, as another thread may be reading too
+            denominator = float(sums[1])
+            self._value = float(sums[0]) / denominator if denominator else self._empty
+            self._sums = None  # releases device memory; last, as another thread may be reading too
         return self._value
 
     def __repr__(self) -> str:
-        return f"Ratio({float(self)!r})"
+        return f"RunningRatio({float(self)!r})"
 
 
-def wide(value: Any) -> Any:
-    """Return a value without its graph, and as precise as its device allows: sums of many halves would come to rest."""
+def to_double(value: Any) -> Any:
+    """Return a value detached and in double precision if possible: sums of many halves would stop growing."""
     if hasattr(value, "detach"):
         value = value.detach()
-        if value.is_floating_point():
-            return value.float() if value.device.type == "mps" else value.double()
-        return value
-    if type(value).__module__ == "numpy" and value.dtype.kind == "f":
-        return value.astype("float64")
-    return value
+        if not value.is_floating_point():
+            return value
+        return value.float() if value.device.type == "mps" else value.double()
+    return value.astype("float64") if type(value).__module__ == "numpy" and value.dtype.kind == "f" else value

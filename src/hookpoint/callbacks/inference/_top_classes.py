@@ -1,4 +1,4 @@
-"""Which samples are wrong, from the scores of classes and the classes they belong to."""
+"""Count misclassified samples from class scores and target classes."""
 
 from __future__ import annotations
 
@@ -8,41 +8,35 @@ from hookpoint.core.errors import BadValue
 
 
 def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, Any]:
-    """Return how many samples do not have their class among the k with the highest scores, and how many samples count.
+    """Return the number of samples whose class is not among the k highest scores, and the number of samples that count.
 
-    Scores are (samples, classes), (samples, classes, ...) as criteria take them, or (..., classes); targets are classes, or
-    scores of their own, of which the highest is the class. A sample whose target is below zero does not count, as criteria
-    ignore it; one with a score that is NaN is wrong. Neither waits for a device.
+    Scores are (samples, classes), (samples, classes, ...) as criteria take them, or (..., classes). Targets are classes, or
+    scores, of which the highest is the class. A sample with a negative target does not count, as criteria ignore it. A sample
+    with a NaN score is wrong. Does not wait for a device.
     """
     if getattr(targets, "shape", None) is None or getattr(scores, "shape", None) is None:
-        what = f"{type(scores).__name__} and targets are {type(targets).__name__}"
-        raise BadValue(f"{reader}: outputs are {what}.", give="tensors or arrays, or wrong=a function of the two")
-    if not hasattr(scores, "topk"):
-        return _wrong_in_numpy(reader, scores, targets, k)
+        kinds = f"{type(scores).__name__} outputs and {type(targets).__name__} targets"
+        raise BadValue(f"{reader}: cannot compare {kinds}.", give="tensors or arrays, or wrong=a function of the two")
+    is_tensor = hasattr(scores, "topk")
+    if not is_tensor:
+        import numpy
+
+        scores, targets = numpy.asarray(scores), numpy.asarray(targets)
     axis = _class_axis(reader, tuple(scores.shape), tuple(targets.shape), k)
     if targets.shape == scores.shape:
-        targets = targets.float().argmax(axis)
-    best = scores.topk(k, axis).indices
-    wrong = (best != targets.unsqueeze(axis)).all(axis) | scores.isnan().any(axis)
-    counts = targets >= 0
-    return (wrong & counts).sum(), counts.sum()
-
-
-def _wrong_in_numpy(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, Any]:
-    import numpy
-
-    scores, targets = numpy.asarray(scores), numpy.asarray(targets)
-    axis = _class_axis(reader, scores.shape, targets.shape, k)
-    if targets.shape == scores.shape:
-        targets = targets.argmax(axis)
-    best = numpy.take(numpy.argsort(-scores, axis=axis, kind="stable"), range(k), axis=axis)
-    wrong = (best != numpy.expand_dims(targets, axis)).all(axis) | numpy.isnan(scores).any(axis)
+        targets = (targets.float() if is_tensor else targets).argmax(axis)
+    if is_tensor:
+        best, expected, is_nan = scores.topk(k, axis).indices, targets.unsqueeze(axis), scores.isnan()
+    else:
+        best = numpy.take(numpy.argsort(-scores, axis=axis, kind="stable"), range(k), axis=axis)
+        expected, is_nan = numpy.expand_dims(targets, axis), numpy.isnan(scores)
+    wrong = (best != expected).all(axis) | is_nan.any(axis)
     counts = targets >= 0
     return (wrong & counts).sum(), counts.sum()
 
 
 def _class_axis(reader: str, scores: tuple[int, ...], targets: tuple[int, ...], k: int) -> int:
-    """Return which dimension of the scores is that of the classes."""
+    """Return the dimension of the scores that holds the classes."""
     last = len(scores) - 1
     if last > 0 and targets in (scores, scores[:1] + scores[2:]):
         axis = 1
@@ -50,11 +44,10 @@ def _class_axis(reader: str, scores: tuple[int, ...], targets: tuple[int, ...], 
         axis = last
     else:
         raise BadValue(
-            f"{reader}: outputs of shape {scores} are no scores of classes for targets of shape {targets}.",
+            f"{reader}: output shape {scores} does not match target shape {targets}.",
             give="scores of shape (samples, classes) and targets of shape (samples,)",
             write="or wrong=a function (outputs, targets) -> a vector of 0 and 1",
         )
-    classes = scores[axis]
-    if k > classes:
-        raise BadValue(f"{reader}: there are no {k} best among {classes} classes.", ask=f"for 'wrong-top{classes}' at most")
+    if k > scores[axis]:
+        raise BadValue(f"{reader}: top {k} needs at least {k} classes, got {scores[axis]}.", use=f"'wrong-top{scores[axis]}'")
     return axis

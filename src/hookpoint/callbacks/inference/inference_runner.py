@@ -1,12 +1,13 @@
-"""InferenceRunner: measure the model on a data set."""
+"""InferenceRunner: measure the model on another data set."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import function
 from hookpoint.callbacks.inference._metric_stats import MetricStats
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback, Options
@@ -18,24 +19,22 @@ from hookpoint.core.loop.missing_metrics import is_ours
 from hookpoint.core.points import RUN_NAMES
 from hookpoint.core.run.run import Run
 
-PARTS = ("reset", "update", "results")
+METHODS = ("reset", "update", "results")
 
 
 class InferenceRunner(Callback):
-    """Run the model over another data set, and log what the inferencers measure there, under their names.
+    """Run the model over another data set, and log what the inferencers measure there.
 
-    `data` gives batches, or is a tuple of arrays or a data set with `batch_size`. `infs` is an inferencer or several:
-    `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or an `Inferencer` of one's own; `metrics` maps names
-    to functions of outputs and targets, or to objects with update, compute and reset. A Runner's MainCallback computes a
-    batch, in a loop of one's own the model and criterion of the Loop do; instead, `forward` is a function of the batch that
-    returns the outputs, or of the run, whose outputs, targets and loss it may also set. Any number of InferenceRunners may
-    be in a list.
+        data: Batches, or a tuple of arrays or a data set with `batch_size`.
+        infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
+        metrics: Functions of outputs and targets by name, or objects with update, compute and reset.
+        forward: Function of the batch that returns the outputs, or of the run, whose outputs, targets and loss it may set. By
+            default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of the Loop do.
 
-    Triggered at the end of each complete epoch; `.when(...)` moves it, also to steps. It is a validation pass with its points,
-    in eval mode and without gradients; modes and random numbers are put back, and what others log in it stays out of the
-    metrics, unless a `ScalarStats` names it. A pass that a signal cuts off logs nothing. Writes the names of its inferencers.
-    Keeps nothing in the checkpoint. Runs on all ranks, each over the data it is given. A step pays nothing, and a batch no
-    wait for the device: results become floats when they are read.
+    Each trigger is a validation pass with its points, in eval mode and without gradients. It restores modes and random numbers.
+    What other callbacks log in it stays out of the metrics, unless a `ScalarStats` names it. A pass that a signal interrupts
+    logs nothing. A list may contain any number of InferenceRunners. Writes the names of its inferencers. In a distributed run,
+    each rank runs over its data. Results become floats when they are read, so that no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -46,7 +45,9 @@ class InferenceRunner(Callback):
     0.667
     """
 
-    is_internal = True  # however long it takes, it is no part of the step that could run less often
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "nothing; one pass over the data per trigger"
+    is_internal = True  # its time is not reported as a cost of the step
 
     def __init__(
         self,
@@ -60,44 +61,41 @@ class InferenceRunner(Callback):
     ) -> None:
         super().__init__(**options)
         check_data(data, batch_size)
-        if forward is not None and not callable(forward):
-            raise TypeError(f"InferenceRunner(forward=...) takes a function of the batch or of the run; got {forward!r}")
+        if forward is not None:
+            function("InferenceRunner", "forward", forward)
         if isinstance(infs, Mapping):
-            raise TypeError(
-                "InferenceRunner(data, infs) takes a list of inferencers; a mapping of names to metrics is metrics="
-            )
-        several = list(infs) if isinstance(infs, Iterable) else [infs]
-        for inferencer in several:
+            raise BadArgument("InferenceRunner: infs must be a list of inferencers, got a mapping.", write="metrics={...}")
+        inferencers = list(infs) if isinstance(infs, Iterable) else [infs]
+        for inferencer in inferencers:
             _check(inferencer)
         self.data, self.batch_size = data, batch_size
-        self.infs: list[Inferencer] = [*several, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
+        self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        # Results may have more than its names.
+        # Other inferencers may return more than their names.
         self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
         twice = [name for name in self.writes if self.writes.count(name) > 1]
         if twice:
             raise BadArgument(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name")
         if not self.infs:
-            raise ValueError("InferenceRunner measures nothing; give it inferencers, or metrics={name: metric}")
+            raise BadArgument("InferenceRunner has nothing to measure.", give="inferencers, or metrics={name: metric}")
         set_default_name(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
         self._shares: Run | None = None
         self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
 
     def on_setup(self, run: Run) -> None:
         if self._forward is None and run.model is None and run.hooks.main is None:
-            raise CompileError(f"{self.name} has nothing to run.", give="forward=, or model= to the Loop")
+            raise CompileError(f"{self.name} has no model to run.", give="forward=, or model= to the Loop")
         for entry in run.hooks.entries:
             other = entry.subject
             shared = sorted(set(self.writes) & set(other.writes)) if isinstance(other, InferenceRunner) else []
             if other is not self and shared:
-                raise CompileError(
-                    f"{self.name} and {entry.name} both write '{shared[0]}'.", give="one of the two another name"
-                )
+                give = "one of the two another name"
+                raise CompileError(f"{self.name} and {entry.name} both write '{shared[0]}'.", give=give)
 
     def on_trigger(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.reset()
-        self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each process has a part of the data
+        self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
         forward = None if self._forward is None else partial(_compute, self._forward, self._takes_run)
         run.evaluate(self.data, batch_size=self.batch_size, forward=forward, update=self._update, results=self._results)
 
@@ -107,9 +105,8 @@ class InferenceRunner(Callback):
 
     def _results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
         for inferencer in self.infs if self._shares is not None else ():
-            share = getattr(inferencer, "share", None)
-            if share is not None:
-                share(self._shares)
+            if hasattr(inferencer, "share"):
+                inferencer.share(self._shares)
         self._shares = None
         return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
 
@@ -123,22 +120,22 @@ def _compute(forward: Callable[[Any], Any], takes_run: bool, run: Run) -> None:
 def _takes_run(forward: Callable[[Any], Any]) -> bool:
     try:
         first = next(iter(inspect.signature(forward).parameters), None)
-    except ValueError:  # a builtin does not tell what it takes
+    except ValueError:  # a builtin without a signature
         return False
     return first in RUN_NAMES
 
 
 def _check(inferencer: Any) -> None:
-    missing = [part for part in PARTS if not callable(getattr(inferencer, part, None))]
+    missing = [name for name in METHODS if not callable(getattr(inferencer, name, None))]
     names = getattr(inferencer, "names", None)
     are_names = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     if isinstance(inferencer, type):
-        raise BadArgument(f"{inferencer.__name__} is a class where an instance belongs.", write=f"{inferencer.__name__}()")
+        raise BadArgument(f"{inferencer.__name__} is a class, not an instance.", write=f"{inferencer.__name__}()")
     if "results" in missing and callable(getattr(inferencer, "compute", None)):
-        raise BadArgument(f"{inferencer!r} is a metric without a name.", give="metrics={'val-name': metric}")
+        raise BadArgument(f"{inferencer!r} is a metric without a name.", write="metrics={'val-name': metric}")
     if missing:
         missing += [] if are_names else ["names"]
-        raise BadArgument(f"{inferencer!r} is no inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer")
+        raise BadArgument(f"{inferencer!r} is not an inferencer: it has no {', '.join(missing)}.", see="callbacks.Inferencer")
     if not are_names:
         owner = type(inferencer).__name__
         raise BadValue(

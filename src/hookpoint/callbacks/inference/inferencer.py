@@ -1,21 +1,20 @@
-"""Inferencer: what measures something over a data set."""
+"""Inferencer: the protocol of objects that measure something over a data set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run
 
 
 class Inferencer(Protocol):
-    """Measure something over the batches of a validation pass; an `InferenceRunner` runs any number of them at once.
+    """Measure something over the batches of a validation pass. An `InferenceRunner` runs any number of inferencers at once.
 
-    `names` are those of the results, known before anything runs. `update` finds `run.outputs`, `run.targets`, `run.loss` and
-    `run.batch` of a batch, and adds up without waiting for a device; a result may be a number, a tensor of one element or
-    anything with `__float__`. In a run of several processes each has a part of the data: an inferencer with a method
-    `share(run)` is called there, before `results`, to make its sums those of all, with `run.reduce` or `run.gather`.
+    `names` are the names of the results, known before anything runs. `update` reads `run.outputs`, `run.targets`, `run.loss`
+    and `run.batch` of a batch, and should accumulate without waiting for a device. A result is a number, a tensor with one
+    element, or any object with `__float__`. In a distributed run, each rank has a shard of the data. There, the optional method
+    `share(run)` is called before `results`, to add up the sums of all ranks with `run.reduce` or `run.gather`.
 
     >>> class Largest:
     ...     names = ("largest",)
@@ -30,17 +29,17 @@ class Inferencer(Protocol):
     ...         return {"largest": self.value}
     """
 
-    if TYPE_CHECKING:  # there is none at run time: a subclass may set its own in __init__
+    if TYPE_CHECKING:  # not at run time: a subclass may set it in __init__
 
         @property
         def names(self) -> tuple[str, ...]:
             """The names of what `results` returns."""
 
     def reset(self) -> None:
-        """Begin anew: a pass over the data set begins."""
+        """Start from scratch: a pass over the data set begins."""
 
     def update(self, run: Run) -> None:
-        """Take in the batch that was just computed."""
+        """Add the batch that was just computed."""
 
     def results(self, logged: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what was measured, by name. `logged` has the means of what was logged in the pass."""
+        """Return the results by name. `logged` has the means of what was logged in the pass."""

@@ -1,4 +1,4 @@
-"""FeatureRows: what layers compute for each sample, gathered on the host batch by batch."""
+"""FeatureRows: collect layer outputs on the host, one row per sample."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.core.errors import BadLoop
 
-UNDER_WAY = 2  # batches whose copies nobody waits for yet
+MAX_COPYING = 2  # batches whose copies may still be running
 
 
 class FeatureRows:
-    """Take in tensors by name, a batch after the other, and put those of one name together.
+    """Collect tensors by name, batch by batch, and concatenate those with the same name.
 
-    A name that comes again within a batch is `name#2`, and so on. Copies from a GPU are queued, and waited for two batches
-    later, when they are there.
+    The second tensor with the same name in a batch becomes `name#2`, and so on. Copies from a GPU are asynchronous: they are
+    read two batches later.
 
     >>> import torch
     >>> rows = FeatureRows("FeatureTap")
@@ -28,48 +28,47 @@ class FeatureRows:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._now: dict[str, AsyncArray] = {}
-        self._under_way: deque[dict[str, AsyncArray]] = deque()
-        self._parts: dict[str, list[Any]] = {}
+        self._batch: dict[str, AsyncArray] = {}
+        self._copying: deque[dict[str, AsyncArray]] = deque()
+        self._rows: dict[str, list[Any]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def add(self, name: str, tensor: Any) -> None:
-        """Take in what a layer has computed for the batch that is under way."""
+        """Add the output of a layer for the current batch."""
         number, key = 1, name
-        while key in self._now:
+        while key in self._batch:
             number += 1
             key = f"{name}#{number}"
         tensor = tensor.reshape(1) if tensor.ndim == 0 else tensor
         shape = self._shapes.setdefault(key, tuple(tensor.shape[1:]))
         if tuple(tensor.shape[1:]) != shape:
             raise BadLoop(
-                f"{self._owner}: '{key}' gave {list(shape)} for each sample, and now {list(tensor.shape[1:])}.",
-                give="pool=..., a function that makes them alike, such as lambda output: output.mean(1)",
+                f"{self._owner}: '{key}' has shape {list(tensor.shape[1:])} per sample, but had {list(shape)} before.",
+                give="pool=..., a function that makes the shapes equal, such as lambda output: output.mean(1)",
             )
-        self._now[key] = AsyncArray(tensor)
+        self._batch[key] = AsyncArray(tensor)
 
     def keep_batch(self) -> None:
-        """The batch that was under way counts."""
-        if self._now:
-            self._under_way.append(self._now)
-            self._now = {}
-        if len(self._under_way) > UNDER_WAY:
-            self._settle()
+        """Keep the rows of the current batch."""
+        if self._batch:
+            self._copying.append(self._batch)
+            self._batch = {}
+        if len(self._copying) > MAX_COPYING:
+            self._read_oldest()
 
     def drop_batch(self) -> None:
-        """The batch that was under way does not count."""
-        self._now = {}
+        """Discard the rows of the current batch."""
+        self._batch = {}
 
     def joined(self) -> dict[str, Any]:
-        """Return all rows by name, and forget them; each name needs twice its memory while it is put together."""
+        """Return all rows by name, and discard them. Each name needs twice its memory meanwhile."""
         import torch
 
-        while self._under_way:
-            self._settle()
-        parts, self._parts = self._parts, {}
-        self._shapes = {}
-        return {name: torch.cat(parts.pop(name)) for name in list(parts)}
+        while self._copying:
+            self._read_oldest()
+        rows, self._rows, self._shapes = self._rows, {}, {}
+        return {name: torch.cat(rows.pop(name)) for name in list(rows)}
 
-    def _settle(self) -> None:
-        for name, late in self._under_way.popleft().items():
-            self._parts.setdefault(name, []).append(late.tensor())
+    def _read_oldest(self) -> None:
+        for name, copy in self._copying.popleft().items():
+            self._rows.setdefault(name, []).append(copy.tensor())

@@ -1,9 +1,9 @@
-"""HookHandles: hooks of torch that come and go together."""
+"""HookHandles: torch hooks that are registered and removed together."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -12,31 +12,31 @@ from hookpoint.callbacks.model_hooks._hook_call import HookCall
 
 logger = logging.getLogger("hookpoint")
 
-MOST_NAMED = 5
+MAX_LISTED = 5
 
-Registered = tuple[MethodType, HookCall, dict[str, Any]]  # the method of a module or parameter that takes a hook
+Registered = tuple[MethodType, HookCall, dict[str, Any]]  # the method that registers a hook, the hook, and torch's options
 
 
 class HookHandles:
     """Register hooks, and remove all of them.
 
-    A compiled model does not look for hooks that come after its first call (torch 2.13): what was compiled is forgotten when
-    hooks are registered, and compiled again at the next call, with the hooks in it as calls that are not compiled.
+    A compiled model ignores hooks that are registered after its first call (torch 2.13). Registering hooks therefore discards
+    the compiled code. The next call compiles the model again, with graph breaks around the hooks.
     """
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._calls: list[HookCall] = []
-        self._hooked: dict[int, Any] = {}  # the parts themselves: an id alone may be that of another by now
+        self._hooked: dict[int, Any] = {}  # holds the modules themselves: another object may get the same id
 
     def register(self, model: Any, hooks: Iterable[Registered]) -> None:
-        """Register each hook: how, what is called, and with which options of torch; all of them or none."""
+        """Register all hooks, or none if one of them fails."""
         compiled = is_compiled(model)
         try:
-            for how, call, options in hooks:
-                self._handles.append(how(_not_compiled(call) if compiled else call, **options))
+            for method, call, options in hooks:
+                self._handles.append(method(_not_compiled(call) if compiled else call, **options))
                 self._calls.append(call)
-                self._hooked[id(how.__self__)] = how.__self__
+                self._hooked[id(method.__self__)] = method.__self__
         except BaseException:
             self.remove()
             raise
@@ -45,28 +45,31 @@ class HookHandles:
 
             torch.compiler.reset()
 
+    def register_forward(self, model: Any, owner: str, modules: Mapping[str, Any], function: Callable[..., Any]) -> None:
+        """Register a function as the forward hook of modules."""
+        calls = ((module, HookCall(owner, "forward", name, function, 3)) for name, module in modules.items())
+        self.register(model, ((module.register_forward_hook, call, {}) for module, call in calls))
+
     def remove(self) -> None:
-        """Remove what was registered; where nothing was, do nothing."""
+        """Remove all registered hooks."""
         while self._handles:
             self._handles.pop().remove()
         self._calls, self._hooked = [], {}
 
-    def __contains__(self, part: Any) -> bool:
-        return id(part) in self._hooked
+    def __contains__(self, item: Any) -> bool:
+        return id(item) in self._hooked
 
-    def say_uncalled(self, owner: str) -> None:
-        """Log one line that names modules or parameters whose hooks were never called, if there are any."""
-        names = dict.fromkeys(call.name for call in self._calls)
-        for call in self._calls:
-            if call.was_called:
-                names.pop(call.name, None)
+    def warn_uncalled(self, owner: str) -> None:
+        """Log one line with the modules or parameters whose hooks were never called, if any."""
+        called = {call.name for call in self._calls if call.was_called}
+        names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
             logger.warning(
-                "%s was never called for %s%s: not called in a forward (as the out_proj of an attention, whose weights are used"
-                " without it), without gradients, or inside of a function that was compiled before",
+                "%s was never called for %s%s: the module is not called in forward (such as the out_proj of an attention, whose"
+                " weights are used directly), has no gradients, or is part of a function that was compiled before",
                 owner,
-                ", ".join(list(names)[:MOST_NAMED]),
+                ", ".join(names[:MAX_LISTED]),
                 more,
             )
 

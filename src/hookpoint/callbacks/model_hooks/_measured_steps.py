@@ -1,4 +1,4 @@
-"""MeasuredSteps: which steps are worth a measurement."""
+"""MeasuredSteps: which steps to measure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hookpoint.core.run.run import Run
 
 
 class MeasuredSteps:
-    """Say whether the step that is under way is measured: every n-th, or without `every` those at which values are sent."""
+    """Select every n-th step or, without `every`, the log steps."""
 
     def __init__(self, owner: str, every: int | None) -> None:
         self.every = None if every is None else whole(owner, "every", every, least=1)
 
     def check(self, owner: str, run: Run) -> None:
-        """Refuse to go by log steps where there are none."""
+        """Raise if there are no log steps to measure at."""
         if self.every is None and not machine_of(run).options.log_every:
-            raise BadLoop(f"{owner} measures at log steps, and log_every=0 leaves none.", give=f"{owner}(every=100)")
+            raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
 
     def has_next(self, run: Run) -> bool:
-        """Say whether the step that comes next is measured, with accumulation for each batch of it."""
+        """Return whether the next step is measured. With gradient accumulation, this holds for each of its batches."""
         step = run.step + 1
         return step >= machine_of(run).logbook.next_log_step if self.every is None else step % self.every == 0

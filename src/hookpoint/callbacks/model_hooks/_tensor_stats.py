@@ -1,29 +1,18 @@
-"""TensorStats: what is logged of the numbers in tensors, computed on their device without waiting for it."""
+"""TensorStats: statistics of tensors, computed on their device without waiting for it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.callbacks._shared.numerics import largest
+from hookpoint.callbacks._shared.sharded_tensors import local_shard
 from hookpoint.core.fields import field_values
 
 STATS = ("mean", "std", "zeros", "max")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One tensor: how many numbers it has, their mean and variance, how many are 0, and the largest magnitude."""
-
-    count: int
-    mean: Any
-    variance: Any
-    zeros: Any
-    max: Any
-
-
 class TensorStats:
-    """Mean, standard deviation, share of zeros and largest magnitude of all numbers in some tensors.
+    """Compute the mean, standard deviation, share of zeros and largest magnitude over multiple tensors.
 
     >>> import torch
     >>> stats = TensorStats()
@@ -34,48 +23,45 @@ class TensorStats:
     """
 
     def __init__(self) -> None:
-        self._parts: list[Measured] = []
+        self._measured: list[tuple[Any, ...]] = []  # of each tensor: size, mean, variance, number of zeros, largest magnitude
 
     def add(self, tensor: Any) -> None:
-        """Measure a tensor as it is now. One without numbers, or of integers, does not count."""
+        """Measure a tensor now. Integer tensors and empty tensors are ignored."""
         import torch
 
-        tensor = tensor.detach()
-        if hasattr(tensor, "to_local"):
-            tensor = tensor.to_local()
+        tensor = local_shard(tensor.detach())
         if not tensor.is_floating_point() or not tensor.numel():
             return
         with torch.no_grad():
-            wide = tensor.float() if tensor.element_size() < 4 else tensor
-            variance, mean = torch.var_mean(wide, correction=0)
+            variance, mean = torch.var_mean(tensor.float() if tensor.element_size() < 4 else tensor, correction=0)
             zeros = tensor.numel() - torch.count_nonzero(tensor)
-            self._parts.append(Measured(tensor.numel(), mean, variance, zeros, largest([tensor])))
+            self._measured.append((tensor.numel(), mean, variance, zeros, largest([tensor])))
 
     def values(self) -> dict[str, Any]:
-        """Return the stats of all tensors together, by name, as tensors; nothing where none was measured."""
+        """Return the statistics over all tensors, by name, as tensors; empty if there are none."""
         import torch
 
-        parts = self._parts
-        if not parts:
+        if not self._measured:
             return {}
-        count = sum(part.count for part in parts)
-        if len(parts) == 1:
-            mean, variance, highest = parts[0].mean, parts[0].variance, parts[0].max
+        sizes, means, variances, zeros, maxima = zip(*self._measured, strict=True)
+        size = sum(sizes)
+        if len(sizes) == 1:
+            mean, variance, highest = means[0], variances[0], maxima[0]
         else:
-            mean = sum(part.mean * (part.count / count) for part in parts)
-            spread = (part.variance + (part.mean - mean) ** 2 for part in parts)
-            variance = sum(one * (part.count / count) for one, part in zip(spread, parts, strict=True))
-            highest = torch.stack([part.max for part in parts]).amax()
-        zeros = sum(part.zeros for part in parts) / count
-        return {"mean": mean, "std": variance**0.5, "zeros": zeros, "max": highest}
+            shares = [one / size for one in sizes]
+            mean = sum(one * share for one, share in zip(means, shares, strict=True))
+            squares = [one + (other - mean) ** 2 for one, other in zip(variances, means, strict=True)]
+            variance = sum(one * share for one, share in zip(squares, shares, strict=True))
+            highest = torch.stack(maxima).amax()
+        return {"mean": mean, "std": variance**0.5, "zeros": sum(zeros) / size, "max": highest}
 
 
 def first_tensor(output: Any) -> Any:
-    """Return the first tensor in what a module returned: itself, or at any depth in its parts; None where there is none.
+    """Return the first tensor in a module's output, at any depth, or None.
 
     >>> first_tensor(3) is None
     True
     """
     if hasattr(output, "detach"):
         return output
-    return next((found for one in field_values(output) if (found := first_tensor(one)) is not None), None)
+    return next((tensor for field in field_values(output) if (tensor := first_tensor(field)) is not None), None)

@@ -1,35 +1,32 @@
-"""ActivationStats: mean, spread, dead share and size of what modules compute."""
+"""ActivationStats: statistics of module outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import choices
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._measured_steps import MeasuredSteps
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
-from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 
 
 class ActivationStats(Callback):
-    """Log mean, standard deviation, share of zeros and largest magnitude of the outputs of modules, in training.
+    """Log the mean, standard deviation, share of zeros and largest magnitude of module outputs in training.
 
-    `pattern` is as for `ModuleHooks`. The names are `activation/<module>/mean`, `/std`, `/zeros` and `/max`; `stats` says
-    which of them. Measured are the batches of the steps at which values are sent (`log_every` of the Runner or Loop), or with
-    `every` those of each n-th step; what is sent is the mean since the last time, as of anything that is logged. Of a module
-    that returns several things the first tensor counts; the calls of one that is called several times count together, and
-    those of a checkpointed one once.
+        pattern: Names of modules, as for `ModuleHooks`.
+        every: Measure the batches of every n-th step; by default, those of the log steps (`log_every` of the Runner or Loop).
+        stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
-    Listens to on_setup, on_run_begin, on_train_iter_begin, on_train_iter_end, on_iter_skip, on_exception and on_run_end. Keeps
-    nothing in the checkpoint. Runs on the chief, and measures its batches. A step pays for two comparisons; one that is
-    measured for hooks and a few passes over each output, on its device: no GPU is waited for. In a compiled model the hooks
-    stay for the whole run, between its parts, as those of `ModuleHooks`.
+    A logged value is the mean since the last log step. If a module returns multiple values, the first tensor counts. Multiple
+    calls of a module are measured as one; calls that activation checkpointing repeats are not counted twice. The callback runs
+    on the chief and measures its batches. In a compiled model, the hooks stay for the whole run, with graph breaks as with
+    `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -41,7 +38,9 @@ class ActivationStats(Callback):
     """
 
     ranks = "chief"
-    writes_anything = True  # the names of modules are known in the run
+    writes_anything = True  # the module names are known in the run only
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "two comparisons; a measured step pays for hooks and a few passes over each output on its device"
 
     def __init__(
         self,
@@ -53,9 +52,7 @@ class ActivationStats(Callback):
     ) -> None:
         super().__init__(**options)
         self.pattern = NamePattern("ActivationStats", pattern)
-        self.stats = tuple([stats] if isinstance(stats, str) else stats)
-        if not self.stats or set(self.stats) - set(STATS):
-            raise BadArgument(f"ActivationStats(stats={stats!r}) means nothing.", choose=", ".join(STATS))
+        self.stats = choices("ActivationStats", "stats", stats, STATS)
         self.steps = MeasuredSteps("ActivationStats", every)
         set_default_name(self, f"ActivationStats({self.pattern})")
         self._handles = HookHandles()
@@ -68,9 +65,9 @@ class ActivationStats(Callback):
         self._choose(run)
 
     def on_run_begin(self, run: Run) -> None:
-        self._stop()
+        self.on_run_end()
         self._choose(run)
-        self._stays = is_compiled(run.model)  # where it would be compiled again each time they come
+        self._stays = is_compiled(run.model)  # otherwise each registration would compile it again
         if self._stays:
             self._hook(run)
 
@@ -90,36 +87,31 @@ class ActivationStats(Callback):
         if run.mode == "train":
             self._rest()
 
-    def on_exception(self) -> None:
-        self._stop()
-
     def on_run_end(self) -> None:
-        self._stop()
+        self._stays, self._modules = False, {}
+        self._rest()
+
+    on_exception = on_run_end
 
     def _choose(self, run: Run) -> None:
         self._modules = self.pattern.chosen(str(self.name), "module", named_modules(run.model))
 
     def _hook(self, run: Run) -> None:
-        calls = ((one, HookCall(str(self.name), "forward", name, self._take, 3)) for name, one in self._modules.items())
-        self._handles.register(run.model, ((one.register_forward_hook, call, {}) for one, call in calls))
+        self._handles.register_forward(run.model, str(self.name), self._modules, self._take)
 
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
-        # Other passes may be made in the middle of an iteration, and backward computes what is checkpointed once more.
+        # An iteration may contain other passes, and backward repeats the forward of checkpointed modules.
         if self._measured is not None and self._run is not None and self._run.mode == "train" and not _is_in_backward():
             tensor = first_tensor(output)
             if tensor is not None:
                 self._measured.setdefault(name, TensorStats()).add(tensor)
 
     def _rest(self) -> dict[str, TensorStats]:
-        """Measure nothing until the next time; return what was measured."""
+        """Stop measuring until the next measured step; return the measurements."""
         measured, self._measured = self._measured or {}, None
         if not self._stays:
             self._handles.remove()
         return measured
-
-    def _stop(self) -> None:
-        self._stays, self._modules = False, {}
-        self._rest()
 
 
 def _is_in_backward() -> bool:

@@ -1,43 +1,42 @@
-"""FeatureTap: keep what layers compute in a prediction."""
+"""FeatureTap: collect module outputs during a prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import choices, file_name, function
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import named_modules
 from hookpoint.callbacks.model_hooks._feature_rows import FeatureRows
-from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.callbacks.model_hooks._tensor_stats import first_tensor
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
-from hookpoint.core.errors import BadArgument, BadLoop, CompileError
+from hookpoint.core.errors import BadLoop, CompileError
 from hookpoint.core.run.run import Run
-
-MODES = ("pred", "val")
 
 
 class FeatureTap(Callback):
-    """Keep the outputs of modules during a prediction, put together on the host: `tap.features["layer"]` has a row per sample.
+    """Collect module outputs during a prediction on the host: `tap.features["layer"]` has one row per sample.
 
-    `pattern` is as for `ModuleHooks`. `features` has those of the last pass that came to its end, in the order of the data,
-    in the type they were computed in; `modes=["pred", "val"]` keeps those of validation passes, too. Of a module that returns
-    several things the first tensor is kept; of one that is called several times for a batch there are `layer`, `layer#2` and
-    so on. `pool` is a function that makes less of an output, on its device, before it is copied. A batch that was skipped is
-    left out, as it is from the predictions. Sizes that differ between batches are refused: give `pool`.
+        pattern: Names of modules, as for `ModuleHooks`.
+        pool: Function that reduces an output on its device before it is copied.
+        modes: "pred", "val" or both: the passes to collect in.
+        file: Name of a file in the workdir, such as "features.safetensors". Each pass overwrites it. Ranks other than the chief
+            write `rank1-features.safetensors` and so on.
 
-    The host needs memory for samples x size of the pooled output, while it is put together twice that for one layer, and on a
-    GPU the pinned memory of three batches. `file` is the name of a file in the workdir, as in `file="features.safetensors"`,
-    to which they are written at the end of each pass, over those of the last; other ranks than the chief add theirs, as
-    `rank1-`. A `TransformerEncoderLayer` leaves its fast path, and a compiled model is compiled again, as with `ModuleHooks`;
-    what a `TransformerEncoder` packs is padded with 0.
+    `features` has the rows of the last complete pass, in the order of the data and in their own dtype. If a module returns
+    multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
+    and so on. A skipped batch is left out, as from the predictions. Shapes must not differ between batches; `pool` can make
+    them equal. In a distributed run, each rank collects its samples.
 
-    Listens to on_setup, on_run_begin, the begin and end of prediction passes and of their iterations (on_pred_epoch_begin,
-    ...), on_iter_skip, on_exception and on_run_end. Keeps nothing in the checkpoint. Runs on all ranks, each with its samples.
-    A training step pays nothing; a batch of a prediction pays for the copies, which are queued: no GPU is waited for.
+    The host needs memory for the pooled outputs of all samples, twice that of one layer while it is concatenated and, with a
+    GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled model is
+    compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
+
+    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to those of `modes`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
@@ -46,6 +45,9 @@ class FeatureTap(Callback):
     >>> tap.features["0"].shape
     torch.Size([7, 3])
     """
+
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "nothing; a batch of a prediction pays for asynchronous copies"
 
     def __init__(
         self,
@@ -58,24 +60,18 @@ class FeatureTap(Callback):
     ) -> None:
         super().__init__(**options)
         self.pattern = NamePattern("FeatureTap", pattern)
-        if pool is not None and not callable(pool):
-            raise BadArgument(f"FeatureTap(pool={pool!r}) is no function.", write="lambda output: output.mean((2, 3))")
+        if pool is not None:
+            function("FeatureTap", "pool", pool, write="lambda output: output.mean((2, 3))")
         self.pool = pool
-        self.modes = tuple([modes] if isinstance(modes, str) else modes)
-        if not self.modes or set(self.modes) - set(MODES):
-            raise BadArgument(f"FeatureTap(modes={modes!r}) means nothing.", choose="'pred', 'val' or both")
-        if file is not None and (not isinstance(file, str) or file in ("", ".", "..") or any(one in file for one in "/\\\0")):
-            raise BadArgument(
-                f"FeatureTap(file={file!r}) is no plain name; it is in the workdir.", write='"features.safetensors"'
-            )
-        self.file = file
+        self.modes = choices("FeatureTap", "modes", modes, ("pred", "val"))
+        self.file = None if file is None else file_name("FeatureTap", "file", file)
         set_default_name(self, f"FeatureTap({self.pattern})")
         self.features: dict[str, Any] = {}
         self._handles = HookHandles()
         self._rows = FeatureRows(self.name)
-        for mode in self.modes:  # a pass of the other mode is not listened to
+        for mode in self.modes:  # passes of the other mode cost nothing
             setattr(self, f"on_{mode}_epoch_begin", self._begin_pass)
-            setattr(self, f"on_{mode}_iter_begin", self._begin_batch)
+            setattr(self, f"on_{mode}_iter_begin", self.on_iter_skip)
             setattr(self, f"on_{mode}_iter_end", self._end_batch)
             setattr(self, f"on_{mode}_epoch_end", self._end_pass)
 
@@ -83,34 +79,30 @@ class FeatureTap(Callback):
         self._check(run)
 
     def on_run_begin(self, run: Run) -> None:
-        self._stop()
+        self.on_run_end()
         if not run.resuming:
             self.features = {}
 
     def on_iter_skip(self) -> None:
         self._rows.drop_batch()
 
-    def on_exception(self) -> None:
-        self._stop()
-
     def on_run_end(self) -> None:
-        self._stop()
+        self._handles.remove()
+        self._rows = FeatureRows(str(self.name))
+
+    on_exception = on_run_end
 
     def _begin_pass(self, run: Run) -> None:
-        self._stop()
+        self.on_run_end()
         self.features = {}
         modules = self._check(run)
-        calls = ((one, HookCall(str(self.name), "forward", name, self._take, 3)) for name, one in modules.items())
-        self._handles.register(run.model, ((one.register_forward_hook, call, {}) for one, call in calls))
-
-    def _begin_batch(self) -> None:
-        self._rows.drop_batch()
+        self._handles.register_forward(run.model, str(self.name), modules, self._take)
 
     def _end_batch(self) -> None:
         self._rows.keep_batch()
 
     def _end_pass(self, run: Run) -> None:
-        self._handles.say_uncalled(str(self.name))
+        self._handles.warn_uncalled(str(self.name))
         self._handles.remove()
         self.features = self._rows.joined()
         if self.file is not None and self.features:
@@ -120,28 +112,23 @@ class FeatureTap(Callback):
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
         import torch
 
-        if self._run is None or self._run.mode not in self.modes:  # the pass it was for has failed, and training goes on
-            self._stop()
+        if self._run is None or self._run.mode not in self.modes:  # the pass has failed, and training continues
+            self.on_run_end()
             return
         tensor = first_tensor(output)
         if tensor is not None:
             with torch.no_grad():
-                if tensor.is_nested:  # as a TransformerEncoder packs a batch with padding in eval mode
+                if tensor.is_nested:  # a TransformerEncoder packs padded batches in eval mode
                     tensor = tensor.to_padded_tensor(0.0)
                 self._rows.add(name, tensor if self.pool is None else self.pool(tensor))
 
     def _check(self, run: Run) -> dict[str, Any]:
         if self.file is not None and run.workdir is None:
-            raise BadLoop(f"{self.name} has no workdir to write {self.file!r} to.", give="workdir=..., or no file")
+            raise BadLoop(f"{self.name} needs a workdir for {self.file!r}.", give="workdir=..., or leave file out")
         for entry in run.hooks.entries if self.file is not None else ():
             if isinstance(entry.subject, FeatureTap) and entry.subject is not self and entry.subject.file == self.file:
-                cures = {"give": "one of them another file="}
-                raise CompileError(f"{self.name} and {entry.name} both write {self.file}.", **cures)
+                raise CompileError(f"{self.name} and {entry.name} both write {self.file}.", give="one of them another file=")
         return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
-
-    def _stop(self) -> None:
-        self._handles.remove()
-        self._rows = FeatureRows(str(self.name))
 
 
 def _write(path: Path, features: dict[str, Any]) -> None:

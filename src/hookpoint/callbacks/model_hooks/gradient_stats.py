@@ -1,9 +1,9 @@
-"""GradientStats: how large gradients and updates are."""
+"""GradientStats: the size of gradients and weight updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters, has_other_layers
@@ -17,21 +17,20 @@ from hookpoint.core.run.run import Run
 
 
 class GradientStats(Callback):
-    """Log the norm of the gradients that a step is about to use, their largest magnitude, and the share that is not finite.
+    """Log the norm, the largest magnitude and the share of nonfinite values of the gradients that a step uses.
 
-    The names are `gradient/norm`, `gradient/max` and `gradient/nonfinite`, of all parameters whose names fit `pattern`, which
-    is as for `ModuleHooks`; with `per_parameter` there is `gradient/<parameter>/norm` and so on as well. `updates` adds
-    `gradient/update_ratio`, the norm of what the step changed in ratio to the norm of the weights; some 0.001 is healthy.
-    Gradients are those at on_step_begin: of all batches that were accumulated, clipped, and no longer scaled. A step that the
-    scaler of fp16 leaves out is not seen; a fused optimizer leaves it out by itself, and it shows as not finite. Measured are
-    the steps at which values are sent (`log_every` of the Runner or Loop), or with `every` each n-th; what is sent is the mean
-    since the last time, as of anything that is logged.
+        pattern: Names of parameters, as for `ModuleHooks`.
+        per_parameter: Also log `gradient/<parameter>/norm` and so on.
+        updates: Also log `gradient/update_ratio`, the norm of the weight change relative to that of the weights. About 0.001 is
+            healthy.
+        every: Measure every n-th step; by default, the log steps (`log_every` of the Runner or Loop).
 
-    Listens to on_setup, on_train_epoch_begin, on_step_begin and on_run_end, with `updates` to on_step_end. Keeps nothing in the
-    checkpoint. Runs on all ranks, which have the same values, also of sharded parameters, and of layers that lie on different
-    processes, which wait for each other at steps that are measured. A step pays for one comparison; one
-    that is measured for three passes over the gradients and with `updates` a copy of the weights, on their device: no GPU is
-    waited for, unless gradients are sparse.
+    The names are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log step.
+    Gradients are those at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the fp16
+    scaler skips is not seen. A fused optimizer skips by itself, and such a step shows as not finite.
+
+    All ranks log the same values, including those of sharded parameters. If ranks have different layers, they wait for each
+    other at measured steps.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -43,6 +42,12 @@ class GradientStats(Callback):
     >>> run.metrics["gradient/norm"], run.metrics["gradient/max"], run.metrics["gradient/nonfinite"]
     (5.0, 4.0, 0.0)
     """
+
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = (
+        "one comparison; a measured step pays for three passes over the gradients on their device and, with `updates`, for a"
+        " copy of the weights; only sparse gradients make it wait for the GPU"
+    )
 
     def __init__(
         self,
@@ -57,14 +62,14 @@ class GradientStats(Callback):
         self.pattern = NamePattern("GradientStats", pattern)
         self.per_parameter = per_parameter
         self.updates = updates
-        sizes_logged = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
-        self.may_write = tuple(f"gradient/{size}" for size in sizes_logged)
+        names = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
+        self.may_write = tuple(f"gradient/{name}" for name in names)
         self.writes_anything = per_parameter
         self.steps = MeasuredSteps("GradientStats", every)
         set_default_name(self, f"GradientStats({self.pattern})")
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
-        if updates:  # the end of a step is watched only where it has to be
+        if updates:  # otherwise the point costs nothing
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
     def on_setup(self, run: Run) -> None:
@@ -72,7 +77,7 @@ class GradientStats(Callback):
         self._choose(run)
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise BadLoop(f"{self.name} sees no optimizer step, before which it measures.", give="optimizer=...")
+            raise BadLoop(f"{self.name} needs an optimizer to measure before its step.", give="optimizer=...")
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self._choose(run)
@@ -81,13 +86,14 @@ class GradientStats(Callback):
         self._before = None
         if not self.steps.has_next(run):
             return
-        gradients = {name: dense(one) for name, one in step_gradients(run.optimizer, self._parameters.items())}
-        found = sizes(gradients.values())
+        gradients = {name: dense(gradient) for name, gradient in step_gradients(run.optimizer, self._parameters.items())}
+        total = sizes(gradients.values())
         if has_other_layers(run):
-            found = joined_sizes(run.gather([*map(float, found.values()), sum(one.numel() for one in gradients.values())]))
-        run.log({f"gradient/{name}": value for name, value in found.items()})
+            count = sum(gradient.numel() for gradient in gradients.values())
+            total = joined_sizes(run.gather([*map(float, total.values()), count]))
+        run.log({f"gradient/{name}": value for name, value in total.items()})
         for name, gradient in gradients.items() if self.per_parameter else ():
-            run.log({f"gradient/{name}/{what}": value for what, value in sizes([gradient]).items()})
+            run.log({f"gradient/{name}/{size}": value for size, value in sizes([gradient]).items()})
         if self.updates:
             self._before = {name: dense(self._parameters[name]).clone() for name in gradients}
 

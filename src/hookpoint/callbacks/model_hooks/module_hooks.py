@@ -1,10 +1,11 @@
-"""ModuleHooks: functions as hooks of a model's modules, while the run lasts."""
+"""ModuleHooks: functions as hooks on the modules of a model, for the duration of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import function as check_function
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import has_other_layers, named_modules
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
@@ -15,7 +16,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 
-# Our name, torch's method, and how many arguments torch gives; in the order in which they are called.
+# Our name, the method of torch, and the number of arguments of the hook; in the order of the calls.
 KINDS = {
     "forward_pre": ("register_forward_pre_hook", 2),
     "forward": ("register_forward_hook", 3),
@@ -25,25 +26,25 @@ KINDS = {
 
 
 class ModuleHooks(Callback):
-    """Register functions as PyTorch's own hooks on the modules whose names fit a pattern, and remove them when the run ends.
+    """Register functions as torch hooks on the modules that match a pattern, and remove them at the end of the run.
 
-    `pattern` is a glob over dotted names (`*` stands for dots, too), a compiled regular expression that is searched for, or a
-    list of these; "" is the model itself, and what fits nothing is refused. The functions are called as torch calls them:
-    `forward_pre(module, args)`, `forward(module, args, output)`, `backward_pre(module, grad_output)`, `backward(module,
-    grad_input, grad_output)`, and what they return, if anything, takes the place of the input, output or gradient. With
-    `with_kwargs` the first two get the forward's keyword arguments behind `args`. One that has a parameter `name` as well is
-    told the module's name. What a function raises ends the run, with a note that names the module, whatever `on_error` says.
+        pattern: Glob over dotted names (`*` matches dots too), compiled regular expression (searched), or list of these. ""
+            is the model itself. A pattern without a match raises.
+        forward_pre: Called as `forward_pre(module, args)`.
+        forward: Called as `forward(module, args, output)`.
+        backward_pre: Called as `backward_pre(module, grad_output)`.
+        backward: Called as `backward(module, grad_input, grad_output)`.
+        with_kwargs: Also pass the keyword arguments of the forward to the first two, after `args`.
 
-    Hooks are there from on_run_begin to on_run_end, in all modes, and for `Runner.validate` and `predict` outside of a fit from
-    the begin to the end of their pass. A module with two names has one hook, by the first name that fits; one that is called
-    several times has its function called as often, and one that is checkpointed once more when backward computes it again. A
-    `TransformerEncoderLayer` leaves its fast path while it is hooked. Modules that are never called are named once, after the
-    first epoch. A compiled model is compiled again when the hooks come; they run between its parts, which `fullgraph=True`
-    does not allow.
+    If a function returns a value, that replaces the input, output or gradient, as in torch. A function with a parameter `name`
+    gets the module's name. An exception in a function ends the run, with a note that names the module, whatever `on_error`
+    says.
 
-    Listens to on_setup, on_run_begin, on_epoch_end, on_exception, on_run_end and the begin and end of validation and
-    prediction passes. Keeps nothing in the checkpoint. Runs on all ranks. A step pays for the functions, and one call around
-    each.
+    Hooks are active from on_run_begin to on_run_end, in all modes, and during `Runner.validate` and `predict` outside a fit. A
+    module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time
+    in backward. A `TransformerEncoderLayer` does not use its fast path while it has hooks. Modules that are never called are
+    named in a warning after the first epoch. A compiled model is compiled again when hooks are registered, with graph breaks
+    around them, which `fullgraph=True` does not allow.
 
     >>> import torch
     >>> def shape(module, args, output, *, name):
@@ -55,6 +56,9 @@ class ModuleHooks(Callback):
     0 (4, 3)
     1 (4, 3)
     """
+
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "the functions, and one call around each"
 
     def __init__(
         self,
@@ -68,15 +72,15 @@ class ModuleHooks(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        given = {"forward_pre": forward_pre, "forward": forward, "backward_pre": backward_pre, "backward": backward}
-        self.functions = functions_given("ModuleHooks", given)
+        functions = {"forward_pre": forward_pre, "forward": forward, "backward_pre": backward_pre, "backward": backward}
+        self.functions = hook_functions("ModuleHooks", functions)
         self.pattern = NamePattern("ModuleHooks", pattern)
         self.with_kwargs = with_kwargs
         if with_kwargs and not (forward or forward_pre):
-            raise BadArgument("ModuleHooks(with_kwargs=True) is about a forward.", give="forward or forward_pre")
+            raise BadArgument("ModuleHooks: with_kwargs=True needs a forward hook.", give="forward or forward_pre")
         set_default_name(self, f"ModuleHooks({self.pattern})")
         self._handles = HookHandles()
-        self._is_in_run = self._has_looked = False
+        self._is_in_run = self._has_checked = False
 
     def on_setup(self, run: Run) -> None:
         self._modules(run)
@@ -86,49 +90,32 @@ class ModuleHooks(Callback):
         self._hook(run)
 
     def on_epoch_end(self) -> None:
-        self._look()
+        if not self._has_checked:
+            self._has_checked = True
+            if self._run is None or not has_other_layers(self._run):
+                self._handles.warn_uncalled(str(self.name))
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        self._begin_pass(run)
-
-    def on_val_epoch_end(self, run: Run) -> None:
-        self._end_pass(run)
-
-    def on_pred_epoch_begin(self, run: Run) -> None:
-        self._begin_pass(run)
-
-    def on_pred_epoch_end(self, run: Run) -> None:
-        self._end_pass(run)
-
-    def on_exception(self) -> None:
-        self._unhook()
-
-    def on_run_end(self) -> None:
-        self._unhook()
-
-    def _begin_pass(self, run: Run) -> None:
         if not self._is_in_run and len(machine_of(run).scopes.passes) == 1:
             self._hook(run)
 
-    def _end_pass(self, run: Run) -> None:
+    def on_val_epoch_end(self, run: Run) -> None:
         if not self._is_in_run and len(machine_of(run).scopes.passes) == 1:
-            self._look()
-            self._unhook()
+            self.on_epoch_end()
+            self.on_run_end()
 
-    def _hook(self, run: Run) -> None:
-        self._handles.remove()
-        self._has_looked = False
-        self._handles.register(run.model, self._hooks(self._modules(run)))
+    on_pred_epoch_begin, on_pred_epoch_end = on_val_epoch_begin, on_val_epoch_end
 
-    def _unhook(self) -> None:
+    def on_run_end(self) -> None:
         self._is_in_run = False
         self._handles.remove()
 
-    def _look(self) -> None:
-        if not self._has_looked:
-            self._has_looked = True
-            if self._run is None or not has_other_layers(self._run):
-                self._handles.say_uncalled(str(self.name))
+    on_exception = on_run_end
+
+    def _hook(self, run: Run) -> None:
+        self._handles.remove()
+        self._has_checked = False
+        self._handles.register(run.model, self._hooks(self._modules(run)))
 
     def _modules(self, run: Run) -> dict[str, Any]:
         return self.pattern.chosen(str(self.name), "module", named_modules(run.model))
@@ -136,18 +123,15 @@ class ModuleHooks(Callback):
     def _hooks(self, modules: dict[str, Any]) -> Iterator[Registered]:
         for name, module in modules.items():
             for kind, function in self.functions.items():
-                method, given = KINDS[kind]
+                method, arguments = KINDS[kind]
                 has_kwargs = self.with_kwargs and kind.startswith("forward")
-                call = HookCall(str(self.name), kind, name, function, given + has_kwargs)
+                call = HookCall(str(self.name), kind, name, function, arguments + has_kwargs)
                 yield getattr(module, method), call, {"with_kwargs": True} if has_kwargs else {}
 
 
-def functions_given(owner: str, given: dict[str, Callable[..., Any] | None]) -> dict[str, Callable[..., Any]]:
-    """Return the functions that are there, or refuse what is none, and none at all."""
-    functions = {kind: function for kind, function in given.items() if function is not None}
-    if not functions:
-        raise BadArgument(f"{owner} has no function to call.", give=" or ".join(f"{kind}=..." for kind in given))
-    for kind, function in functions.items():
-        if not callable(function):
-            raise BadArgument(f"{owner}({kind}={function!r}) is no function.", give="one, or None")
-    return functions
+def hook_functions(owner: str, functions: dict[str, Callable[..., Any] | None]) -> dict[str, Callable[..., Any]]:
+    """Return the functions that are not None; raise if there are none, or if one is not callable."""
+    hooks = {kind: check_function(owner, kind, hook) for kind, hook in functions.items() if hook is not None}
+    if not hooks:
+        raise BadArgument(f"{owner} has no function to call.", give=" or ".join(f"{kind}=..." for kind in functions))
+    return hooks

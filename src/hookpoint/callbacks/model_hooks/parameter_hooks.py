@@ -1,17 +1,17 @@
-"""ParameterHooks: functions as hooks of a model's parameters, while the run lasts."""
+"""ParameterHooks: functions as hooks on the parameters of a model, for the duration of a run."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import chosen_parameters
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.callbacks.model_hooks._hook_call import HookCall
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles, Registered
-from hookpoint.callbacks.model_hooks.module_hooks import functions_given
+from hookpoint.callbacks.model_hooks.module_hooks import hook_functions
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
@@ -23,20 +23,20 @@ METHODS = {"grad": "register_hook", "post_accumulate_grad": "register_post_accum
 
 
 class ParameterHooks(Callback):
-    """Register functions as PyTorch's own hooks on the parameters whose names fit a pattern, and remove them when the run ends.
+    """Register functions as torch hooks on the parameters that match a pattern, and remove them at the end of the run.
 
-    `pattern` is as for `ModuleHooks`. `grad(gradient)` is called with the gradient of each backward pass, before it is added
-    to `parameter.grad`; what it returns, if anything, takes its place. `post_accumulate_grad(parameter)` is called after that.
-    One that has a parameter `name` as well is told the parameter's name. With fp16 gradients are still scaled here, and with
-    accumulation they are those of one batch: `GradientStats` and on_step_begin have those of the step. What a function raises
+        pattern: Names of parameters, as for `ModuleHooks`.
+        grad: Called as `grad(gradient)` in each backward pass, before the gradient is added to `parameter.grad`. A returned
+            tensor replaces it.
+        post_accumulate_grad: Called as `post_accumulate_grad(parameter)` afterwards.
+
+    A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With accumulation,
+    they are those of one batch. `GradientStats` and on_step_begin have the gradients of the step. An exception in a function
     ends the run, with a note that names the parameter, whatever `on_error` says.
 
-    A frozen parameter has no gradient, and no hook. One that is thawed in the middle, or put in the place of another, has its
-    hooks from the next training pass on; one that is frozen in the middle keeps them, and they are not called. A tied
-    parameter has one hook, by the first name that fits. Sharded parameters are refused: torch calls no hooks of theirs.
-
-    Listens to on_setup, on_run_begin, on_train_epoch_begin, on_exception and on_run_end. Keeps nothing in the checkpoint. Runs
-    on all ranks. A step pays for the functions, and one call around each.
+    A frozen parameter has no gradient and no hook. A parameter that is unfrozen or replaced during the run gets its hooks with
+    the next training pass. A tied parameter has one hook, under the first name that matches. Sharded parameters raise, as torch
+    does not call their hooks.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -47,6 +47,9 @@ class ParameterHooks(Callback):
     (0.0, 4.0)
     """
 
+    keeps: ClassVar[str] = ""
+    step_cost: ClassVar[str] = "the functions, and one call around each"
+
     def __init__(
         self,
         pattern: Pattern | Iterable[Pattern],
@@ -56,18 +59,26 @@ class ParameterHooks(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        self.functions = functions_given("ParameterHooks", {"grad": grad, "post_accumulate_grad": post_accumulate_grad})
+        self.functions = hook_functions("ParameterHooks", {"grad": grad, "post_accumulate_grad": post_accumulate_grad})
         self.pattern = NamePattern("ParameterHooks", pattern)
         set_default_name(self, f"ParameterHooks({self.pattern})")
         self._handles = HookHandles()
 
     def on_setup(self, run: Run) -> None:
-        self._refuse_sharded(run)
-        if not any(parameter.requires_grad for parameter in self._parameters(run).values()):
-            logger.warning("%s: every parameter that fits is frozen, and has no hook until it is thawed", self.name)
+        parameters = self._parameters(run)
+        for name, parameter in parameters.items():
+            if is_sharded(parameter):
+                raise BadLoop(
+                    f"{self.name}: '{name}' is sharded, and torch does not call hooks on its gradient.",
+                    read="parameter.grad at on_step_begin, or use GradientStats",
+                )
+        if not any(parameter.requires_grad for parameter in parameters.values()):
+            logger.warning("%s: all matching parameters are frozen and have no hooks until unfrozen", self.name)
 
     def on_run_begin(self) -> None:
         self._handles.remove()
+
+    on_exception = on_run_end = on_run_begin
 
     def on_train_epoch_begin(self, run: Run) -> None:
         new = {
@@ -77,20 +88,6 @@ class ParameterHooks(Callback):
         }
         if new:
             self._handles.register(run.model, self._hooks(new))
-
-    def on_exception(self) -> None:
-        self._handles.remove()
-
-    def on_run_end(self) -> None:
-        self._handles.remove()
-
-    def _refuse_sharded(self, run: Run) -> None:
-        for name, parameter in self._parameters(run).items():
-            if is_sharded(parameter):
-                raise BadLoop(
-                    f"{self.name}: {name} is sharded, and torch calls no hooks of its gradient.",
-                    look="at parameter.grad at on_step_begin, or use GradientStats",
-                )
 
     def _parameters(self, run: Run) -> dict[str, Any]:
         return chosen_parameters(run, self.pattern, str(self.name))

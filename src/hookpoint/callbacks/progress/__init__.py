@@ -1,1 +1,1 @@
-"""The progress bar, the time left, the throughput."""
+"""The progress bar, the remaining time and the throughput."""

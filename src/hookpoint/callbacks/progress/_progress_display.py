@@ -1,31 +1,36 @@
-"""Where a progress bar is drawn: a terminal, a notebook, or as plain lines anywhere else."""
+"""Where a progress bar is drawn: in a terminal, in a notebook, or as plain lines."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 from hookpoint.callbacks._shared.progress_view import View, as_html, as_line, as_text
 from hookpoint.core.text import terminal
 
 
-class Display(Protocol):
-    """Show views, from any thread. `seconds` is the time between two of them; the first may have to be shown at once."""
+class Display:
+    """Show views, from any thread, `seconds` apart. `shows_at_once` is whether the first view is shown immediately."""
 
-    seconds: float
-    shows_at_once: bool
+    shows_at_once = True
 
-    def show(self, view: View) -> None: ...
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def show(self, view: View) -> None:
+        raise NotImplementedError
 
     def shows_epoch_end(self, seconds: float) -> bool:
-        """Say whether the end of an epoch that took so long is to be shown, however soon it is after the last view."""
+        """Return whether to show the end of an epoch of this duration, even right after the last view."""
+        return False
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the terminal."""
 
 
 def choose_display(refresh_seconds: float, plain_every_seconds: float) -> Display:
-    """Return the display for where this process runs. Only one at a time draws on a terminal."""
+    """Return the display for the environment of this process. Only one display at a time draws on a terminal."""
     if _is_notebook():
         return NotebookDisplay(refresh_seconds)
     if _is_terminal(sys.stderr) and not terminal.is_claimed():
@@ -33,26 +38,24 @@ def choose_display(refresh_seconds: float, plain_every_seconds: float) -> Displa
     return PlainDisplay(plain_every_seconds)
 
 
-class TerminalDisplay:
-    """One line at the bottom of the terminal, through rich. What is printed meanwhile appears above it."""
-
-    shows_at_once = True
+class TerminalDisplay(Display):
+    """Draw one line at the bottom of the terminal, with rich. Other output appears above it."""
 
     def __init__(self, seconds: float) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
 
+        super().__init__(seconds)
         _restore_streams_after_fork()
-        self.seconds = seconds
         self._text = Text
-        self._console = Console(
+        self._console = Console(  # prints other output unchanged
             stderr=True, force_jupyter=False, markup=False, emoji=False, highlight=False, soft_wrap=True
-        )  # takes whatever is printed as it is
-        to_terminal = _is_terminal(sys.stdout)  # a pipe's lines stay in the pipe
+        )
+        to_terminal = _is_terminal(sys.stdout)  # piped lines stay in the pipe
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=to_terminal)
         self._live.start()
-        self._console.show_cursor(True)  # rich hides it; a killed process could not bring it back
+        self._console.show_cursor(True)  # rich hides it, and a killed process could not show it again
         terminal.claim(self._say)
 
     def show(self, view: View) -> None:
@@ -60,9 +63,6 @@ class TerminalDisplay:
         line = self._text.assemble(*as_line(view, width, ascii_only=self._console.options.ascii_only))
         line.truncate(width)  # names may have characters that are two columns wide
         self._live.update(line, refresh=True)
-
-    def shows_epoch_end(self, seconds: float) -> bool:
-        return False
 
     def close(self) -> None:
         terminal.release(self._say)
@@ -72,13 +72,11 @@ class TerminalDisplay:
         self._console.print(self._text(line))
 
 
-class NotebookDisplay:
-    """One piece of a cell's output that is replaced; needs no widgets."""
-
-    shows_at_once = True
+class NotebookDisplay(Display):
+    """Replace one output of a notebook cell; needs no widgets."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        super().__init__(seconds)
         self._handle: Any = None
         terminal.claim(self._say)
 
@@ -91,32 +89,23 @@ class NotebookDisplay:
         else:
             self._handle.update(output, raw=True)
 
-    def shows_epoch_end(self, seconds: float) -> bool:
-        return False
-
     def close(self) -> None:
         terminal.release(self._say)
 
     def _say(self, line: str) -> None:
-        print(line, flush=True)  # notebooks show stderr as if it were an error
+        print(line, flush=True)  # notebooks show stderr like an error
 
 
-class PlainDisplay:
-    """A line now and then, for files and pipes: nothing for what is over before the first is due."""
+class PlainDisplay(Display):
+    """Print a line at intervals, for files and pipes; a short run prints nothing."""
 
     shows_at_once = False
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
 
     def show(self, view: View) -> None:
         terminal.say(as_text(view))
 
     def shows_epoch_end(self, seconds: float) -> bool:
         return seconds > self.seconds
-
-    def close(self) -> None:
-        pass
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -134,10 +123,10 @@ _fork_is_watched = False
 
 
 def _restore_streams_after_fork() -> None:
-    """Give forked processes, such as a data loader's, the streams as they were.
+    """Restore the original streams in forked processes, such as the workers of a data loader.
 
-    A thread may draw while the process forks: the lock it holds would never be released in the child, and a worker that
-    prints would hang.
+    A process may fork while a thread draws. The child would never get the lock that the thread holds, and a worker that prints
+    would hang.
     """
     global _fork_is_watched
     if not _fork_is_watched and hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Looking at a run from outside its thread: what is drawn now and then, at no cost to a step."""
+"""Ticker and Meter: watch a run from another thread, at no cost to a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class Ticker:
-    """Call a function now and then on a thread of its own, until it is stopped. A failure is said once and ends it."""
+    """Call a function at intervals on its own thread until `stop`. A failure is logged once and ends the thread."""
 
     def __init__(self, seconds: float, tick: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -22,28 +22,28 @@ class Ticker:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(timeout=1)  # no longer: a terminal that was halted with Ctrl-S holds the thread up
+        self._thread.join(timeout=1)  # a terminal that is halted with Ctrl-S blocks the thread
 
     def _work(self) -> None:
         while not self._stopping.wait(self._seconds):
             try:
                 self._tick()
             except Exception as error:
-                logger.warning("the progress bar failed: %s: %s; the run goes on without it", type(error).__name__, error)
+                logger.warning("The progress bar failed: %s: %s; the run continues without it", type(error).__name__, error)
                 return
 
 
 class Meter:
-    """The rate of a pass over its last samples. A pass is known by its `key`; another one, or one begun anew, starts afresh."""
+    """Measure the rate of a pass over its last samples. A new `key`, or fewer batches done, starts a new measurement."""
 
-    SAMPLES = 40  # ten seconds at four a second; longer where batches take longer, as only changes count
+    SAMPLES = 40  # ten seconds at four per second; longer with slow batches, as only changes count
 
     def __init__(self) -> None:
         self._key: object = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=self.SAMPLES)
 
     def add(self, key: object, done: int, now: float) -> float | None:
-        """Take in how many batches are done, at a time in seconds; return batches per second, or None if it is too early."""
+        """Add the number of batches done at a time in seconds; return batches per second, or None if it is too early."""
         if key != self._key or (self._samples and done < self._samples[-1][1]):
             self._key = key
             self._samples.clear()

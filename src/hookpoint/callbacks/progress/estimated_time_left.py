@@ -1,9 +1,9 @@
-"""EstimatedTimeLeft: when the run will be over."""
+"""EstimatedTimeLeft: estimate when the run ends."""
 
 from __future__ import annotations
 
 import statistics
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.progress_view import clock
@@ -13,15 +13,12 @@ from hookpoint.core.text.terminal import say
 
 
 class EstimatedTimeLeft(Callback):
-    """Print and log how long the epochs that are left will take, from the time that the last `last_k_epochs` took.
+    """Print and log the remaining time of the run, estimated from its last `last_k_epochs` epochs.
 
-    The time of an epoch is all of it, from the end of the one before: validation, checkpoints and callbacks are part of what is
-    left. `median` takes their median, which one slow epoch does not change; otherwise it is their mean. Epochs that were cut
-    short do not count. Without a number of epochs to reach, and after the last one, it says nothing.
-
-    Listens to on_run_begin and on_epoch_end. Reads the run's clock, logs `time_left_seconds`. Keeps the times of these epochs
-    in the checkpoint, and when the last one ended by that clock, which stands still while nothing runs: of an epoch that was
-    resumed in its middle both parts count. Runs on the chief. A step pays nothing.
+    The time of an epoch runs from the end of the previous one, so that validation, checkpoints and callbacks are included. It
+    stands still while nothing runs: an epoch that is resumed counts with both of its parts. The estimate uses the median, which
+    one slow epoch does not change, or with `median=False` the mean. Epochs that were cut short do not count. Nothing is printed
+    if the number of epochs is unknown, and after the last epoch.
 
     >>> EstimatedTimeLeft(last_k_epochs=3, median=False)  # doctest: +ELLIPSIS
     <...EstimatedTimeLeft object at ...>
@@ -29,6 +26,8 @@ class EstimatedTimeLeft(Callback):
 
     ranks = "chief"
     may_write = ("time_left_seconds",)
+    keeps: ClassVar[str] = "the times of the last epochs"
+    step_cost: ClassVar[str] = "nothing"
 
     def __init__(self, last_k_epochs: int = 5, median: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -43,7 +42,7 @@ class EstimatedTimeLeft(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         now = run.elapsed
-        if self._ended_at is not None and run.epoch_complete:  # None where a resumed run has this callback for the first time
+        if self._ended_at is not None and run.epoch_complete:  # None if the callback is new in a resumed run
             self._epochs = [*self._epochs, now - self._ended_at][-self.last_k_epochs :]
         self._ended_at = now
         left = 0 if run.max_epochs is None else run.max_epochs - run.epoch

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.progress._lap_timer_callback import Timed
+from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 
 
-class ThroughputTracker(Timed):
-    """Log how many steps and samples per second were trained since the last time.
+class ThroughputTracker(LapTimer):
+    """Log the steps and samples per second since the last trigger, under tensorpack's names.
 
-    The values are `Throughput (steps/sec)` and `Throughput (samples/sec)`, tensorpack's names. Samples are those that the run
-    has counted in the batches of this process; `samples_per_step` says how many there are in a step instead. Training time is
-    measured: validation, checkpoints and what callbacks do between epochs are left out. No value is logged where no step was
-    made, nor where a validation failed in between and left the time unknown.
-
-    Triggered at the end of each complete epoch; `.when(...)` moves it. Listens to the begin and end of passes, on_save,
-    on_run_begin and on_run_end. Keeps in the checkpoint the time, steps and samples since the last time: the first value of a
-    resumed run is that of both parts of the epoch, and of the way back only what was read over to find the place in the data
-    counts. Runs on the chief. A step pays nothing; a GPU is waited for where a training pass ends, a validation begins or a
-    checkpoint is made, and not in between.
+    Samples are those that this rank has counted in its batches; `samples_per_step` replaces that count. Only training time
+    counts: validation, checkpoints and callbacks between epochs are left out. Nothing is logged without a step, or if a
+    validation failed and left the time unknown. The first value of a resumed run covers the epoch before and after the resume;
+    time to read data again counts.
 
     >>> ThroughputTracker(samples_per_step=256).when(Every(steps=1000)).schedule
     Every(steps=1000)
     """
 
     may_write = ("Throughput (steps/sec)", "Throughput (samples/sec)")
+    step_cost: ClassVar[str] = "nothing; it waits for the GPU when a training pass ends or pauses and at checkpoints"
 
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
-        if samples_per_step is not None:
-            whole("ThroughputTracker", "samples_per_step", samples_per_step, least=1)
-        self.samples_per_step = samples_per_step
+        is_given = samples_per_step is not None
+        self.samples_per_step = whole("ThroughputTracker", "samples_per_step", samples_per_step, least=1) if is_given else None
         self._is_unknown = False
 
     def on_run_begin(self, run: Run) -> None:
@@ -46,11 +40,10 @@ class ThroughputTracker(Timed):
         self._is_unknown |= self.time.is_unknown
 
     def on_trigger(self, run: Run) -> None:
-        done = self.done("since")
+        lap = self.elapsed("since")
         self.start("since")
         is_unknown, self._is_unknown = self._is_unknown or self.time.is_unknown, False
-        if is_unknown or not done.steps or done.seconds <= 0:
-            return
-        samples = done.samples if self.samples_per_step is None else done.steps * self.samples_per_step
-        run.put_scalar("Throughput (steps/sec)", done.steps / done.seconds)
-        run.put_scalar("Throughput (samples/sec)", samples / done.seconds)
+        if not is_unknown and lap.steps and lap.seconds > 0:
+            samples = lap.samples if self.samples_per_step is None else lap.steps * self.samples_per_step
+            run.put_scalar("Throughput (steps/sec)", lap.steps / lap.seconds)
+            run.put_scalar("Throughput (samples/sec)", samples / lap.seconds)

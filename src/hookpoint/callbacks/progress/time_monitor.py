@@ -1,35 +1,37 @@
-"""TimeMonitor: how long epochs and steps take."""
+"""TimeMonitor: the time of epochs and steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.progress._lap_timer_callback import Timed
+from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
 
-class TimeMonitor(Timed):
-    """Print how long each epoch took and a step of it, in milliseconds as MindSpore does, and log both in seconds.
+class TimeMonitor(LapTimer):
+    """Print the time of each epoch and of its steps in milliseconds, as in MindSpore, and log both in seconds.
 
-    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`, with the time per step that was spent waiting for
-    data if `data_time` is set; a validation gets one that begins with `Eval`, and is not logged. With `data_size` there is a
-    line every so many steps, too. Steps are optimizer steps that were made, where MindSpore takes the size of the data set.
-    Training time is measured: validation, checkpoints and what callbacks do between epochs are left out. No time is told of an
-    epoch in which a validation failed and the run went on: nobody knows it.
+        data_size: Also print a line every so many steps.
+        data_time: Also measure the time per step spent waiting for data.
 
-    Listens to the begin and end of passes, on_save, on_run_begin and on_run_end; for `data_size` to on_train_iter_end, for
-    `data_time` to on_batch_fetch_begin and on_batch_fetch_end. Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and
-    with each log step the `step_seconds` since the last one. Keeps in the checkpoint how long the running epoch took so far,
-    for how many steps: a resumed one counts as a whole, of the way back only what was read over to find the place in the data.
-    Runs on the chief. A step pays nothing, with `data_size` half a microsecond, with `data_time` one; a GPU is waited for where
-    a training pass ends, a validation begins or a checkpoint is made.
+    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`
+    and is not logged. Steps are optimizer steps, while MindSpore uses the size of the data set. Only training time counts:
+    validation, checkpoints and callbacks between epochs are left out. An epoch in which a validation failed and the run
+    continued has no time. An epoch that is resumed counts as a whole; time to read data again counts.
+
+    Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and at each log step the `step_seconds` since the last one.
 
     >>> monitor = TimeMonitor(data_size=100, data_time=True)
     """
+
+    step_cost: ClassVar[str] = (
+        "nothing; half a microsecond with `data_size`, one with `data_time`;"
+        " it waits for the GPU when a training pass ends or pauses and at checkpoints"
+    )
 
     def __init__(self, data_size: int | None = None, data_time: bool = False, **options: Unpack[Options]) -> None:
         super().__init__("epoch", "log step", "line", **options)
@@ -41,7 +43,7 @@ class TimeMonitor(Timed):
         handlers: dict[str, Any] = {"on_train_iter_end": self._end_step} if data_size is not None else {}
         if data_time:
             handlers |= {"on_batch_fetch_begin": self._begin_fetch, "on_batch_fetch_end": self._end_fetch}
-        for point, handler in handlers.items():  # only what was asked for is called
+        for point, handler in handlers.items():  # other points cost nothing
             setattr(self, point, handler)
 
     def on_run_begin(self, run: Run) -> None:
@@ -57,7 +59,7 @@ class TimeMonitor(Timed):
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)
-        epoch, waited = self.done("epoch"), self._waited
+        epoch, waited = self.elapsed("epoch"), self._waited
         self._waited = 0.0
         self.start("epoch")
         per_step = epoch.seconds_per_step
@@ -84,8 +86,8 @@ class TimeMonitor(Timed):
 
     def _end_step(self, run: Run) -> None:
         if run.step % (self.data_size or 1) == 0:
-            line = self.done("line")
-            if line.seconds_per_step is not None:  # in the middle of an accumulation window no step was made
+            line = self.elapsed("line")
+            if line.seconds_per_step is not None:  # no step in the middle of an accumulation window
                 self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 
@@ -98,7 +100,7 @@ class TimeMonitor(Timed):
             self._waited += self.time.clock()
 
     def _at_log_step(self, means: Mapping[str, Any]) -> dict[str, float]:
-        per_step = self.done("log step").seconds_per_step
+        per_step = self.elapsed("log step").seconds_per_step
         if per_step is None:
             return {}
         self.start("log step")

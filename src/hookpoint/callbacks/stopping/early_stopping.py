@@ -77,7 +77,7 @@ class EarlyStopping(MetricWatcher):
         self.restore_best_weights = restore_best_weights
         self.verbose = verbose
         self.marks = {f"best-{monitor}": KeepNewest(1)}
-        self._patience = Patience(
+        self._patience = self._decision = Patience(
             mode_of(monitor, mode),
             whole("EarlyStopping", "patience", patience),
             min_delta=number("EarlyStopping", "min_delta", min_delta, least=0.0),
@@ -172,14 +172,12 @@ class EarlyStopping(MetricWatcher):
 
     def reset(self) -> None:
         super().reset()
-        self._patience.reset()
         self._snapshots, self._weights = Snapshots(), None
         self._has_warned = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **self._patience.state_dict(), "weights": self._weights}
+        return {**super().state_dict(), "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._patience.load_state_dict(state)
         self._weights = state["weights"] if self.restore_best_weights else None

@@ -1,1 +1,1 @@
-"""Averaged weights."""
+"""Averaged weights: EMA and SWA."""

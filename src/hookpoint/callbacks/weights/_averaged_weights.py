@@ -1,4 +1,4 @@
-"""AveragedWeights: what the callbacks that average weights have in common."""
+"""AveragedWeights: the base class of callbacks that average weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and have the averages in it for a while; derived classes say when."""
+    """Average the weights of a model, and load the averages into it for a while; derived classes decide when."""
 
     keeps_at_end = False
 
@@ -27,49 +27,49 @@ class AveragedWeights(Callback):
         set_default_name(self, type(self).__name__)
         self.average = WeightAverage(buffers=buffers)
         self.updates = 0
-        self._given = model
+        self._model = model
         self._swap = WeightSwap()
-        self._levels = 0  # passes, and the end of an epoch, that have the averages in the model at this moment
+        self._levels = 0  # the number of open passes and epoch ends that use the averages
         self._is_running = self._has_failed = False
         self._versions: list[int] = []
 
     def weights(self) -> dict[str, Any]:
-        """Return the averages as a state dict, with what the model has of everything else, in memory of its own.
+        """Return a copy of the model's state dict, with the averages in it.
 
-        Sharded ones are put together: all processes call this.
+        Sharded tensors are gathered, which is a collective.
         """
-        known = (self.average.model, self._given, self.component)
-        model = next((one for one in known if one is not None), None)
+        models = (self.average.model, self._model, self.component)
+        model = next((model for model in models if model is not None), None)
         if not self.average.averages or model is None:
-            raise OutsideRun(f"{self.name} has no averages yet.", ask="after a step, or read them with load_weights")
-        is_in = self._swap.is_in
-        if not is_in:
-            self._put_in(model)
+            raise OutsideRun(
+                f"{self.name} has no averages yet.", call="it after a step, or read a checkpoint with load_weights"
+            )
+        if self._swap.is_in:
+            return dict(_cloned(state_of(model)))
+        self._put_in(model)
         try:
-            weights: dict[str, Any] = _cloned(state_of(model))
+            return dict(_cloned(state_of(model)))
         finally:
-            if not is_in:
-                self._swap.put_back()
-        return weights
+            self._swap.put_back()
 
     @property
     def copies(self) -> list[Any]:
-        """The averages, as those who train copies of one model apart from each other bring them together."""
+        """The averages, for strategies that synchronize diverged copies of a model."""
         return list(self.average.averages.values())
 
     def model_of(self, run: Run) -> Any:
         """Return the model that is averaged."""
-        return run.model if self._given is None else self._given
+        return run.model if self._model is None else self._model
 
     def on_setup(self, run: Run) -> None:
         if next(named_parameters(self.model_of(run)), None) is None:
-            raise BadLoop(f"{self.name} finds no weights.", give="model=... to the Loop, a module of torch")
+            raise BadLoop(f"{self.name} finds no weights.", give="model=... to the Loop, a torch.nn.Module")
         for entry in run.hooks.entries:
             other = entry.subject
             restores = getattr(other, "restore_best_weights", False) or getattr(other, "keeps_at_end", False)
             if self.keeps_at_end and restores and other is not self:
                 raise BadLoop(
-                    f"{self.name} and {entry.name} both say what weights the model ends with.",
+                    f"{self.name} and {entry.name} both replace the weights at the end of the run.",
                     drop="keep_at_end=True or restore_best_weights=True",
                 )
 
@@ -88,13 +88,13 @@ class AveragedWeights(Callback):
     def on_run_end(self, run: Run) -> None:
         self._is_running = False
         if self.keeps_at_end and self.average.averages and not self._has_failed:
-            model = self.model_of(run)  # the last checkpoint, which has the training weights, is written before it is left
-            run.at_leave(lambda: write(*self.exchanged(model)))
+            model = self.model_of(run)
+            run.at_leave(lambda: write(*self.exchanged(model)))  # after the last checkpoint, which has the training weights
 
     def swap_in(self, run: Run) -> None:
-        """Have the averages in the model until the pass, or the end of the epoch, is left."""
+        """Load the averages into the model until the pass, or the end of the epoch, is over."""
         model = self.model_of(run)
-        if not self.average.averages or (not self._is_running and not self._are_of_now(model)):
+        if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return
         run.at_leave(self._leave)
         self._levels += 1
@@ -102,7 +102,7 @@ class AveragedWeights(Callback):
             self._put_in(model)
 
     def reset(self) -> None:
-        """Forget the run before."""
+        """Discard the state of the previous run."""
         self._swap.put_back()
         self._levels, self.updates, self._versions = 0, 0, []
         self.average.load({})
@@ -118,7 +118,7 @@ class AveragedWeights(Callback):
             self._note_versions()
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """Return tensors of the model, and what is put into them."""
+        """Return the tensors of the model to replace, and their new values."""
         self.average.follow(model)
         return self.average.sources, list(self.average.averages.values())
 
@@ -133,15 +133,15 @@ class AveragedWeights(Callback):
     def _note_versions(self) -> None:
         self._versions = list(map(version_of, self.average.sources))
 
-    def _are_of_now(self, model: Any) -> bool:
-        """Say whether the model has the weights that a run has left, and nobody has put others into it since."""
+    def _is_unchanged(self, model: Any) -> bool:
+        """Return whether the model still has the weights from the end of its run."""
         if self.average.is_of(model) and self._versions == list(map(version_of, self.average.sources)):
             return True
-        logger.info("%s: the model has other weights than those of its run, and is used with them", self.name)
+        logger.info("%s: the weights have changed since the run, and the averages are not used", self.name)
         return False
 
 
 def _cloned(state: Any) -> Any:
     if hasattr(state, "detach"):
         return full_tensor(state.detach()).clone()
-    return {key: _cloned(one) for key, one in state.items()}
+    return {key: _cloned(value) for key, value in state.items()}

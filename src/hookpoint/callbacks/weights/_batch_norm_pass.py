@@ -1,9 +1,8 @@
-"""The statistics of batch norm for the weights that a model has now, measured with a pass over data."""
+"""Measure the batch norm statistics for the current weights of a model with a pass over data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
@@ -14,81 +13,82 @@ from hookpoint.core.run.run import Run, now_of, set_now, stepper_of
 
 
 def batch_norm_buffers(model: Any) -> dict[str, Any]:
-    """Return the statistics of a model's batch norms, by name; empty where it has none."""
+    """Return the batch norm statistics of a model by name."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return dict(named_buffers(model, of=_BatchNorm))
 
 
 def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any], object] | None) -> dict[str, Any]:
-    """Return the statistics over the data, as torch's update_bn measures them; empty where there is no batch.
+    """Return the statistics over the data, measured with torch's update_bn; empty without a batch.
 
-    Nothing else changes: the model keeps its own statistics and modes, random numbers are put back, what is logged is dropped.
+    Nothing else changes: the model keeps its statistics and modes, random numbers are restored, and logged values are dropped.
     """
     from torch import nn
     from torch.optim.swa_utils import update_bn
 
-    class Through(nn.Module):
-        """What update_bn takes for the model: it has its modules, and is called with a whole batch."""
+    machine, loader, count = machine_of(run), stepper_of(run).batches(data, None), 0
+    prepare = machine.options.prepare
+
+    class WholeBatchModel(nn.Module):
+        """The model for update_bn: it has the same modules, and is called with a whole batch."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.modules_of_model = nn.ModuleList(_modules(model))
+            self.modules_of_model = nn.ModuleList(models)
 
         def forward(self, batch: Any) -> None:
             if forward is not None:
                 forward(batch)
             else:
-                _as_in_validation(run, batch)
+                _validation_forward(run, batch)
 
-    own = {name: buffer.detach().clone() for name, buffer in batch_norm_buffers(model).items()}
-    machine = machine_of(run)
-    loader = stepper_of(run).batches(data, None)
-    batches = _Counted(run, loader)
-    modules = [module for one in _modules(model) for module in one.modules()]
-    found_as = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
-    with preserved_randomness(machine.objects.randomness, loader), machine.options.may_wait(), _unlogged(run):
+    def batches() -> Iterator[list[Any]]:
+        nonlocal count
+        for batch in loader:
+            count += 1
+            yield [batch if prepare is None else prepare(batch)]  # of a longer list, update_bn would use the first item only
+
+    models = model.values() if hasattr(model, "values") else model if isinstance(model, list | tuple) else [model]
+    models = [one for one in models if hasattr(one, "modules")]
+    before = _cloned(batch_norm_buffers(model))
+    modules = [module for one in models for module in one.modules()]
+    settings = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
+    with preserved_randomness(machine.objects.randomness, loader), machine.options.may_wait():
+        machine.logbook.open_page("val", is_side=True)
         try:
-            update_bn(batches, Through())
-            found = {name: buffer.detach().clone() for name, buffer in batch_norm_buffers(model).items()}
+            update_bn(batches(), WholeBatchModel())
+            measured = _cloned(batch_norm_buffers(model))
         finally:
             for name, buffer in batch_norm_buffers(model).items():
-                buffer.data.copy_(own[name])
-            for module, training, momentum in found_as:
+                buffer.data.copy_(before[name])
+            for module, training, momentum in settings:
                 module.training = training
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.momentum = momentum
-    return _of_all(run, found, batches.number)
+            machine.logbook.drop_page()
+    return _over_all_ranks(run, measured, count)
 
 
-def _of_all(run: Run, found: dict[str, Any], batches: int) -> dict[str, Any]:
-    """Return the statistics over the batches of all processes, the same on each; those of a pipeline see the same ones."""
+def _cloned(buffers: dict[str, Any]) -> dict[str, Any]:
+    return {name: buffer.detach().clone() for name, buffer in buffers.items()}
+
+
+def _over_all_ranks(run: Run, statistics: dict[str, Any], batches: int) -> dict[str, Any]:
+    """Return the statistics over the batches of all ranks. The ranks of a pipeline see the same batches."""
     if run.team.size > 1 and not run.team.has_stages:
-        # The statistics are means over batches; what is no mean counts them.
-        shares = [one.double() * batches if one.is_floating_point() else one for one in found.values()]
-        total, *sums = run.team.sums([batches, *(value for one in shares for value in one.reshape(-1).tolist())])
-        batches, numbers = int(total), iter(sums)
-        for one in found.values():
-            values = [next(numbers) for _ in range(one.numel())]
-            means = [value / max(batches, 1) for value in values] if one.is_floating_point() else values
-            one.copy_(one.new_tensor(means).view_as(one))
-    return found if batches else {}
+        # Floating-point statistics are means over batches; integers count batches.
+        sums = [value.double() * batches if value.is_floating_point() else value for value in statistics.values()]
+        total, *numbers = run.team.sums([batches, *(number for value in sums for number in value.reshape(-1).tolist())])
+        batches, rest = int(total), iter(numbers)
+        for value in statistics.values():
+            own = [next(rest) for _ in range(value.numel())]
+            means = [number / max(batches, 1) for number in own] if value.is_floating_point() else own
+            value.copy_(value.new_tensor(means).view_as(value))
+    return statistics if batches else {}
 
 
-class _Counted:
-    """Batches, on the device of the run, each in a list: update_bn takes the first of several things for the input."""
-
-    def __init__(self, run: Run, loader: Iterable[Any]) -> None:
-        self._prepare, self._loader = machine_of(run).options.prepare, loader
-        self.number = 0
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        for batch in self._loader:
-            self.number += 1
-            yield [batch if self._prepare is None else self._prepare(batch)]
-
-
-def _as_in_validation(run: Run, batch: Any) -> None:
+def _validation_forward(run: Run, batch: Any) -> None:
     now = Iteration()
     now.batch = batch
     outer_now, outer_mode = now_of(run), run.mode
@@ -99,18 +99,3 @@ def _as_in_validation(run: Run, batch: Any) -> None:
     finally:
         set_now(run, outer_now)
         run.mode = outer_mode
-
-
-@contextmanager
-def _unlogged(run: Run) -> Iterator[None]:
-    logbook = machine_of(run).logbook
-    logbook.open_page("val", is_side=True)
-    try:
-        yield
-    finally:
-        logbook.drop_page()
-
-
-def _modules(model: Any) -> list[Any]:
-    several = model.values() if hasattr(model, "values") else model if isinstance(model, list | tuple) else [model]
-    return [one for one in several if hasattr(one, "modules")]

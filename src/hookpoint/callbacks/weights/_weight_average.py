@@ -1,4 +1,4 @@
-"""WeightAverage: averages of a model's weights, by their names."""
+"""WeightAverage: averages of the weights of a model, by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hookpoint.core.checkpoint.stateful import named_parameters
 
 
 class WeightAverage:
-    """Keep an average of each weight that is trained, and of a model's statistics where `buffers` are averaged too.
+    """Average each trained weight of a model, and with `buffers` its statistics too.
 
-    Tied weights are there once, frozen ones not at all: what the model has of them is their average. Those of half precision
-    are averaged in float32: a small share of a small change would be lost otherwise. Integers, such as counts of batches, are
-    not averaged; of sharded weights each process averages its part. `averages` maps names to tensors on the devices of the
-    weights; they are changed in place.
+    Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, as small changes
+    would be lost otherwise. Integers, such as counts of batches, are not averaged. Each rank averages its shards of sharded
+    weights. `averages` maps names to tensors on the devices of the weights, which are updated in place. `sources` are the
+    tensors of the model in the same order.
     """
 
     def __init__(self, *, buffers: bool) -> None:
@@ -25,62 +25,58 @@ class WeightAverage:
         self.forget_model()
 
     def forget_model(self) -> None:
-        """Keep the averages, and let go of the tensors that they are averages of."""
+        """Release the tensors of the model; keep the averages."""
         self.model: Any = None
-        self._sources: list[Any] = []
+        self.sources: list[Any] = []
         self._groups: list[tuple[list[Any], list[Any]]] = []
         self._is_complete = True
 
-    @property
-    def sources(self) -> list[Any]:
-        """The tensors of the model, in the order of the averages."""
-        return self._sources
-
     def is_of(self, model: Any) -> bool:
-        """Say whether these are averages of this model's weights."""
+        """Return whether these are averages of this model."""
         return bool(self.averages) and self.model is model
 
     def follow(self, model: Any) -> None:
-        """Take in what there is to average: what is new begins with the value it has now, what is gone is dropped."""
+        """Update the set of averages: a new weight starts with its current value, a removed one is dropped."""
         import torch
 
-        found = dict(averaged_tensors(model, buffers=self.buffers))
-        self._is_complete = not any(torch.nn.parameter.is_lazy(one) for one in found.values())
+        tensors = dict(averaged_tensors(model, buffers=self.buffers))
+        self._is_complete = not any(map(torch.nn.parameter.is_lazy, tensors.values()))
         averages: dict[str, Any] = {}
         groups: dict[Any, tuple[list[Any], list[Any]]] = {}
-        self._sources = []
+        self.sources = []
         with torch.inference_mode(False), torch.no_grad():
-            for name, source in found.items():
+            for name, source in tensors.items():
                 average: Any = self.averages.get(name)
                 is_new = average is None or average.shape != source.shape
-                if torch.nn.parameter.is_lazy(source) or (is_new and is_frozen(source)):
+                is_frozen = isinstance(source, torch.nn.Parameter) and not source.requires_grad
+                if torch.nn.parameter.is_lazy(source) or (is_new and is_frozen):
                     continue
-                kind = torch.float32 if source.dtype in (torch.float16, torch.bfloat16) else source.dtype
+                dtype = torch.float32 if source.dtype in (torch.float16, torch.bfloat16) else source.dtype
                 value = source.detach() if is_new else average
                 if is_sharded(source):
-                    averages[name] = shard_like(value, source).to(kind) if not is_new else value.clone().to(kind)
+                    averages[name] = (value.clone() if is_new else shard_like(value, source)).to(dtype)
                 else:
-                    averages[name] = value.to(device=source.device, dtype=kind, copy=is_new)
+                    averages[name] = value.to(device=source.device, dtype=dtype, copy=is_new)
                 group = groups.setdefault((source.device, source.dtype), ([], []))
                 group[0].append(local_shard(averages[name]))
                 group[1].append(local_shard(source.detach()) if is_sharded(source) else source)
-                self._sources.append(source)
+                self.sources.append(source)
         self.model, self.averages, self._groups = model, averages, list(groups.values())
 
     def update(self, model: Any, weight: float) -> None:
-        """Move each average towards the present value, by this share of the way."""
+        """Move each average towards the current value by this share of the difference."""
         import torch
 
         if self.model is not model or not self._is_complete:
             self.follow(model)
         with torch.no_grad():
             for averages, sources in self._groups:
-                alike = averages[0].dtype == sources[0].dtype
-                values = sources if alike else [source.to(averages[0].dtype) for source in sources]
+                dtype = averages[0].dtype
+                values = sources if dtype == sources[0].dtype else [source.to(dtype) for source in sources]
                 torch._foreach_lerp_(averages, values, weight)
 
     def load(self, averages: Mapping[str, Any]) -> None:
-        """Take averages of before; they get to their devices when the model is seen again."""
+        """Load averages; `follow` moves them to the devices of the model."""
         self.forget_model()
         self.averages = {plain_name(name): tensor.detach().clone() for name, tensor in averages.items()}
 
@@ -92,15 +88,8 @@ class WeightAverage:
         self.forget_model()
 
 
-def is_frozen(tensor: Any) -> bool:
-    """Say whether this is a weight that is not trained."""
-    import torch
-
-    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
-
-
 def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a model, or of several, and the buffers that a checkpoint keeps, of numbers with a point."""
+    """Yield the floating-point parameters of a model or a collection of models and, with `buffers`, the persistent buffers."""
     seen = set()
     for name, tensor in (*named_parameters(model), *(named_buffers(model) if buffers else ())):
         if id(tensor) not in seen and (tensor.is_floating_point() or tensor.is_complex()):
@@ -109,11 +98,10 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
 
 
 def named_buffers(model: Any, prefix: str = "", of: type[Any] = object) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers that are part of a model's state, by their names in it; those of one kind of module, if it is given."""
+    """Yield the persistent buffers of a model, by their names in its state dict; with `of`, those of one kind of module."""
     if isinstance(model, Mapping | list | tuple):
-        pairs = model.items() if isinstance(model, Mapping) else enumerate(model)
-        for key, one in pairs:
-            yield from named_buffers(one, f"{prefix}{key}.", of)
+        for key, value in model.items() if isinstance(model, Mapping) else enumerate(model):
+            yield from named_buffers(value, f"{prefix}{key}.", of)
     elif hasattr(model, "named_modules"):
         for path, module in model.named_modules():
             for name, buffer in module._buffers.items() if isinstance(module, of) else ():

@@ -1,4 +1,4 @@
-"""WeightSwap: other values in a model's tensors for a while, then their own again, to the last bit."""
+"""WeightSwap: replace the values of tensors for a while, and restore them bit for bit."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from hookpoint.core.errors import BadLoop
 
 
 class WeightSwap:
-    """Put values into tensors, and put back what was there, on the device and without waiting for it.
+    """Write values into tensors and restore the original ones, on the device and without waiting for it.
 
-    The tensors stay the objects they are: optimizers hold them. What was there is copied before anything is written, and is
-    kept until all of it is back: an interrupt in the middle of either leaves nothing half done for good. Autograd does not see
-    the writes, so that a gradient that is under way is computed from the values that are back by then.
+    The tensor objects stay the same, as optimizers hold references to them. The original values are copied before anything is
+    written and released once all are restored, so that an interrupt never leaves a mixed state for good. Autograd does not see
+    the writes: a pending backward uses the restored values.
     """
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Any, Any, int]] = []
+        self._originals: list[tuple[Any, Any, int]] = []  # tensor, values, version
 
     @property
     def is_in(self) -> bool:
-        """Whether the other values are in."""
-        return bool(self._kept)
+        """Whether the values are replaced now."""
+        return bool(self._originals)
 
     def put_in(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
         """Write the values into the tensors, cast to their types."""
         import torch
 
-        if self._kept:
-            raise BadLoop("other values are in these tensors already")
+        if self._originals:
+            raise BadLoop("these tensors are swapped already")
         with torch.inference_mode(False), torch.no_grad():
-            self._kept = [(one, one.detach().clone(), version_of(one)) for one in tensors]
+            self._originals = [(tensor, tensor.detach().clone(), version_of(tensor)) for tensor in tensors]
             write(tensors, values)
 
     def put_back(self) -> None:
-        """Write what was there into the tensors again, if the values are in; raise if others were seen to write to weights."""
+        """Restore the original values, if any; raise if weights were changed meanwhile."""
         import torch
 
-        if not self._kept:
+        if not self._originals:
             return
         with torch.inference_mode(False), torch.no_grad():
-            write([tensor for tensor, _, _ in self._kept], [own for _, own, _ in self._kept])
-        kept, self._kept = self._kept, []
-        if any(version_of(tensor) != version for tensor, _, version in kept if isinstance(tensor, torch.nn.Parameter)):
+            write([tensor for tensor, _, _ in self._originals], [values for _, values, _ in self._originals])
+        originals, self._originals = self._originals, []
+        if any(version_of(tensor) != version for tensor, _, version in originals if isinstance(tensor, torch.nn.Parameter)):
             raise changed()
 
 
 def changed() -> BadLoop:
-    """Return the error of a step, or another change, that was made while other values were in the tensors."""
+    """Return the error for weights that were changed while they were swapped."""
     return BadLoop(
-        "the weights were changed while averaged ones were in the model, in a validation or prediction that is still open.",
-        lost="the change: the weights of before are put back",
-        end="the pass before training goes on, by a break, and keep no name for run.batches(...)",
+        "the weights were changed while the model had its averaged weights, in a validation or prediction that is still open.",
+        lost="the change: the previous weights are restored",
+        end="the pass with a break before training continues, and do not keep a reference to run.batches(...)",
     )
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors, past autograd."""
+    """Copy values into tensors, hidden from autograd."""
     import torch
 
     if tensors:
@@ -68,6 +68,6 @@ def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
 
 
 def version_of(tensor: Any) -> int:
-    """Return how often a tensor was written to, as far as autograd has seen it."""
+    """Return the autograd version of a tensor, which counts the writes to it."""
     tensor = local_shard(tensor)
     return 0 if tensor.is_inference() else int(tensor._version)

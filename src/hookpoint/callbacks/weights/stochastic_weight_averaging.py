@@ -1,12 +1,12 @@
-"""StochasticWeightAveraging: the average of the weights at the ends of the last epochs."""
+"""StochasticWeightAveraging: average the weights at the ends of the last epochs."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.arguments import function, number
 from hookpoint.callbacks._shared.named_modules import has_other_layers
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
@@ -23,24 +23,21 @@ logger = logging.getLogger("hookpoint")
 
 
 class StochasticWeightAveraging(AveragedWeights):
-    """Average the weights at the ends of the last epochs, all alike; the model ends with the averages.
+    """Average the weights at the ends of the last epochs; the model ends with the averages.
 
-    `start` is the first epoch that counts, from 1, or the part of all epochs that comes before it. From then on the learning
-    rate is `lr`, to which it gets in `anneal_epochs` epochs, by "cos" or "linear", whatever a scheduler of the run says;
-    without `lr` it is left to others. Where the model has batch norm, its statistics are measured anew for the averages, with
-    torch's update_bn, over `data` or one epoch of the training data; `forward` is a function of a batch that calls the model,
-    where it is not called as in validation. `model` is what is averaged, where it is not all of the run's model.
+        start: First epoch to average, from 1, or the share of all epochs before it.
+        lr: Learning rate from then on, whatever the scheduler of the run sets. By default, the rate is left alone.
+        anneal_epochs: Number of epochs in which the rate reaches `lr`.
+        anneal: "cos" or "linear".
+        data: Data to measure batch norm statistics with; by default, one epoch of the training data.
+        forward: Function of a batch that calls the model, if it is not called as in validation.
+        model: What to average, if it is not the whole model of the run.
 
-    When the last epoch is trained, its validation is that of the averages. After the last checkpoint, which has the training
-    weights as the model's, so that a longer run can go on, the averages are put into the model. Of what a checkpoint keeps here
-    `load_weights(path, averaged=True)` makes weights for a model, `weights()` does so from this object. A run that is stopped
-    early ends with the averages so far; after an exception or a signal the model has its training weights. Epochs that are cut
-    short do not count.
-
-    Listens to on_epoch_begin, on_train_iter_begin, on_train_epoch_end, on_val_epoch_begin, on_epoch_end and on_run_end. Sends
-    the event "setting". Keeps the averages, the statistics for them and the rates of before in the checkpoint. Runs on all
-    ranks. A step pays for setting the rate, where the run has a scheduler, and nothing otherwise; an epoch for one pass over
-    the weights, the last one for a pass over the data where there is batch norm.
+    If the model has batch norm, torch's update_bn measures its statistics for the averages. The validation of the last epoch
+    uses the averages. They are loaded into the model after the last checkpoint, which has the training weights, so that a
+    longer run can resume. `load_weights(path, averaged=True)` returns the averages of a checkpoint, and `weights()` those of
+    this object. A run that is stopped early ends with the averages so far. After an exception or a signal, the model has its
+    training weights. Epochs that are cut short do not count. Sends the event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -63,6 +60,11 @@ class StochasticWeightAveraging(AveragedWeights):
     """
 
     keeps_at_end = True
+    keeps: ClassVar[str] = "the averages, their batch norm statistics, and the learning rates from before"
+    step_cost: ClassVar[str] = (
+        "nothing, or setting the learning rate if the run has a scheduler; one pass over the weights per epoch,"
+        " and one over the data at the end if there is batch norm"
+    )
 
     _first: int | None
     _rates: list[float]
@@ -84,8 +86,8 @@ class StochasticWeightAveraging(AveragedWeights):
         super().__init__(model, buffers=False, **options)
         self.lr = None if lr is None else number("StochasticWeightAveraging", "lr", lr, least=0.0)
         self._schedule = SWASchedule(start, anneal_epochs, anneal)
-        if forward is not None and not callable(forward):
-            raise TypeError(f"StochasticWeightAveraging(forward=...) takes a function of the batch; got {forward!r}")
+        if forward is not None:
+            function("StochasticWeightAveraging", "forward", forward)
         self.data, self._forward = data, forward
         self.setting = None if lr is None else Setting("learning_rate", same_on_all_ranks=True)
         self.reset()
@@ -95,10 +97,9 @@ class StochasticWeightAveraging(AveragedWeights):
         for entry in run.hooks.entries:
             other = entry.subject
             if other is not self and isinstance(other, AveragedWeights) and other.model_of(run) is self.model_of(run):
-                cures = {"drop": "one of the two"}
-                raise BadLoop(f"{self.name} and {entry.name} both average this model, and put that into it.", **cures)
+                raise BadLoop(f"{self.name} and {entry.name} both average this model.", drop="one of the two")
         if self.lr is not None and not getattr(run.optimizer, "param_groups", None):
-            raise BadLoop(f"{self.name} finds no optimizer whose rate it could set.", give="optimizer=..., or no lr")
+            raise BadLoop(f"{self.name} needs an optimizer to set its learning rate.", give="optimizer=..., or leave lr out")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
@@ -107,16 +108,16 @@ class StochasticWeightAveraging(AveragedWeights):
 
     def on_epoch_begin(self, run: Run) -> None:
         self._is_trained = False
-        if not self.updates and not self._rates:  # once it has begun, a run that gets longer does not put it off
+        if not self.updates and not self._rates:  # fixed once averaging has begun, even if the run gets longer
             self._first = self._schedule.first_epoch(run.max_epochs)
         if self._is_on(run) and self.setting is not None and not run.resuming:
             groups = run.optimizer.param_groups
             self._rates += [float(group["lr"]) for group in groups[len(self._rates) :]]
-            self.setting.set_each(run, self._goals(run))
+            self.setting.set_each(run, self._targets(run))
 
     def on_train_iter_begin(self, run: Run) -> None:
-        if run.lr_scheduler is not None and self._rates:  # it writes too, between epochs or after each step
-            for group, rate in zip(run.optimizer.param_groups, self._goals(run), strict=False):
+        if run.lr_scheduler is not None and self._rates:  # the scheduler also writes, between epochs or after each step
+            for group, rate in zip(run.optimizer.param_groups, self._targets(run), strict=False):
                 put(group, "lr", rate)
 
     def on_train_epoch_end(self, run: Run) -> None:
@@ -128,8 +129,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self._take(run)
             self.swap_in(run)
 
-    def on_pred_epoch_begin(self, run: Run) -> None:
-        self.on_val_epoch_begin(run)
+    on_pred_epoch_begin = on_val_epoch_begin
 
     def on_epoch_end(self, run: Run) -> None:
         if run.epoch_complete and self._is_on(run):
@@ -141,7 +141,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self._measure(run)
         elif not self._has_failed:
             first = self._first or self._schedule.start
-            logger.warning("%s: the run has no complete epoch from %s on, and ends without averages", self.name, first)
+            logger.warning("%s: the run ends without averages, as it completed no epoch from %s on", self.name, first)
         super().on_run_end(run)
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
@@ -153,13 +153,13 @@ class StochasticWeightAveraging(AveragedWeights):
     def _is_on(self, run: Run) -> bool:
         return self._first is not None and run.epoch >= self._first
 
-    def _goals(self, run: Run) -> list[float]:
+    def _targets(self, run: Run) -> list[float]:
         assert self.lr is not None
         assert self._first is not None
         return [self._schedule.rate(old, self.lr, epoch=run.epoch, first=self._first) for old in self._rates]
 
     def _take(self, run: Run) -> None:
-        """Count the weights of this epoch, once; in the last epoch, measure the statistics for the averages."""
+        """Average the weights of this epoch, once; in the last epoch, measure the statistics for the averages."""
         if self._taken < run.epoch:
             if self.updates:
                 self.average.update(self.model_of(run), 1 / (self.updates + 1))
@@ -175,7 +175,7 @@ class StochasticWeightAveraging(AveragedWeights):
         if self._is_measured:
             return
         norms = batch_norm_buffers(model)
-        if not (run.agree(bool(norms)) if has_other_layers(run) else norms):  # all processes go through the data, or none
+        if not (run.agree(bool(norms)) if has_other_layers(run) else norms):  # all ranks take part in the pass, or none
             return
         self._is_measured = True
         if data is not None:
@@ -186,8 +186,7 @@ class StochasticWeightAveraging(AveragedWeights):
                 self._swap.put_back()
         if norms and not self._statistics:
             logger.warning(
-                "%s: no data is left to measure batch norm with, and the averages have the statistics of other weights;"
-                " give it data=...",
+                "%s: no data to measure batch norm with; the averages have the statistics of other weights. Pass data=...",
                 self.name,
             )
 

@@ -1,11 +1,11 @@
-"""SwapEMAWeights: an exponential moving average of the weights, in the model for validation and prediction."""
+"""SwapEMAWeights: an exponential moving average of the weights for validation and prediction."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import number, whole
+from hookpoint.callbacks._shared.arguments import choices, number, whole
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
@@ -16,32 +16,30 @@ from hookpoint.core.run.stepper import PlainStepper
 
 logger = logging.getLogger("hookpoint")
 
-BUFFERS = ("average", "copy")
-
 
 class SwapEMAWeights(AveragedWeights):
-    """Average the weights exponentially while they are trained; validate and predict with the averages.
+    """Keep an exponential moving average of the weights, and use it for validation and prediction.
 
-    After a step an average is `decay` times itself plus `1 - decay` times the weight; it begins with the weight after step
-    `start`, and is updated every `every` steps. With `warmup` the decay begins low: after n updates it is
-    (1 + n) / (10 + n), if that is less. With `buffers="average"` the statistics of batch norm are averaged too, with "copy"
-    the model's own are used. Frozen weights are as they are in the model; what is unfrozen or added counts from the next
-    epoch on. `model` is what is averaged, where it is not all of the run's model.
+        decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
+        every: Update the averages every so many steps.
+        start: Step after which averaging begins, with the weights at that time.
+        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, if that is less.
+        buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
+        swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
+            EarlyStopping with its best weights.
+        keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
+        model: What to average, if it is not the whole model of the run.
 
-    In a loop whose step never moves (an optimizer that the run does not know, or epochs without batches), weights that have
-    changed count as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch
-    counts as one step at least, also where autograd sees no change, as with fused optimizers.
+    The training weights are restored after each validation and prediction, however it ends, so that training is not affected. A
+    checkpoint always has the training weights as the model's. `load_weights(path, averaged=True)` returns the averages of a
+    checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
+    weights of the model have changed since. Frozen weights are not averaged; unfrozen and added ones are from the next epoch.
 
-    The averages are in the model during every validation and prediction, and the training weights are back after it, however
-    it ends; training is what it would be. With `swap_on_epoch` they are in it too at on_epoch_end, for the callbacks after this
-    one in the list, as EarlyStopping with its best weights. A checkpoint always has the training weights as the model's; of
-    what it keeps here, `load_weights(path, averaged=True)` makes weights for a model, `weights()` does so from this object.
-    With `keep_at_end` the model has the averages when the run is over and its last checkpoint is written. `validate` and
-    `predict` after the run use them, unless other weights have come into the model since.
+    In a loop whose step never advances (with an optimizer that the run does not know, or epochs without batches), changed
+    weights count as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch
+    counts as at least one step, even if autograd sees no change, as with fused optimizers.
 
-    Listens to on_step_end, on_val_epoch_begin, on_pred_epoch_begin and others. Keeps the averages and how many updates they had
-    in the checkpoint. Runs on all ranks. A step pays for one pass over the weights and waits for nothing; the averages take as
-    much memory as the weights, and a validation as much again.
+    The averages take as much memory as the weights, and a validation as much again.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -58,6 +56,9 @@ class SwapEMAWeights(AveragedWeights):
     (-1.0, -0.5)
     """
 
+    keeps: ClassVar[str] = "the averages and the number of updates"
+    step_cost: ClassVar[str] = "one pass over the weights, without waiting for the device"
+
     def __init__(
         self,
         decay: float = 0.999,
@@ -71,12 +72,11 @@ class SwapEMAWeights(AveragedWeights):
         model: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        if buffers not in BUFFERS:
-            raise BadArgument(f"SwapEMAWeights(buffers={buffers!r}) means nothing.", choose="'average' or 'copy'")
+        choices("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
         super().__init__(model, buffers=buffers == "average", **options)
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
-            raise BadArgument(f"SwapEMAWeights(decay={decay!r}) would never move.", give="a number below 1, as 0.999")
+            raise BadArgument(f"SwapEMAWeights: decay must be below 1, got {decay!r}.", write="0.999")
         self.every = whole("SwapEMAWeights", "every", every, least=1)
         self.start = whole("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end
@@ -84,13 +84,13 @@ class SwapEMAWeights(AveragedWeights):
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
-        after = False
+        is_after = False
         for entry in run.hooks.entries:
-            after |= entry.subject is self
-            if getattr(entry.subject, "restore_best_weights", False) and not (after and self.swap_on_epoch):
+            is_after |= entry.subject is self
+            if getattr(entry.subject, "restore_best_weights", False) and not (is_after and self.swap_on_epoch):
                 logger.warning(
-                    "%s: validation measures the averages, and %s would restore the training weights of then;"
-                    " put it after this one, with swap_on_epoch=True here",
+                    "%s: validation measures the averages, but %s would restore the training weights;"
+                    " move it after this callback, and pass swap_on_epoch=True here",
                     self.name,
                     entry.name,
                 )
@@ -106,7 +106,7 @@ class SwapEMAWeights(AveragedWeights):
 
     def on_step_end(self, run: Run) -> None:
         self._last_step = run.step
-        if self._swap.is_in:  # fused optimizers write where nobody sees it
+        if self._swap.is_in:  # autograd does not see the writes of fused optimizers
             raise changed()
         if not self.average.averages:
             if self._steps(run) >= self.start:
@@ -116,7 +116,7 @@ class SwapEMAWeights(AveragedWeights):
             self.updates += 1
 
     def on_train_iter_end(self, run: Run) -> None:
-        if run.step != self._last_step:  # an optimizer without hooks, or none: its steps are counted by the batch
+        if run.step != self._last_step:  # without optimizer hooks, each batch counts as a step
             self.on_step_end(run)
         elif not run.step:
             self._take_uncounted(run)
@@ -125,9 +125,7 @@ class SwapEMAWeights(AveragedWeights):
         self._take_uncounted(run)
         self.swap_in(run)
 
-    def on_pred_epoch_begin(self, run: Run) -> None:
-        self._take_uncounted(run)
-        self.swap_in(run)
+    on_pred_epoch_begin = on_val_epoch_begin
 
     def on_epoch_end(self, run: Run) -> None:
         if run.epoch_complete:
@@ -138,7 +136,7 @@ class SwapEMAWeights(AveragedWeights):
     def on_run_end(self, run: Run) -> None:
         super().on_run_end(run)
         if (steps := self._steps(run)) < self.start:
-            logger.warning("%s: the run ended at step %d, and averages begin at step %d", self.name, steps, self.start)
+            logger.warning("%s: the run ended at step %d, before averaging begins at step %d", self.name, steps, self.start)
 
     def reset(self) -> None:
         super().reset()
@@ -157,9 +155,9 @@ class SwapEMAWeights(AveragedWeights):
         return run.step + self._uncounted
 
     def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
-        """Count weights that have changed as one step, in a loop whose clock has counted none.
+        """Count changed weights as one step, in a loop that counts no steps.
 
-        Autograd does not see every change: `at_least` one is counted in an epoch.
+        Autograd does not see every change. `at_least` counts a step without one.
         """
         if not self._is_running or run.step or self._swap.is_in or not isinstance(stepper_of(run), PlainStepper):
             return

@@ -1,4 +1,4 @@
-"""Data facts: what is known of training data without reading it, and what it means if that has changed since a checkpoint."""
+"""Data facts: what is known of training data without reading it, compared with a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,67 +12,56 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDa
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset: enough to tell two of them apart
+ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset, enough to distinguish datasets
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
     "dataset": "is it the same data?",
     "samples": "epochs have another length",
     "order": "epochs have another order",
-    "drop_last": "the last, short batch of an epoch is another",
+    "drop_last": "the last batch of an epoch differs",
     "batches": "is it the same data?",
 }
 REFUSED = {
     "samples": "the order of this epoch was drawn for another number of samples",
-    "order": "some samples would be seen twice in this epoch, and others never",
+    "order": "some samples would be used twice in this epoch, and others never",
 }
 
 
 def facts_of(loader: Any) -> dict[str, Any]:
-    """Return plain values: of a DataLoader its data set, samples, order and batch size; of other loaders their length."""
+    """Return facts about a DataLoader (dataset, samples, order, batch size), or the length of another loader."""
     if not isinstance(loader, DataLoader):
         return {"batches": length_of(loader)}
-    facts: dict[str, Any] = {"dataset": _named(loader.dataset), "batch_size": batch_size_of(loader)}
-    facts["samples"] = length_of(loader.dataset)
-    if isinstance(loader.dataset, IterableDataset):
+    data, batches = loader.dataset, loader.batch_sampler
+    facts: dict[str, Any] = {"dataset": _named(data), "batch_size": batch_size_of(loader), "samples": length_of(data)}
+    if isinstance(data, IterableDataset):
         return facts
-    team, batches = team_sampler_of(loader), loader.batch_sampler
-    drop_last: bool | None
-    if team is not None:
-        order, drop_last = SHUFFLED if team.shuffle else IN_ORDER, team.drop_last
-    else:
-        is_own = batches is not None and type(batches) is not BatchSampler
-        name = type(batches if is_own else loader.sampler).__name__
-        order, drop_last = NAMES.get(name, name), getattr(batches, "drop_last", None)
-    return {**facts, "order": order, "drop_last": drop_last}
+    team, is_custom = team_sampler_of(loader), batches is not None and type(batches) is not BatchSampler
+    name = type(batches if is_custom else loader.sampler).__name__
+    order = NAMES.get(name, name) if team is None else SHUFFLED if team.shuffle else IN_ORDER
+    return {**facts, "order": order, "drop_last": getattr(batches, "drop_last", None)}
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts that a checkpoint of an earlier release has: of a DataLoader with the samplers that torch gives it."""
+    """Return the facts in a checkpoint of an earlier release, of a DataLoader with the default samplers."""
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
-    is_shuffled = order["shuffle"]
-    return {
-        "samples": order["length"],
-        "batch_size": order["batch_size"],
-        "order": SHUFFLED if is_shuffled else IN_ORDER,
-    }
+    shuffled = SHUFFLED if order["shuffle"] else IN_ORDER
+    return {"samples": order["length"], "batch_size": order["batch_size"], "order": shuffled}
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Return how many samples a batch has by the loader's own account; None where its samplers decide."""
-    team = team_sampler_of(loader)
-    if team is not None:
-        return team.batch_size
+    """Return the batch size of a loader; None if a custom sampler decides."""
     batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
-    return batches.batch_size if type(batches) is BatchSampler else None
+    return batches.batch_size if type(batches) in (BatchSampler, TeamBatchSampler) else None  # type: ignore[union-attr]
 
 
 def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool) -> str:
-    """Return a table of what has changed, or ""; raise CannotResume where the rest of an epoch could not be right.
+    """Return a table of changed facts, or "". Raise CannotResume if the rest of an epoch would be wrong.
 
-    The batch size is not in it: the rest of an epoch is cut into batches of any size.
+    The batch size is not compared: the rest of an epoch can be split into batches of any size.
     """
     changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
     if not changed:
@@ -87,16 +76,16 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):
         raise CannotResume(
-            f"the training data is not that of the checkpoint, which was made in the middle of an epoch.\n{table(rows)}",
-            give="the data as it was",
-            resume="from a checkpoint made at the end of an epoch: resume='.../checkpoints/step-...'",
+            f"the training data is not that of the checkpoint, which is from the middle of an epoch.\n{table(rows)}",
+            give="the same data",
+            resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
             start="over with resume='never'",
         )
     return table(rows)
 
 
 def _named(dataset: Any) -> str:
-    """Return the class of a data set; of a TensorDataset also the shapes of its tensors and a digest of some of their rows."""
+    """Return the class of a dataset; for a TensorDataset also the shapes of its tensors and a digest of some rows."""
     name = type(dataset).__name__
     if type(dataset) is not TensorDataset:
         return name

@@ -1,13 +1,14 @@
-"""Made data: how a HookedLoader makes its samples and batches, with their points, in workers or in the main process.
+"""Hooked dataset: create the samples and batches of a HookedLoader and fire their points.
 
 The index sampler of a loader runs in the main process, one item per batch, in order. There each item gets the place of its
-batch, and travels with it to whoever makes the batch: nobody asks a clock, or shared memory, at a time that depends on
+batch, and takes it to the worker that creates the batch. Nothing reads a clock or shared memory at a time that depends on
 prefetching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -21,10 +22,10 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class Task:
-    """What the sampler gave for one batch, and the place of the batch.
+    """The indices of one batch, and the place of the batch.
 
-    `Task.latest` is the one that came to this process last: a stream is asked for its next item, and never told for which
-    task. Both the loader of the main process and a worker get a task right before they work on it.
+    `Task.latest` is the last task that reached this process, in the main process or in a worker: a stream yields its next item
+    without being told for which task.
     """
 
     latest: Task | None = None
@@ -44,12 +45,10 @@ class Task:
 
 
 class TaskSampler:
-    """Give what another sampler gives, as tasks. A pass begins when it is asked for an iterator."""
+    """Yield the items of another sampler as tasks. Each iteration begins a pass."""
 
     def __init__(self, sampler: Any, settings: DataSettings, epoch_outside: list[int]) -> None:
-        self.sampler = sampler
-        self._settings = settings
-        self._epoch_outside = epoch_outside
+        self.sampler, self._settings, self._epoch_outside = sampler, settings, epoch_outside
 
     def __iter__(self) -> Iterator[Task]:
         run = current_run()
@@ -59,7 +58,7 @@ class TaskSampler:
 
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
         numbers = count(first)
-        while (indices := next(source, END)) is not END:  # a `for` would ask the source for an iterator, which begins it anew
+        while (indices := next(source, END)) is not END:  # a `for` would call iter(source), which restarts it
             number = next(numbers)
             if self._settings.per_batch:
                 settings = self._settings.of_batch(number, trains=mode == "train")
@@ -70,35 +69,17 @@ class TaskSampler:
 
 
 class HookedDataset:
-    """A data set for the fetchers of torch: given a task it makes a whole batch; as a stream it makes samples.
+    """A dataset for torch's fetchers. Given a task it creates a batch; as a stream it creates samples.
 
-    Whatever else is asked of it, or set on it, goes to the data set inside: a `worker_init_fn` finds it in
-    `get_worker_info().dataset`.
+    All other attributes are those of the dataset inside, for a `worker_init_fn` that reads `get_worker_info().dataset`.
     """
 
-    __slots__ = ("_collate", "_in_batches", "_points", "_seeded", "_worker", "dataset")
-
-    dataset: Any
-    _points: DataPoints
-    _collate: Callable[[Any], Any]
-    _in_batches: bool
-    _seeded: Any
-    _worker: tuple[int | None, ...]
-
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:
-        self.__setstate__((dataset, points, collate, in_batches))
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.dataset, self._points, self._collate, self._in_batches
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        values = dict(zip(("dataset", "_points", "_collate", "_in_batches"), state, strict=True))
-        values |= {"_seeded": next(seeded_samples_of(values["dataset"]), None), "_worker": ()}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        seeded = next(seeded_samples_of(dataset), None)
+        vars(self).update(dataset=dataset, _points=points, _collate=collate, _in_batches=in_batches, _seeded=seeded, _worker=())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in HookedDataset.__slots__:
+        if name.startswith("__") or "dataset" not in vars(self):  # the second while it is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -110,15 +91,15 @@ class HookedDataset:
 
     def __getitem__(self, task: Task) -> Any:
         data, indices, offered = self.dataset, task.indices, task.place.offered(self._worker_id())
-        made: Any
+        samples: Any
         if not self._in_batches:
-            made = self._sample(data[indices], indices, offered)
+            samples = self._sample(data[indices], indices, offered)
         else:
             fetch = getattr(data, "__getitems__", None)
-            made = fetch(indices) if fetch else [data[index] for index in indices]
+            samples = fetch(indices) if fetch else [data[index] for index in indices]
             if self._points.listens(SAMPLE):
-                made = [self._sample(sample, index, offered) for sample, index in zip(made, indices, strict=True)]
-        return self._batch(self._collate(made), indices, task.place)
+                samples = [self._sample(sample, index, offered) for sample, index in zip(samples, indices, strict=True)]
+        return self._batch(self._collate(samples), indices, task.place)
 
     def __iter__(self) -> Iterator[Any]:
         return self._stream(iter(self.dataset))
@@ -129,7 +110,7 @@ class HookedDataset:
             yield self._sample(sample, number, Task.latest.place.offered(self._worker_id()))
 
     def collate_stream(self, samples: Any) -> Any:
-        """Make a batch of samples that came out of the stream."""
+        """Create a batch from samples of the stream."""
         assert Task.latest is not None
         return self._batch(self._collate(samples), None, Task.latest.place)
 
@@ -146,15 +127,14 @@ class HookedDataset:
         if not self._points.listens(BATCH):
             return batch
         offered = {**place.offered(self._worker_id()), "indices": indices}
-        if self._seeded is None:
-            return self._points.fire(BATCH, batch, offered)
-        with self._seeded.seeding(f"{BATCH} {place.batch_idx}"):
+        with nullcontext() if self._seeded is None else self._seeded.seeding(f"{BATCH} {place.batch_idx}"):
             return self._points.fire(BATCH, batch, offered)
 
     def _worker_id(self) -> int | None:
-        if not self._worker:  # the first sample or batch that this process makes
+        if not self._worker:  # the first sample or batch in this process
             info = get_worker_info()
-            object.__setattr__(self, "_worker", (None if info is None else info.id,))
+            vars(self)["_worker"] = (None if info is None else info.id,)
             if info is not None:
                 self._points.leave_run()
-        return self._worker[0]
+        number: int | None = self._worker[0]
+        return number

@@ -1,4 +1,4 @@
-"""Known loader: what is to be remembered of a loader that passes run over, and what kind of loader it is."""
+"""LoaderRecord: what a run remembers of a loader, and what kind of loader it is."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
 
 class LoaderRecord:
-    """A loader that passes run over: where it stood when it was first seen, and when its last pass began.
+    """The state of a loader when it was first used, and when its last pass began.
 
-    The script may set its order anew for each pass, by seeding a generator or by making another loader. A checkpoint then has
-    nothing to say about a pass that is still to come. This is known from the second pass on.
+    The script may set the order of each pass itself, by seeding a generator or by creating a new loader. A checkpoint then does
+    not apply to later passes. This is known from the second pass on.
     """
 
     def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
         self.reference = reference
         self.trains = trains
         self.had_iterator = False
-        self.is_made_anew = is_made_anew
-        self._is_seeded_anew = False
+        self.is_made_anew, self._is_seeded_anew = is_made_anew, False
         self._first = self.begun = _loader_state.read(loader)
         self._seeds: list[int] | None = None
         self._was_used = False
         self._own_before: Any = None
 
-    def adopt(self, loader: Any, record: Mapping[str, Any]) -> None:
-        """Put the loader where it stood when a checkpoint was made between its passes."""
+    def load(self, loader: Any, record: Mapping[str, Any]) -> None:
+        """Restore the loader from a checkpoint between two passes."""
         if not record["is_made_anew"]:
             self._seeds = record["seeds"]
             _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
             if not record["is_seeded_anew"]:
                 _loader_state.put_generators(loader, record["now"])
-            self._load(loader, record)
+            _load_dataset(loader, record)
             self._own_before = record["own"]
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
-        """Take note of where the loader stands before a pass."""
+        """Record the state of the loader before a pass."""
         seeds, is_first = _loader_state.seeds(loader), self._seeds is None
-        if self._was_used and self.trains and keeps_own_state(loader):  # not before: it might make an iterator for this
+        if self._was_used and self.trains and is_stateful(loader):  # not before: state_dict might create an iterator
             self._own_before = loader.state_dict()
         self._was_used = True
         if not is_first:
@@ -55,31 +54,24 @@ class LoaderRecord:
         self.begun = _loader_state.read(loader)
         self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
-    def go_on(self, loader: Any, record: Mapping[str, Any]) -> None:
-        """Take over what is known of a pass that is gone on with."""
-        self._load(loader, record)
-        self._keep_order(loader, record)
-        # Counters as they are put back: a batch size that the script has changed since is no change of the run.
+    def resume(self, loader: Any, record: Mapping[str, Any]) -> None:
+        """Restore the loader from a checkpoint inside a pass."""
+        _load_dataset(loader, record)
+        order, sampler = record.get("order"), team_sampler_of(loader)
+        if sampler is not None and order is not None and order["kind"] == "team":
+            sampler.load_order(order)  # a pass that an earlier release has begun was not drawn from the generators
+        # The current counters: a batch size that the script has changed since is not a change of the run.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
-    def _load(self, loader: Any, record: Mapping[str, Any]) -> None:
-        if record["dataset"] is not None and _has_state(loader.dataset):
-            loader.dataset.load_state_dict(own_copy(record["dataset"]))
-
-    def _keep_order(self, loader: Any, record: Mapping[str, Any]) -> None:
-        """Keep the order of a team's pass: one that an earlier release has begun was not drawn from the generators."""
-        order, sampler = record.get("order"), team_sampler_of(loader)
-        if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.load_order(order)
-
     def state_of(self, loader: Any) -> dict[str, Any]:
+        has_dataset_state = _has_state(loader) and has_index(loader) and not loader.num_workers and _has_state(loader.dataset)
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            # What has another seed after a pass than before it seeds itself: the script does not.
+            # A generator whose seed changes during a pass seeds itself: the script does not.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
@@ -88,26 +80,28 @@ class LoaderRecord:
             "had_iterator": self.had_iterator,
             "ahead": batches_ahead(loader),
             "own_before": self._own_before,
-            "own": loader.state_dict() if self.trains and keeps_own_state(loader) else None,
-            "dataset": loader.dataset.state_dict() if self.trains and _keeps_state_of_dataset(loader) else None,
+            "own": loader.state_dict() if self.trains and is_stateful(loader) else None,
+            "dataset": loader.dataset.state_dict() if self.trains and has_dataset_state else None,
             "order": order_of(loader) if self.trains else None,
         }
 
 
-def _has_state(one: Any) -> bool:
-    return callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+def _load_dataset(loader: Any, record: Mapping[str, Any]) -> None:
+    if record["dataset"] is not None and _has_state(loader.dataset):
+        loader.dataset.load_state_dict(own_copy(record["dataset"]))
+
+
+def _has_state(value: Any) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 def has_index(loader: Any) -> TypeGuard[DataLoader[Any]]:
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
-def keeps_own_state(loader: Any) -> bool:
+def is_stateful(loader: Any) -> bool:
+    """Return whether a loader resumes itself, with its own state dict."""
     return _has_state(loader) and not has_index(loader)
-
-
-def _keeps_state_of_dataset(loader: Any) -> bool:
-    return _has_state(loader) and has_index(loader) and not loader.num_workers and _has_state(loader.dataset)
 
 
 def _keeps_workers(loader: Any) -> bool:
@@ -119,5 +113,5 @@ def has_iterator(loader: Any) -> bool:
 
 
 def batches_ahead(loader: Any) -> int:
-    """Return how many batches the sampler is asked for before they are wanted."""
+    """Return how many batches the workers prefetch."""
     return loader.num_workers * (loader.prefetch_factor or 0) if isinstance(loader, DataLoader) else 0

@@ -1,8 +1,8 @@
-"""Loader state: what a loader's order comes from besides the global generators, as plain types and tensors.
+"""Loader state: what determines a loader's order besides the global generators, as plain types and tensors.
 
-That is generators that the loader or its samplers hold, of torch, NumPy or Python, and the samplers' counters: attributes that
-are numbers, text or None, such as the epoch that a sampler counts. A sampler's own `state_dict` is not asked for. It tells
-where the sampler is in a pass, so that one read at the end of a pass would, put back, make the next pass an empty one.
+This includes generators of torch, NumPy or Python in the loader or its samplers, and the samplers' counters: attributes that
+are numbers, strings or None, such as an epoch. The `state_dict` of a sampler is not used. It holds the position in a pass: a
+state read at the end of a pass would make the next pass empty.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from hookpoint.core.checkpoint.randomness import put_state, state_of
+from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 COUNTERS = (bool, int, float, str, type(None))
 SAMPLERS = ("batch_sampler", "sampler")
 
 
 def read(loader: Any) -> dict[str, Any]:
-    """Return where the loader's own generators and counters stand, by where they are found."""
+    """Return the state of the loader's generators and counters, by path."""
     return {
-        "generators": {path: _state(generator) for path, generator in _generators(loader).items()},
+        "generators": {
+            path: generator.get_state() if isinstance(generator, torch.Generator) else state_of(generator)
+            for path, generator in _generators(loader).items()
+        },
         "counters": {
             f"{path}.{name}": value
             for path, owner in _owners(loader).items()
@@ -35,45 +39,44 @@ def read(loader: Any) -> dict[str, Any]:
 
 
 def put_generators(loader: Any, state: Mapping[str, Any]) -> None:
-    """Put the loader's own generators where they stood."""
+    """Restore the loader's generators."""
     for path, generator in _generators(loader).items():
         if path in state["generators"]:
-            _put(generator, state["generators"][path])
+            kept = state["generators"][path]
+            generator.set_state(kept.cpu()) if isinstance(generator, torch.Generator) else put_state(generator, kept)
 
 
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
-    """Put the samplers' counters where they stood; `first` is where they stood when the loader was first seen.
+    """Restore the samplers' counters. `first` is their state when the loader was first used.
 
-    Inside of a pass, those that the run has changed. Before one, those that nobody has touched: others were set on purpose
-    for this pass, by `set_epoch` or because the script has changed.
+    Inside a pass, restore the counters that the run had changed. Before a pass, restore the untouched ones: others were set for
+    this pass, by `set_epoch` or by a change of the script.
     """
     for path, owner in _owners(loader).items():
         attributes = vars(owner)
         for name, value in list(attributes.items()):
-            there = f"{path}.{name}"
-            if there in state["counters"] and there in first["counters"]:
-                kept, original = state["counters"][there], first["counters"][there]
+            key = f"{path}.{name}"
+            if key in state["counters"] and key in first["counters"]:
+                kept, original = state["counters"][key], first["counters"][key]
                 if kept != original if in_pass else value == original:
                     attributes[name] = kept
 
 
 def seeds(loader: Any) -> list[int]:
-    """Return what the loader's generators were seeded with; it changes when someone seeds them anew."""
+    """Return the initial seeds of the loader's generators, which change when they are reseeded."""
     return [one.initial_seed() for one in _generators(loader).values() if isinstance(one, torch.Generator)]
 
 
 def _owners(loader: Any) -> dict[str, Any]:
-    """Return the samplers of a loader, and those inside of them; a loader that is no DataLoader counts as one itself."""
+    """Return the samplers of a loader, including nested ones, by path. A custom loader counts as a sampler itself."""
     found: dict[str, Any] = {}
-    if isinstance(loader, DataLoader):
-        waiting = [(name, getattr(loader, name, None)) for name in SAMPLERS]
-    else:
-        waiting = [("loader", loader)]
-    while waiting:
-        path, one = waiting.pop(0)
-        if hasattr(one, "__dict__") and not isinstance(one, type) and all(one is not other for other in found.values()):
-            found[path] = one
-            waiting.extend((f"{path}.{name}", inner) for name, inner in _inner_samplers(one))
+    is_plain = isinstance(loader, DataLoader)
+    queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
+    for path, owner in queue:
+        is_owner = hasattr(owner, "__dict__") and not isinstance(owner, type | TeamBatchSampler)  # which has a state of its own
+        if is_owner and all(owner is not other for other in found.values()):
+            found[path] = owner
+            queue.extend((f"{path}.{name}", inner) for name, inner in _inner_samplers(owner))
     return found
 
 
@@ -91,23 +94,8 @@ def _generators(loader: Any) -> dict[str, Any]:
         for name, value in vars(owner).items():
             if all(value is not other for other in found.values()):
                 found[f"{path}.{name}"] = value
-    return {path: one for path, one in found.items() if _is_generator(one)}
-
-
-def _is_generator(one: Any) -> bool:
-    kinds: list[type] = [torch.Generator, random.Random]
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"].random
-        kinds += [numpy.Generator, numpy.RandomState]
-    return isinstance(one, tuple(kinds)) and not isinstance(one, random.SystemRandom)
-
-
-def _state(generator: Any) -> Any:
-    return generator.get_state() if isinstance(generator, torch.Generator) else state_of(generator)
-
-
-def _put(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state.cpu())
-    else:
-        put_state(generator, state)
+        kinds += (numpy.Generator, numpy.RandomState)
+    return {path: one for path, one in found.items() if isinstance(one, kinds) and not isinstance(one, random.SystemRandom)}

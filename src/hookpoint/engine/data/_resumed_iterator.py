@@ -1,105 +1,186 @@
-"""ResumedIterator: a DataLoader's iterator that begins in the middle of a pass, with nothing of what lies before it read."""
+"""Resumed iterators: begin in the middle of a pass, by the kind of loader.
+
+Loaders with `state_dict` and `load_state_dict` resume themselves. Among them is torchdata's StatefulDataLoader over an
+IterableDataset, which resumes from a loaded state in its next iteration, even if that state is the end of a pass. The code that
+loads such a state must consume that end.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-PutBack = Callable[[], None]
+from hookpoint.core.checkpoint.own_copy import own_copy
+from hookpoint.core.checkpoint.positions import END
+from hookpoint.core.data.samples import length_of
+from hookpoint.parallel.data.distribute_loader import loader_with
+
+Restore = Callable[[], None]
+
+# In the state of a StatefulDataLoader: whether its pass is over, and whether its dataset has ended, without workers.
+PASS_IS_OVER = "_iterator_finished"
+FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
 
-class ResumedIterator:
-    """What a sampler gives behind its first so many items, with the generators put where the pass began, by `begin`.
+# DataLoaders over a dataset with an index
 
-    The sampler is asked for its iterator whenever the loader asks for one, as in a pass from the beginning: what it draws by
-    that, it draws again. But a loader with persistent workers, once it has them, asks once and draws no seed for workers; if
-    that was so, `begin` is called last of all, and takes back what making the workers has drawn.
+
+class ResumedSampler:
+    """Yield what a sampler yields after its first `batches` items, with the generators restored by `begin`.
+
+    The sampler is iterated whenever the loader iterates it, as in a pass from the beginning, so that it draws the same numbers.
+    A loader with persistent workers iterates it once and draws no seed for them. In that case `begin` is called last and undoes
+    what creating the workers has drawn.
     """
 
-    def __init__(self, sampler: Any, batches: int, begin: PutBack, had_iterator: bool) -> None:
-        self.was_asked = False
+    def __init__(self, sampler: Any, batches: int, begin: Restore, had_iterator: bool) -> None:
+        self.was_iterated = False
         self.passed_over = batches
         self._sampler = sampler
-        self._left = batches
-        self._begin: PutBack | None = begin
-        self._asks_once = had_iterator
+        self._begin: Restore | None = begin
+        self._iterates_once = had_iterator
         self._source: Iterator[Any] = iter(())
-        self._hold: Callable[[], PutBack] | None = None
-        self._return: PutBack | None = None
+        self._save: Callable[[], Restore] | None = None
+        self._restore: Restore | None = None
         self._ahead = 0
 
-    def be_aside(self, ahead: int, hold: Callable[[], PutBack]) -> None:
-        """Get there when asked, aside: when so many items more are given as were drawn ahead, put back what was found."""
-        self._ahead, self._hold = ahead, hold
+    def start_later(self, ahead: int, save: Callable[[], Restore]) -> None:
+        """Skip items only when iterated. Restore the generators after `ahead` items, which the pass had drawn in advance."""
+        self._ahead, self._save = ahead, save
 
     def start(self) -> None:
-        """Pass over the first items, unless that was done."""
-        begin, self._begin = self._begin, None  # for it knows the loader, which would know itself by this
+        """Skip the first items, once."""
+        begin, self._begin = self._begin, None  # it refers to the loader, which refers to this sampler
         if begin is not None:
-            if self._asks_once:
+            if self._iterates_once:
                 begin()
                 self._source = iter(self._sampler)
-            next(islice(self._source, self._left, self._left), None)
+            next(islice(self._source, self.passed_over, self.passed_over), None)
 
-    def __iter__(self) -> ResumedIterator:
-        self.was_asked = True
-        if self._hold is not None:
-            self._return, self._hold = self._hold(), None
+    def __iter__(self) -> ResumedSampler:
+        self.was_iterated = True
+        if self._save is not None:
+            self._restore, self._save = self._save(), None
             if self._begin is not None:
                 self._begin()
-        if not self._asks_once:
+        if not self._iterates_once:
             self._source = iter(self._sampler)
         return self
 
     def __next__(self) -> Any:
         self.start()
         if not self._ahead:
-            self._come_back()
+            self._end()
         self._ahead -= 1
         try:
             return next(self._source)
         except StopIteration:
-            self._come_back()
+            self._end()
             raise
 
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def _come_back(self) -> None:
-        if self._return is not None:
-            self._return()
-            self._return = None
+    def _end(self) -> None:
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
 
 
 def resumed_iterator(
-    loader: DataLoader[Any], batches: int, begin: PutBack, hold: Callable[[], PutBack] | None, *, had_iterator: bool
+    loader: DataLoader[Any], batches: int, begin: Restore, save: Callable[[], Restore] | None, *, had_iterator: bool
 ) -> Iterator[Any]:
-    """Return an iterator over what follows so many batches; the loader goes on with it where its workers are persistent.
+    """Return an iterator over the batches after the first `batches`. A loader with persistent workers keeps it.
 
-    `begin` puts everything that the order comes from to where the pass began; when this returns, as much is drawn as the pass
-    had drawn. A loader with an __iter__ of its own may not make its iterator before the first batch is asked for: then it is
-    all done at that time, and what stood elsewhere by then is put back, by what `hold` returns.
+    `begin` restores the generators to the beginning of the pass. When this function returns, as many numbers are drawn as the
+    pass had drawn. A loader with its own __iter__ may create its iterator only for the first batch. Then all of this happens at
+    that time, and the function that `save` returns restores the generators afterwards.
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
-    behind = ResumedIterator(sampler, batches, begin, had_iterator)
-    twin = copy.copy(loader)
-    twin.__dict__.update({name: behind, "_iterator": None})  # setting an attribute is refused
+    resumed = ResumedSampler(sampler, batches, begin, had_iterator)
+    twin = loader_with(loader, **{name: resumed})
     begin()
-    iterator = iter(twin)
-    if behind.was_asked:
-        behind.start()
-        if (made := twin.__dict__["_iterator"]) is not None:
-            inside = vars(made)
-            if inside["_index_sampler"] is behind:
+    iterator: Iterator[Any] = iter(twin)
+    if resumed.was_iterated:
+        resumed.start()
+        if (created := twin.__dict__["_iterator"]) is not None:
+            inside = vars(created)
+            if inside["_index_sampler"] is resumed:
                 inside["_index_sampler"] = sampler
-            else:  # that of a HookedLoader, which stands around it
+            else:  # that of a HookedLoader, which wraps it
                 inside["_index_sampler"].sampler = sampler
-            loader._iterator = made
-    elif batches and hold is not None:
-        behind.be_aside(loader.num_workers * (loader.prefetch_factor or 0), hold)
+            loader._iterator = created
+    elif batches and save is not None:
+        resumed.start_later(loader.num_workers * (loader.prefetch_factor or 0), save)
     return iterator
+
+
+# DataLoaders over an IterableDataset
+
+
+class SkippedSamples(IterableDataset[Any]):
+    """A stream without its first samples, which are read and dropped."""
+
+    def __init__(self, dataset: Any, samples: int) -> None:
+        self.dataset, self._samples = dataset, samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.dataset), self._samples, None)
+
+
+def skip_samples(loader: DataLoader[Any], samples: int) -> Iterator[Any]:
+    """Return the batches after so many samples, read in this process."""
+    return iter(loader_with(loader, dataset=SkippedSamples(loader.dataset, samples)))
+
+
+def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int | None:
+    """Return how many batches follow so many samples, or None if the dataset has no length."""
+    length = length_of(loader.dataset)
+    if length is None:
+        return None
+    left = max(length - samples, 0)
+    return left // batch_size if loader.drop_last else -(-left // batch_size)
+
+
+# Loaders with a state dict
+
+
+def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Restore) -> Iterator[Any]:
+    """Resume in the middle of a pass. `record` has the state of the loader, and that before the pass if there was one."""
+    is_begin = isinstance(loader, DataLoader) and not batches
+    if is_begin and record["own_before"] is not None:
+        return next_pass(loader, record["own_before"], begin)
+    begin()
+    if not is_begin:
+        _load(loader, record["own"])
+        if not isinstance(loader, DataLoader) and batches >= (length_of(loader) or batches + 1):
+            return iter(())  # it might begin the next pass
+    return iter(loader)
+
+
+def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator[Any]:
+    """Begin the pass after the one that the state is of. `begin` restores the generators for it."""
+    if isinstance(loader, DataLoader):
+        if loader.num_workers == 0 or loader.persistent_workers:  # otherwise each pass has new workers and a new dataset
+            _load(loader, state)
+            iterator = iter(loader)
+            if state.get(PASS_IS_OVER):
+                next(iterator, None)
+        begin()
+        return iter(loader)
+    _load(loader, state)
+    first = next(iterator := iter(loader), END)
+    return iter(loader) if first is END else chain([first], iterator)  # the first iteration may be the end of the last pass
+
+
+def _load(loader: Any, state: Mapping[str, Any]) -> None:
+    state = own_copy(state)  # the original is kept for the next checkpoint
+    if isinstance(loader, DataLoader):  # let the pass end by itself
+        state = {**state, PASS_IS_OVER: False}
+        if isinstance(state.get(FETCHER), Mapping):
+            state[FETCHER] = {**state[FETCHER], HAS_ENDED: False}
+    loader.load_state_dict(state)

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from hookpoint.engine.data.torch_randomness import TorchRandomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 Item = TypeVar("Item")
+
+
+class TorchRandomness(PlainRandomness):
+    """Save and restore the generators of Python, NumPy and torch, on the host and on every CUDA device.
+
+    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading takes
+    50 to 100 microseconds, and the same again for each device.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if "torch" in state:  # missing if torch was not in use when it was saved
+            torch.set_rng_state(state["torch"].cpu())
+        if "cuda" in state and torch.cuda.is_available():
+            for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+                torch.cuda.set_rng_state(kept.cpu(), device)
+
 
 RANDOMNESS = TorchRandomness()
 

@@ -1,7 +1,7 @@
-"""TorchLoaderWorkers: what the worker processes of a DataLoader do while a run waits for them, and what one did that ended.
+"""TorchLoaderWorkers: report what the workers of a DataLoader do while a run waits for them, and why one ended.
 
-torch tells neither. Its iterator knows which worker owes which batch, in attributes that are not public: without them, a report
-says less.
+torch reports neither. Its iterator knows which worker owes which batch, in private attributes. Without them, a report has less
+detail.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torch.utils.data._utils import signal_handling
 
 from hookpoint.core.hang.process_state import GONE, STOPPED, state_of_process
 
-ASK = signal.SIGUSR2  # which a worker answers with its stack
+ASK = signal.SIGUSR2  # a worker answers with its stack
 ANSWER_SECONDS = 2.0
 END_SECONDS = 1.0
 STACK_LINES = 12
 
 
 class TorchLoaderWorkers:
-    """The workers of torch's DataLoader, and of loaders that derive from it."""
+    """The workers of torch's DataLoader and its subclasses."""
 
     def prepare(self, loader: Any) -> None:
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
@@ -49,24 +49,24 @@ class TorchLoaderWorkers:
 
 
 class WorkerStall:
-    """The iterator of a DataLoader that is being waited for, or that has failed."""
+    """The iterator of a DataLoader that the run waits for, or that has failed."""
 
     def __init__(self, iterator: Any) -> None:
         init = getattr(iterator, "_worker_init_fn", None)
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # by batch: its worker, and its data once it is there
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # by batch: its worker, and its data once it has arrived
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
-        number = self._maker(self._awaited)
+        number = self._worker_of(self._awaited)
         if number is None:
             return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
         worker = self._workers[number]
         can_answer = not state_of_process(worker.pid).startswith((GONE, STOPPED))
         stack = self._stacks.of(worker.pid) if self._stacks is not None and can_answer else []
-        return [f"DataLoader worker {number} {_process(worker)}; it has to make this batch", *stack]
+        return [f"DataLoader worker {number} {_process(worker)}; it loads this batch", *stack]
 
     def cures(self) -> dict[str, str]:
         pids = [worker.pid for worker in self._workers.values()]
@@ -75,25 +75,24 @@ class WorkerStall:
 
     def failure(self, batch_idx: int, error: BaseException) -> str:
         self._forget_pids()
-        if isinstance(error, OSError | EOFError):  # the connection to a worker broke, which ends a moment later
-            until = monotonic() + END_SECONDS
-            while not any(map(_has_ended, self._workers.values())) and monotonic() < until:
+        if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker ends a moment later
+            deadline = monotonic() + END_SECONDS
+            while all(worker.is_alive() for worker in self._workers.values()) and monotonic() < deadline:
                 sleep(0.01)
-        said = []
+        texts = []
         for number, worker in self._workers.items():
-            if not _has_ended(worker) or not worker.exitcode:
-                continue
-            code = worker.exitcode
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            hint = " (the system does so when memory is short)" if code == -signal.SIGKILL else ""
-            owed = sorted(batch for batch in self._owed if self._maker(batch) == number) or [self._awaited]
-            batches = " and ".join(str(batch_idx + batch - self._awaited) for batch in owed)
-            said.append(f"DataLoader worker {number} (process {worker.pid}) {how}{hint} before it gave batch {batches}")
-        return "; ".join(said)
+            code = None if worker.is_alive() else worker.exitcode
+            if code:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                hint = " (possibly out of memory)" if code == -signal.SIGKILL else ""
+                owed = sorted(batch for batch in self._owed if self._worker_of(batch) == number) or [self._awaited]
+                batches = " and ".join(str(batch_idx + batch - self._awaited) for batch in owed)
+                texts.append(f"DataLoader worker {number} (process {worker.pid}) {how}{hint} before it sent batch {batches}")
+        return "; ".join(texts)
 
     def close(self) -> None:
-        # The traceback keeps the iterator. Its end would come with a garbage collection, which ends its queues before it has
-        # told the workers through them: each would be waited for, for five seconds.
+        # The traceback keeps the iterator alive. Garbage collection would close its queues before the workers are told to stop,
+        # and then wait five seconds for each of them.
         if not getattr(self._iterator, "_persistent_workers", True):
             with suppress(Exception):
                 getattr(self._iterator, "_shutdown_workers", _nothing)()
@@ -105,19 +104,19 @@ class WorkerStall:
                 worker.kill()
 
     def _forget_pids(self) -> None:
-        """Keep torch from raising once more that a worker has ended, in the middle of what comes next."""
+        """Keep torch from raising again later that a worker has ended."""
         with suppress(ValueError, RuntimeError):
             getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
             getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
 
-    def _maker(self, batch: int) -> int | None:
-        """Return which worker still has to make a batch; None where that is not known."""
+    def _worker_of(self, batch: int) -> int | None:
+        """Return the number of the worker that still owes a batch; None if that is unknown."""
         info = self._owed.get(batch, ())
         return info[0] if len(info) == 1 and info[0] in self._workers else None
 
 
 class StackOnRequest:
-    """Call a user's `worker_init_fn` in a worker, and let the worker answer a signal with its stack, whatever it is doing."""
+    """Call a user's `worker_init_fn` in a worker, and make the worker answer a signal with its stack at any time."""
 
     def __init__(self, init: Callable[[int], Any] | None, answers: Any = None) -> None:
         self.init = init
@@ -134,11 +133,11 @@ class StackOnRequest:
             self.init(number)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_for_worker = get_spawning_popen() is not None  # a pipe travels only to a process that is being started
+        is_for_worker = get_spawning_popen() is not None  # a pipe can be sent only to a process that is being started
         return StackOnRequest, (self.init, self._answers) if is_for_worker else (self.init,)
 
     def of(self, pid: int) -> list[str]:
-        """Return the stack of a worker, the innermost frame first; nothing where it does not answer."""
+        """Return the stack of a worker, innermost frame first; empty if it does not answer."""
         if signal.getsignal(ASK) is not signal.SIG_DFL or not _catches(pid, ASK):
             return []
         self._read(0.0)
@@ -151,16 +150,12 @@ class StackOnRequest:
         found = b""
         while self._read_end is not None and select.select([self._read_end], [], [], seconds)[0]:
             found += os.read(self._read_end.fileno(), 65536)
-            seconds = 0.05  # it comes in pieces
+            seconds = 0.05  # it arrives in pieces
         return found.decode(errors="replace")
 
 
-def _nothing(*given: Any) -> None:
-    """Stand for what a release of torch does not have."""
-
-
-def _has_ended(worker: Any) -> bool:
-    return not worker.is_alive()
+def _nothing(*_: Any) -> None:
+    """Replace a function that this release of torch does not have."""
 
 
 def _process(worker: Any) -> str:
@@ -168,7 +163,7 @@ def _process(worker: Any) -> str:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Say whether a process has a handler for a signal, which would end it otherwise."""
+    """Return whether a process has a handler for a signal, which would kill it otherwise."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)

@@ -17,20 +17,16 @@ import torch.distributed as dist
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy, OutOfStep
-from hookpoint.core.team.team import Solo, Team
-from hookpoint.parallel.async_sgd._async_team import AsyncTeam
-from hookpoint.parallel.async_sgd._parameter_server import ParameterServer
-from hookpoint.parallel.async_sgd._server_rpc import RemoteServer, ServerRpc
+from hookpoint.core.team.team import Answer, Solo, Team
+from hookpoint.parallel.async_sgd._parameter_server import ParameterServer, RemoteServer, ServerRpc, TensorBuffer
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
-from hookpoint.parallel.async_sgd._tensor_buffer import TensorBuffer
-from hookpoint.parallel.averaging.all_reduce_mean import copy_into
-from hookpoint.parallel.averaging.sync_callback import SyncCallback
+from hookpoint.parallel.averaging.sync_callback import SyncCallback, copy_into
 from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, parameters_of, send_weights
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 from hookpoint.parallel.team.init_process import join_team
 from hookpoint.parallel.team.peer_errors import waiting_in
-from hookpoint.parallel.team.torch_team import SECONDS
+from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
 TRACED = 100_000  # gradients
 CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to notice
@@ -112,7 +108,7 @@ class AsyncSGD(StrategyDefaults):
             self._replace_step(self._optimizer)
         return model
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         self._refuse_to_wait()
         self.synchronize()
         return nullcontext()
@@ -212,11 +208,8 @@ class AsyncSGD(StrategyDefaults):
     def _refuse_to_wait(self) -> None:
         """Refuse to wait for ranks that may be waiting for this rank's gradient."""
         if self._is_computing and self._server is not None:
-            raise BadStrategy(
-                f"AsyncSGD: rank {self._rank} cannot wait for other ranks between a batch and its step: they may be waiting"
-                " for its gradient.",
-                call="collectives at on_iter_begin or on_iter_end, with accumulate=1",
-            )
+            what = f"AsyncSGD: rank {self._rank} cannot wait for other ranks between a batch and its step."
+            raise BadStrategy(what, call="collectives at on_iter_begin or on_iter_end, with accumulate=1")
 
     def _close_team(self, close: Callable[[], None]) -> None:
         """End the run. If it has failed, tell the other ranks, so that the server's threads end."""
@@ -250,3 +243,35 @@ class AsyncSGD(StrategyDefaults):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._version = state["version"]
+
+
+class AsyncTeam(TorchTeam):
+    """Check before each wait for other ranks that it cannot deadlock. Requests take effect after `lag` steps.
+
+    `before_waiting` raises if this rank must not wait now. `on_close` is called with a function that closes the team.
+    """
+
+    inexact = "gradients were applied in the order in which they came"
+
+    def __init__(
+        self, *, lag: int, before_waiting: Callable[[], None], on_close: Callable[[Callable[[], None]], None], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.lag, self._before_waiting, self._on_close = lag, before_waiting, on_close
+
+    def _group(self, number: int = MESSAGES) -> Any:
+        if number == MESSAGES:
+            self._before_waiting()
+        return super()._group(number)
+
+    def start_agreeing(self, number: int) -> Answer:
+        answer = super().start_agreeing(number)
+
+        def checked_answer() -> int:
+            self._before_waiting()
+            return answer()
+
+        return checked_answer
+
+    def close(self) -> None:
+        self._on_close(super().close)

@@ -14,8 +14,7 @@ from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.averaging.all_reduce_mean import all_reduce_mean, copy_into
-from hookpoint.parallel.averaging.sync_callback import SyncCallback
+from hookpoint.parallel.averaging.sync_callback import SyncCallback, all_reduce_mean, copy_into
 from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, parameters_of, send_weights, tensors_of
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
@@ -89,7 +88,7 @@ class ParameterAveraging(StrategyDefaults):
         if self._steps[0] < self.warmup:
             self._average_gradients(parameters)
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         return nullcontext() if self._is_averaged else self._average_in_model()
 
     def synchronize(self) -> None:
@@ -128,11 +127,8 @@ class ParameterAveraging(StrategyDefaults):
         if self.optimizer_state:
             moments = _moments_of(optimizer)
             if not _match_on_all_ranks(moments):
-                raise BadStrategy(
-                    f"ParameterAveraging: the ranks' {type(optimizer).__name__} have state for different parameters, as some"
-                    " had no gradient.",
-                    give="ParameterAveraging(optimizer_state=False), or each parameter a gradient",
-                )
+                what = f"ParameterAveraging: {type(optimizer).__name__} has state for different parameters on each rank."
+                raise BadStrategy(what, write="optimizer_state=False, or give each parameter a gradient")
             tensors += moments
         copy_into(tensors, all_reduce_mean(tensors))
 

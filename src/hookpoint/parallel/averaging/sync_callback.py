@@ -1,12 +1,18 @@
-"""SyncCallback: make diverging replicas one model again at the end of each training pass."""
+"""SyncCallback: make diverging replicas one model again, with means over all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.loop.services import machine_of
-from hookpoint.parallel.averaging.all_reduce_mean import all_reduce_mean, copy_into
+from hookpoint.parallel.shared.local_shards import by_kind, in_one_message
+from hookpoint.parallel.team.peer_errors import waiting_in
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -46,3 +52,28 @@ class SyncCallback(Callback):
         copies: list[Any] = [copy for entry in run.hooks.entries for copy in getattr(entry.subject, "copies", ())]
         if copies:
             copy_into(copies, all_reduce_mean(copies))
+
+
+def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the mean of each tensor over all ranks, bit-identical on all of them; for integers, the chief's values.
+
+    Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes.
+    """
+    means = [tensor.detach() if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
+    with waiting_in("an average over all ranks"):
+        for group in by_kind(means):
+            if _has_mean(group[0]):  # torch assigns new data to these
+                average_parameters(iter(group), dist.group.WORLD)  # type: ignore[arg-type, no-untyped-call, unused-ignore]
+            else:
+                in_one_message(group, lambda flat: dist.broadcast(flat, 0))
+    return means
+
+
+def _has_mean(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy values into tensors without recording it in autograd."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.detach().data.copy_(value)

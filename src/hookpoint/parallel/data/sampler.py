@@ -32,25 +32,6 @@ class TeamBatchSampler:
     [[2, 3], [6, 7], [9]]
     """
 
-    # Without a __dict__: a run restores the counters in the __dict__ of a sampler one by one.
-    __slots__ = (
-        "batch_size",
-        "drawn",
-        "draws",
-        "drop_last",
-        "epoch",
-        "first",
-        "from_chief",
-        "generator",
-        "length",
-        "order",
-        "rank",
-        "seed",
-        "shuffle",
-        "size",
-        "start",
-    )
-
     def __init__(
         self,
         length: int,

@@ -10,15 +10,55 @@ import sys
 import uuid
 from argparse import ArgumentParser, Namespace
 
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
-from hookpoint.parallel.launch._loopback_rendezvous import BACKEND, LoopbackRendezvous
-from hookpoint.parallel.team.loopback import ADDRESS, interface_settings
+from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, loopback_store
 
+BACKEND = "loopback"
 # Options of torchrun that only matter with multiple machines.
 MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
+
+
+class LoopbackRendezvous(rendezvous.RendezvousHandler):
+    """Meet on one machine, in a store on loopback that all ranks share.
+
+    Each restart gets a new store: the old one holds the addresses of dead processes. torchrun keeps its own entries private.
+    """
+
+    def __init__(self, run_id: str, port: int) -> None:
+        self._run_id, self._port = run_id, port
+        self._store: TCPStore | None = None
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> rendezvous.RendezvousInfo:
+        self._store = None  # frees the port
+        self._store = loopback_store(self._port)
+        return rendezvous.RendezvousInfo(HashStore(), 0, 1, rendezvous.RendezvousStoreInfo(ADDRESS, self._store.port))
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
 
 
 @record
@@ -42,7 +82,7 @@ def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
         names = ", ".join("--" + name.replace("_", "-") for name in unused)
         print(f"hookpoint launch: ignoring {names}: all ranks run on this machine; pass --nnodes for more", file=sys.stderr)
     port = 0 if options.master_port == parser.get_default("master_port") else options.master_port
-    rendezvous_handler_registry.register(BACKEND, lambda parameters: LoopbackRendezvous(parameters.run_id, port))
+    rendezvous.rendezvous_handler_registry.register(BACKEND, lambda parameters: LoopbackRendezvous(parameters.run_id, port))
     os.environ.update(interface_settings())
     options.standalone, options.rdzv_backend, options.rdzv_endpoint = False, BACKEND, ADDRESS
     if options.rdzv_id == parser.get_default("rdzv_id"):

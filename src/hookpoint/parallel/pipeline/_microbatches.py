@@ -26,11 +26,9 @@ def check_batch(tensors: Tensors) -> None:
     """Refuse a batch that cannot be split along the first dimension."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or len(tensor) != len(tensors[0]) or not len(tensor):
-            what = ", ".join(str(tuple(one.shape)) if isinstance(one, torch.Tensor) else type(one).__name__ for one in tensors)
-            raise BadStrategy(
-                f"PipelineParallel: a batch of {what} cannot be split into microbatches.",
-                give="inputs and targets that are tensors with one sample per row",
-            )
+            kinds = ", ".join(str(tuple(one.shape)) if isinstance(one, torch.Tensor) else type(one).__name__ for one in tensors)
+            what = f"PipelineParallel: a batch of {kinds} cannot be split into microbatches."
+            raise BadStrategy(what, give="inputs and targets that are tensors with one sample per row")
 
 
 class MicrobatchLoss:

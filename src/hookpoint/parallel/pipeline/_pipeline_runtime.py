@@ -179,10 +179,8 @@ def _outputs(number: int, stage: nn.Module, inputs: Tensors) -> Tensors:
     if isinstance(outputs, tuple) and all(isinstance(one, torch.Tensor) for one in outputs):
         return outputs
     kinds = ", ".join(sorted({type(one).__name__ for one in tree_leaves(outputs)}))
-    raise BadStrategy(
-        f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent.",
-        **{"return": "a tensor, or a tuple of tensors"},
-    )
+    what = f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent."
+    raise BadStrategy(what, **{"return": "a tensor, or a tuple of tensors"})
 
 
 def _fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -217,10 +217,8 @@ def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
 
 
 def _refuse_call(*_: Any) -> NoReturn:
-    raise BadStrategy(
-        "PipelineParallel: the model is split into stages and cannot be called directly.",
-        call="run.forward() in a MainCallback, or runner.predict(data)",
-    )
+    what = "PipelineParallel: the model is split into stages and cannot be called directly."
+    raise BadStrategy(what, call="run.forward() in a MainCallback, or runner.predict(data)")
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,10 +49,8 @@ def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
     order = [name for name, _ in pieces]
     begins = [next(index for index, piece in enumerate(order) if f"{piece}.".startswith(f"{name}.")) for name in names]
     if not begins or begins != sorted(set(begins)) or begins[0] == 0:
-        raise BadStrategy(
-            f"PipelineParallel: split={names!r} is not in the order of the model: {', '.join(order)}.",
-            give="the first module of each stage but the first, in this order",
-        )
+        what = f"PipelineParallel: split={names!r} is not in the order of the model: {', '.join(order)}."
+        raise BadStrategy(what, give="the first module of each stage but the first, in this order")
     bounds = zip([0, *begins], [*begins, len(pieces)], strict=True)
     return [nn.Sequential(*(module for _, module in pieces[start:end])) for start, end in bounds]
 
@@ -75,11 +73,8 @@ def _pieces(module: nn.Module, name: str, cuts: Sequence[str]) -> Iterator[tuple
         yield name, module
         return
     if type(module).forward is not nn.Sequential.forward:
-        raise BadStrategy(
-            f"PipelineParallel: cannot split at {inside[0]!r} inside a {type(module).__name__}: only nn.Sequential can be split"
-            " automatically.",
-            give="a function that returns the stages: split=lambda model: [model.front, model.back]",
-        )
+        what = f"PipelineParallel: cannot split at {inside[0]!r} inside a {type(module).__name__}: it is not an nn.Sequential."
+        raise BadStrategy(what, write="split=lambda model: [model.front, model.back], which returns the stages")
     for key, child in _children(module):
         yield from _pieces(child, f"{name}.{key}" if name else key, inside)
 

@@ -71,12 +71,9 @@ class Sharded(StrategyDefaults):
         BufferSync(modules).watch(optimizers_in(optimizer))
         return model
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         """Gather parameters in each forward, as in training; once for all forwards if some ranks have more batches."""
-        return nullcontext() if is_even else _gathered(self._modules)
-
-    def close(self) -> None:
-        self._modules = []
+        return nullcontext() if same_batch_count else _gathered(self._modules)
 
 
 def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:

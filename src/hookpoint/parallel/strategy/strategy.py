@@ -38,11 +38,8 @@ class Strategy(Protocol):
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
         """Clip gradients by their global norm, including shards on other ranks."""
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
-        """Allow calls of the model without gradients. With `is_even`, all ranks make the same number of calls."""
-
-    def close(self) -> None:
-        """Release everything except the model."""
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
+        """Allow calls of the model without gradients. With `same_batch_count`, all ranks make the same number of calls."""
 
 
 class StrategyDefaults:
@@ -71,11 +68,8 @@ class StrategyDefaults:
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
-    def evaluating(self, *, is_even: bool) -> AbstractContextManager[None]:
+    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def close(self) -> None:
-        pass
 
 
 @runtime_checkable

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +18,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from hookpoint.core.team.checked_team import unanswered
 from hookpoint.core.team.team import Solo, Team
-from hookpoint.parallel.team._gloo_threads import let_rest
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
 from hookpoint.parallel.team.torch_team import SECONDS, TorchTeam
 from hookpoint.parallel.team.world import local_rank, world_size
+
+GLOO_THREAD = "pt_gloo_runloop"
+TASKS = Path("/proc/self/task")
+REST_SECONDS = 5.0
+CHECKS = 3
 
 
 def join_team(
@@ -89,3 +95,26 @@ def _answered(rank: int, size: int) -> Iterator[None]:
 def _destroy() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def let_rest(seconds: float = REST_SECONDS) -> None:
+    """Wait up to `seconds` until all gloo threads sleep.
+
+    A thread reports an operation as done before it releases its tensors, which needs the GIL. If the interpreter exits in
+    between, Python ends the thread inside C++ and the process aborts. A destroyed group has no threads, but the model often
+    keeps its group alive. If the system does not report thread states, return at once.
+    """
+    deadline, calm = time.monotonic() + seconds, 0
+    while calm < CHECKS and time.monotonic() < deadline:
+        time.sleep(0.001)  # releases the GIL, which the threads may be waiting for
+        calm = calm + 1 if all(state == "S" for state in gloo_states()) else 0
+
+
+def gloo_states() -> list[str]:
+    """Return the state of each gloo thread, in the letters of Linux: R is running or runnable, S is sleeping."""
+    found = []
+    for task in TASKS.glob("*/stat"):
+        with suppress(OSError):  # the thread has ended
+            name, _, facts = task.read_text().partition("(")[2].rpartition(")")
+            found += [facts.split()[0]] if name == GLOO_THREAD else []
+    return found

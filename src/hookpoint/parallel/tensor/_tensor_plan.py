@@ -54,10 +54,8 @@ def check_plan(plan: Any) -> None:
         if not isinstance(name, str) or not (
             style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
         ):
-            raise BadStrategy(
-                f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.",
-                give='a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()',
-            )
+            cure = 'a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()'
+            raise BadStrategy(f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.", give=cure)
 
 
 def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) -> list[Split]:
@@ -158,10 +156,9 @@ def _check_size(split: Split, size: int) -> None:
     else:
         return
     if any(isinstance(layout, Shard) for layout in layouts) and int(width) % size:  # type: ignore[arg-type]
-        raise BadStrategy(
-            f"TensorParallel: {split.name} has {width} {what}, which cannot be split evenly across {size} ranks.",
-            choose=f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers them",
-        )
+        cure = f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers them"
+        what = f"{split.name} has {width} {what}, which cannot be split evenly across {size} ranks"
+        raise BadStrategy(f"TensorParallel: {what}.", choose=cure)
 
 
 def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
@@ -174,10 +171,8 @@ def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_defa
     tied = [one for one in splits if any(len(dims[id(own)]) > 1 for own in one.module.parameters(recurse=False))]
     if tied and not is_default:
         names = " and ".join(split.name for split in tied)
-        raise BadStrategy(
-            f"TensorParallel: {names} shares a weight with a layer that is not split in the same way.",
-            split="both: an Embedding rowwise and a Linear colwise match",
-        )
+        what = f"TensorParallel: {names} shares a weight with a layer that is not split in the same way."
+        raise BadStrategy(what, split="both: an Embedding rowwise and a Linear colwise match")
     return [split for split in splits if split not in tied]
 
 

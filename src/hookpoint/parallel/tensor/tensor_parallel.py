@@ -7,9 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
@@ -20,7 +23,6 @@ from hookpoint.parallel.strategy.strategy import StrategyDefaults
 from hookpoint.parallel.team.init_process import join_team
 from hookpoint.parallel.team.world import world_size
 from hookpoint.parallel.tensor._merged_gradients import MergedGradients
-from hookpoint.parallel.tensor._replica_check import ReplicaCheck
 from hookpoint.parallel.tensor._tensor_plan import Plan, Split, check_plan, resolve_plan
 
 
@@ -55,7 +57,7 @@ class TensorParallel(StrategyDefaults):
         if size is not None and (type(size) is not int or size < 1):
             raise BadStrategy(f"TensorParallel: size must be an integer >= 1, or None for all ranks, got {size!r}.")
         self.plan, self.size = plan, size
-        self._gradients: MergedGradients | None = None
+        self._gradients: MergedGradients
 
     @property
     def model_size(self) -> int:
@@ -64,10 +66,7 @@ class TensorParallel(StrategyDefaults):
 
     def team(self) -> Team:
         if world_size() % self.model_size:
-            raise BadStrategy(
-                f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.",
-                start=f"{self.model_size} ranks, or a multiple of them",
-            )
+            raise BadStrategy(f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.")
         return join_team(model_size=self.model_size)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
@@ -89,15 +88,12 @@ class TensorParallel(StrategyDefaults):
         return model
 
     def accumulating(self) -> AbstractContextManager[None]:
-        assert self._gradients is not None
         return self._gradients.accumulating()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        assert self._gradients is not None
         self._gradients.merge()
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        assert self._gradients is not None
         self._gradients.clip(parameters, max_norm)
 
 
@@ -127,8 +123,61 @@ def _refuse_joint_kernels(optimizer: Any) -> None:
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
-            raise BadStrategy(
-                f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and other layers in one group, which"
-                " torch cannot step together.",
-                drop=f"{option}=True, or put them into separate groups",
-            )
+            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and other layers in one group."
+            raise BadStrategy(what, drop=f"{option}=True, or put them into separate groups")
+
+
+class ReplicaCheck:
+    """Make a model return plain tensors, and check in its first call that inputs and outputs match on all its ranks.
+
+    The ranks compare sums of inputs and outputs. A mismatch ends the run before its first step.
+    """
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self._group, self._device = group, device
+        self._is_done = False
+        self._inputs: list[float] = []
+
+    def watch(self, module: torch.nn.Module) -> None:
+        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # before a style replaces the inputs
+        module.register_forward_hook(self._end)
+
+    def _begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._is_done:
+            self._inputs = _sums([*args, *kwargs.values()])
+
+    def _end(self, module: torch.nn.Module, _: Any, outputs: Any) -> Any:
+        outputs = tree_map_only((DTensor, AsyncCollectiveTensor), _plain, outputs)
+        if not self._is_done:
+            self._is_done = True
+            self._compare(type(module).__name__, [*self._inputs, *_sums(outputs)])
+        return outputs
+
+    def _compare(self, name: str, sums: list[float]) -> None:
+        mine = torch.tensor(sums, dtype=torch.float64, device=self._device)
+        ranks = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(ranks, mine, group=self._group)
+        half = len(sums) // 2
+        if not all(_near(rank[:half], ranks[0][:half]) for rank in ranks):
+            cure = "a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size"
+            raise BadStrategy(f"TensorParallel: the ranks that share {name} have different inputs.", give=cure)
+        if not all(_near(rank[half:], ranks[0][half:]) for rank in ranks):
+            what = f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded."
+            raise BadStrategy(what, give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows")
+
+
+def _sums(values: Any) -> list[float]:
+    """Return numbers that identify tensors: their count, shapes, sums and magnitudes."""
+    tensors = [one.detach() for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+    shapes = [(place + 1) * size for one in tensors for place, size in enumerate(one.shape, start=one.dim())]
+    wide = [one.to(torch.float64) for one in tensors if not one.is_complex()]
+    return [len(tensors), sum(shapes), sum(float(one.sum()) for one in wide), sum(float(one.abs().sum()) for one in wide)]
+
+
+def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one - other).abs() <= 1e-3 * other.abs().max()).all()) or bool(other.isnan().any() or other.isinf().any())
+
+
+def _plain(tensor: Any) -> torch.Tensor:
+    full: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.clone() if isinstance(full, AsyncCollectiveTensor) else full

@@ -1,20 +1,23 @@
-"""Whole lines: where the last line of a file ends that was not torn."""
+"""Complete lines of a file, read from its end. A last line without a line end is incomplete."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
+MOST_LINE_BYTES = 16 * 2**20  # a longer line is not a record
 
 
-def end_of_whole_lines(file: BinaryIO) -> int:
-    """Return how long a file is without a last line that was torn. Only that line is read."""
+def end_of_whole_lines(file: BinaryIO, most_bytes: int | None = None) -> int:
+    """Return the size of a file without an incomplete last line; 0 if there is no line end in the last `most_bytes`."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
         return end
-    while end > 0:
-        start = max(0, end - PIECE_BYTES)
+    least = 0 if most_bytes is None else max(0, end - most_bytes)
+    while end > least:
+        start = max(least, end - PIECE_BYTES)
         file.seek(start)
         found = file.read(end - start).rfind(b"\n")
         if found >= 0:
@@ -26,3 +29,22 @@ def end_of_whole_lines(file: BinaryIO) -> int:
 def ends_a_line(file: BinaryIO, position: int) -> bool:
     file.seek(position - 1)
     return file.read(1) == b"\n"
+
+
+def lines_backwards(file: BinaryIO, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and text of each line before `end`, the last first. A line must end at `end`.
+
+    Lines that start before `begin` are left out. Stop at a line of more than 16 MiB.
+    """
+    position, rest = end - 1, b""
+    while position > begin and len(rest) <= MOST_LINE_BYTES:
+        size = min(position - begin, PIECE_BYTES)
+        position -= size
+        file.seek(position)
+        rest, *lines = (file.read(size) + rest).split(b"\n")
+        start = position + len(rest) + sum(map(len, lines)) + len(lines) + 1
+        for line in reversed(lines):
+            start -= len(line) + 1
+            yield start, line
+    if position == 0:
+        yield 0, rest

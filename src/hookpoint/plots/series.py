@@ -1,4 +1,4 @@
-"""Series: the values of one metric, and of very many the telling ones."""
+"""Series: the values of a metric, thinned out if there are many."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hookpoint.plots.moving_average import MovingAverage
 
 BUCKETS = 2_048
 LEAST_BUCKETS = 16
-FIRST_WIDTH = 16  # values of a bucket: fewer would not be worth leaving some out
-RAW = 2  # so many values per bucket wait until they are sorted into buckets
+FIRST_WIDTH = 16  # values per bucket
+RAW = 2  # values per bucket that may wait until they are put into buckets
 
 
 class Series:
-    """The values of one metric, in the order of the file. `at` is "step", "epoch" or "value", as JSONWriter has it.
+    """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
 
-    A short series keeps all its values. In a long one, consecutive values share a bucket. A bucket keeps the first, the last,
-    the lowest, the highest, the lowest above 0 and the first that is not finite, in their order. When there are more than
-    `buckets`, neighbours are merged: memory is bounded, and no extreme is lost. `count` is that of all values.
+    A short series stores all values. In a long one, consecutive values share a bucket, which stores the first, the last, the
+    lowest, the highest, the lowest above 0 and the first that is not finite. If there are more than `buckets`, neighbours are
+    merged: memory is bounded, and no extreme is lost. `count` includes the values left out.
 
     `smooth` is the weight of the past in a moving average of all values, which is thinned out in the same way. `smoothed` is
-    this average, and None as long as no value is left out: the values are enough then.
+    this average, or None as long as no value is left out.
 
     >>> series = Series("loss", "step", buckets=16)
     >>> for step in range(100_000):
@@ -41,21 +41,21 @@ class Series:
         self.times = array("d")
         self.values = array("d")
         self._left_out = 0
-        self._ends = array("q")  # where each bucket ends in the arrays; behind the last are values that are in none yet
+        self._ends = array("q")  # end of each bucket in the arrays; later values are not in a bucket yet
         self._width = FIRST_WIDTH
-        self._part = 0  # values of the last bucket
+        self._last_width = 0  # values of the last bucket
         self._average = MovingAverage(smooth)
         self._averages = Series(name, at, buckets=buckets) if smooth else None
         self.limit(buckets)
 
     @property
     def count(self) -> int:
-        """How many values there are, with those that are left out."""
+        """Number of values, including those left out."""
         return self._left_out + len(self.values)
 
     @property
     def smoothed(self) -> Series | None:
-        """The moving average of a series that was thinned out."""
+        """The moving average, if values were left out."""
         return self._averages if self._left_out else None
 
     def add(self, step: int, epoch: int, time: float, value: float) -> None:
@@ -70,7 +70,7 @@ class Series:
             self._fold()
 
     def limit(self, buckets: int) -> None:
-        """Keep no more than so many buckets from now on."""
+        """Limit the number of buckets from now on."""
         self._buckets = max(LEAST_BUCKETS, buckets)
         self._most = (self._ends[-1] if self._ends else 0) + RAW * self._buckets  # values before the next fold
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
@@ -79,19 +79,19 @@ class Series:
             self._averages.limit(buckets)
 
     def _fold(self) -> None:
-        """Sort what is in no bucket yet into buckets; merge neighbours where there are too many."""
+        """Put new values into buckets; merge neighbours if there are too many."""
         ends, end = self._ends, len(self.values)
         bounds = [ends[-1] if ends else 0]
-        if ends and self._part < self._width:  # the last bucket is not full
-            full = min(end, bounds[0] + self._width - self._part)
-            self._part += full - ends.pop()
+        if ends and self._last_width < self._width:  # the last bucket is not full
+            full = min(end, bounds[0] + self._width - self._last_width)
+            self._last_width += full - ends.pop()
             bounds = [ends[-1] if ends else 0, full]
         while bounds[-1] < end:
-            self._part = min(self._width, end - bounds[-1])
-            bounds.append(bounds[-1] + self._part)
+            self._last_width = min(self._width, end - bounds[-1])
+            bounds.append(bounds[-1] + self._last_width)
         self._keep(bounds)
         while len(self._ends) > self._buckets:
-            self._part += 0 if len(self._ends) % 2 else self._width
+            self._last_width += 0 if len(self._ends) % 2 else self._width
             self._width *= 2
             every = [0, *self._ends]
             del self._ends[:]
@@ -99,9 +99,9 @@ class Series:
         self._most = self._ends[-1] + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
-        """Make buckets between bounds, from the first of them to the end of the arrays."""
+        """Create buckets between bounds, from the first bound to the end of the arrays."""
         begin, before = bounds[0], len(self.values)
-        buckets = [_telling(self.values, *pair) for pair in pairwise(bounds)]
+        buckets = [_indices_to_keep(self.values, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]
         for integers in (self.steps, self.epochs):
             integers[begin:] = array("q", [integers[index] for index in indices])
@@ -111,8 +111,8 @@ class Series:
         self._left_out += before - len(self.values)
 
 
-def _telling(values: array[float], begin: int, end: int) -> list[int]:
-    """Return the indices of the values that a bucket keeps."""
+def _indices_to_keep(values: array[float], begin: int, end: int) -> list[int]:
+    """Return the indices of the values that a bucket stores."""
     part = values[begin:end]
     low, high = min(part), max(part)
     if isfinite(sum(part)) and low >= -MOST and high <= MOST:

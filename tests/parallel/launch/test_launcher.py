@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed import TCPStore  # noqa: E402
 
-from hookpoint.parallel.launch._loopback_rendezvous import LoopbackRendezvous  # noqa: E402
+from hookpoint.parallel.launch.launcher import LoopbackRendezvous  # noqa: E402
 
 
 def test_each_attempt_has_a_store_of_its_own_at_the_port_that_was_given():

@@ -25,7 +25,7 @@ def sharded():
 
 
 def taken(state, **options):
-    from hookpoint.parallel.checkpoint._split_dtensors import SplitDTensors
+    from hookpoint.parallel.checkpoint.team_store import SplitDTensors
 
     return SplitDTensors(state, **options)
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hookpoint.run_folder.series import Series
+from hookpoint.plots.series import Series
 
 
 def series_of(values, **options):

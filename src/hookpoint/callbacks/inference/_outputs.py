@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookpoint.core.errors import BadLoop, BadValue, MissingOutput
+from hookpoint.core.errors import BadArgument, BadLoop, BadValue, MissingOutput
 from hookpoint.core.fields import named_fields, target_field
 from hookpoint.core.run.run import Run
 
 Source = str | Callable[[Any, Any], Any]  # the name of an output, or a function of outputs and targets
+
+
+def check_source(owner: str, argument: str, source: Any) -> None:
+    """Raise BadArgument unless this is a name or a function."""
+    if not callable(source) and (not isinstance(source, str) or not source):
+        raise BadArgument(f"{owner}: {argument} must be a name or a function (outputs, targets), got {source!r}.")
 
 
 def outputs_of(reader: str, run: Run) -> Any:

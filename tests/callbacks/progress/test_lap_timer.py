@@ -1,0 +1,68 @@
+"""A lap is the work since its start, in this run and in the run it resumes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from hookpoint.callbacks.progress._lap_timer import LapTimer
+from hookpoint.callbacks.progress._training_time import Elapsed, TrainingTime
+
+
+@pytest.fixture
+def timer(clock):
+    timer = LapTimer("lap")
+    timer.time = TrainingTime(clock)
+    return timer
+
+
+def run_at(step, samples, *, resuming=False):
+    return SimpleNamespace(step=step, samples=samples, resuming=resuming, device=None, iteration=step)
+
+
+def train(timer, clock, run, *, seconds, steps, samples):
+    timer.on_train_epoch_begin(run)
+    clock.now += seconds
+    run.step += steps
+    run.samples += samples
+    timer.on_train_epoch_end(run)
+
+
+def test_a_lap_is_what_was_done_since(timer, clock):
+    run = run_at(100, 400)
+    timer.on_run_begin(run)
+    train(timer, clock, run, seconds=2.5, steps=10, samples=40)
+    assert timer.elapsed("lap") == Elapsed(2.5, 10, 40)
+    timer.start("lap")
+    assert timer.elapsed("lap") == Elapsed()
+
+
+def test_a_resumed_lap_continues_from_the_checkpoint(timer, clock):
+    run = run_at(100, 400, resuming=True)
+    timer.on_run_begin(run)
+    timer.load_state_dict({"seconds": {"lap": 5.0}, "steps": {"lap": 7}, "samples": {"lap": 9}})
+    train(timer, clock, run, seconds=1.0, steps=1, samples=4)
+    assert timer.elapsed("lap") == Elapsed(6.0, 8, 13)
+
+
+def test_a_lap_survives_the_end_of_its_run(timer, clock):
+    run = run_at(1, 1)
+    timer.on_run_begin(run)
+    train(timer, clock, run, seconds=2.0, steps=3, samples=4)
+    timer.on_run_end()
+    assert timer.elapsed("lap") == Elapsed(2.0, 3, 4)
+    again = run_at(20, 20, resuming=True)
+    timer.on_run_begin(again)
+    train(timer, clock, again, seconds=1.0, steps=1, samples=1)
+    assert timer.elapsed("lap") == Elapsed(3.0, 4, 5)
+
+
+def test_the_begin_of_a_resumed_run_does_not_disturb_a_lap(timer, clock):
+    run = run_at(1, 1)
+    timer.on_run_begin(run)
+    train(timer, clock, run, seconds=1.0, steps=1, samples=1)
+    run.resuming = True
+    timer.on_run_begin(run)
+    train(timer, clock, run, seconds=1.0, steps=1, samples=1)
+    assert timer.elapsed("lap") == Elapsed(2.0, 2, 2)
