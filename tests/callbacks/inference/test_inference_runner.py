@@ -822,7 +822,7 @@ def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, messag
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [(None, "None yields no batches"), (VAL, "needs a batch size"), ((1,), "not int")]
+    ("given", "message"), [(None, "None yields no batches"), (VAL, "needs a batch size"), ((1,), "got int")]
 )
 def test_data_that_gives_no_batches_is_refused_at_once(given, message):
     with pytest.raises(BadLoop, match=message):
@@ -972,7 +972,7 @@ def test_a_missing_value_is_an_error_where_no_signal_came():
         def results(self, logged):
             return {}
 
-    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) was to write and did not"):
+    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) declares but did not log"):
         fit(Reader("largest"), InferenceRunner([VAL], Nothing()))
 
 
