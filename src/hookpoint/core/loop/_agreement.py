@@ -147,7 +147,6 @@ class Agreement:
     def sync_next(self) -> None:
         """Exchange requests at the end of the next iteration, as after a checkpoint: a resumed run does the same."""
         self._collectives_seen = -1
-        self._talks_heard = -1
 
     def gather(self, value: Any, what: str) -> list[Any]:
         """Return the values of all ranks."""
