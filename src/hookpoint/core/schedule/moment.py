@@ -37,13 +37,13 @@ class Moment(NamedTuple):
 
     def is_same(self, other: Moment) -> bool:
         """Return whether both are the same moment of one run."""
-        return self._key(other) == other._key(self)
+        return self.key_for(other) == other.key_for(self)
 
     def is_after(self, other: Moment) -> bool:
         """Return whether this moment of a run comes after another one."""
-        return self._key(other) > other._key(self)
+        return self.key_for(other) > other.key_for(self)
 
-    def _key(self, other: Moment) -> tuple[int, ...]:
+    def key_for(self, other: Moment) -> tuple[int, ...]:
         """Return the numbers to compare with another moment's."""
         has_iterations = self.iteration is not None and other.iteration is not None
         return (self.epoch, *([self.iteration or 0] if has_iterations else []), self.step)
