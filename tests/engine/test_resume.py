@@ -244,7 +244,7 @@ def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
         "  1.running_var: (1,) torch.float32 when it was saved, not there now",
         "  1.num_batches_tracked: () torch.int64 when it was saved, not there now",
         "  run       the script as it was when that was saved",
-        '  start     from scratch with resume="never"',
+        '  start     anew with resume="never"',
     ]
     with pytest.raises(CannotResume, match="  and 7 more\n  run "):
         fit(*(nn.Linear(4, 4, bias=False) for _ in range(8)), nn.Linear(4, 1))
