@@ -200,7 +200,7 @@ def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opene
         f"all checkpoints in {workdir}/checkpoints are damaged.",
         f"  {workdir}/checkpoints/step-00000002 is damaged: state.json has other bytes than were written.",
         f"  {workdir}/checkpoints/step-00000001 is damaged: state.json has other bytes than were written.",
-        '  start     from scratch with resume="never", which moves them aside',
+        '  start     anew with resume="never", which moves them aside',
         "  restore   them from a backup",
     ]
     assert tree(workdir) == before
