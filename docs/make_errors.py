@@ -36,9 +36,9 @@ except errors.UnknownArgument as error:
 ```
 
 ```text
-Greedy.on_epoch_end asks for 'loss', which this point does not offer.
-  offered   epoch, logs, run
-  default   give it one, 'loss=None', if another trainer passes it
+Greedy.on_epoch_end takes 'loss', which this point does not provide.
+  provided  epoch, logs, run
+  default   write 'loss=None' if another trainer passes it
 Greedy loss True True
 ```
 

@@ -54,9 +54,11 @@ def test_one_callback(command, module):
 
 
 def test_a_mistake_in_the_callbacks(command, module):
-    output = command("explain", f"{module}:slip", code=1).stderr
-    assert output.startswith("hookpoint: Slip.on_epoch_ends is no point; on_epoch_end is. Rename on_epoch_ends -> on_epoch_end")
-    assert len(output.splitlines()) == 1
+    said = command("explain", f"{module}:slip", code=1).stderr
+    assert said.startswith(
+        "hookpoint: Slip.on_epoch_ends is not a point. Did you mean on_epoch_end? Rename on_epoch_ends -> on_epoch_end"
+    )
+    assert len(said.splitlines()) == 1
     assert "3 is no callback" in command("explain", f"{module}:number", code=1).stderr
 
 

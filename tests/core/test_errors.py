@@ -95,7 +95,7 @@ REFUSED = {
         lambda: [EmaWeights()],
         errors.UnknownPoint,
         (
-            "EmaWeights.on_epoch_ends is no point; on_epoch_end is.\n"
+            "EmaWeights.on_epoch_ends is not a point. Did you mean on_epoch_end?\n"
             "  rename    on_epoch_ends -> on_epoch_end\n"
             '  declare   EmaWeights.points = ("on_epoch_ends",) if it is yours'
         ),
@@ -104,7 +104,7 @@ REFUSED = {
         lambda: [slip],
         errors.UnknownPoint,
         (
-            "slip.on_epoch_ends is no point; on_epoch_end is.\n"
+            "slip.on_epoch_ends is not a point. Did you mean on_epoch_end?\n"
             "  rename    on_epoch_ends -> on_epoch_end\n"
             '  declare   slip.points = ("on_epoch_ends",) if it is yours'
         ),
@@ -113,7 +113,7 @@ REFUSED = {
         lambda: [Lightning()],
         errors.UnknownPoint,
         (
-            "Lightning.on_train_batch_start is another trainer's name; on_train_iter_begin is ours.\n"
+            "Lightning.on_train_batch_start is another trainer's name for on_train_iter_begin.\n"
             "  rename    on_train_batch_start -> on_train_iter_begin\n"
             '  declare   Lightning.points = ("on_train_batch_start",) if it is yours'
         ),
@@ -122,7 +122,7 @@ REFUSED = {
         lambda: [MmEngine()],
         errors.UnknownPoint,
         (
-            "MmEngine.before_train is another trainer's name; on_run_begin is ours.\n"
+            "MmEngine.before_train is another trainer's name for on_run_begin.\n"
             "  rename    before_train -> on_run_begin\n"
             '  declare   MmEngine.points = ("before_train",) if it is yours'
         ),
@@ -131,56 +131,56 @@ REFUSED = {
         lambda: [Greedy()],
         errors.UnknownArgument,
         (
-            "Greedy.on_epoch_end asks for 'weather', which this point does not offer.\n"
-            "  offered   epoch, logs, run\n"
-            "  default   give it one, 'weather=None', if another trainer passes it"
+            "Greedy.on_epoch_end takes 'weather', which this point does not provide.\n"
+            "  provided  epoch, logs, run\n"
+            "  default   write 'weather=None' if another trainer passes it"
         ),
     ),
     "two spellings": (
         lambda: [Twice()],
         errors.TwoSpellings,
         (
-            "Twice spells on_epoch_end twice: on_epoch_end and _trigger_epoch.\n"
-            "  keep      one of them; on_epoch_end is our name for it"
+            "Twice defines on_epoch_end twice: on_epoch_end and _trigger_epoch.\n"
+            "  keep      one of them, preferably on_epoch_end"
         ),
     ),
     "two spellings of two systems": (
         lambda: [TwoSystems()],
         errors.TwoSpellings,
         (
-            "TwoSystems spells on_run_begin twice: before_run and on_train_begin.\n"
-            "  keep      one of them; on_run_begin is our name for it"
+            "TwoSystems defines on_run_begin twice: before_run and on_train_begin.\n"
+            "  keep      one of them, preferably on_run_begin"
         ),
     ),
     "second MainCallback": (
         lambda: [Detector(), Segmenter()],
         errors.MainPointTaken,
         (
-            "two MainCallbacks: Detector and Segmenter; a step is computed once.\n"
-            "  keep      one of them, or make one of the two an ordinary Callback"
+            "two MainCallbacks: Detector and Segmenter; a run computes its step once.\n"
+            "  keep      one of them, or derive the other from Callback"
         ),
     ),
     "main-only point in an ordinary callback": (
         lambda: [Meddler()],
         errors.MainPointTaken,
         (
-            "Meddler.on_iter_backward belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
-            "  derive    class Meddler(MainCallback), or move the work to another point"
+            "Meddler.on_iter_backward is reserved for the MainCallback.\n"
+            "  derive    class Meddler(MainCallback), or use another point"
         ),
     ),
     "main-only point in a function": (
         lambda: [adjust],
         errors.MainPointTaken,
         (
-            "adjust.on_lr_adjust belongs to the MainCallback alone; otherwise a step would be computed twice.\n"
-            "  derive    class adjust(MainCallback), or move the work to another point"
+            "adjust.on_lr_adjust is reserved for the MainCallback.\n"
+            "  derive    class adjust(MainCallback), or use another point"
         ),
     ),
     "order cycle": (
         lambda: [Saver(), Plotter()],
         errors.OrderError,
         (
-            "no order at on_epoch_end: Saver -> Plotter -> Saver each wait for the next.\n"
+            "no order at on_epoch_end: Saver -> Plotter -> Saver is a cycle.\n"
             "  drop      one of their after, before or reads"
         ),
     ),
@@ -188,7 +188,7 @@ REFUSED = {
         lambda: [Saver],
         errors.NotACallback,
         (
-            "Saver is a class where an instance belongs.\n"
+            "Saver is a class; expected an instance.\n"
             "  write     Saver()"
         ),
     ),
@@ -196,7 +196,7 @@ REFUSED = {
         lambda: [unmarked],
         errors.NotACallback,
         (
-            "the function unmarked does not say at which point it runs.\n"
+            "the function unmarked has no point.\n"
             '  write     @on("on_epoch_end") above def unmarked'
         ),
     ),
@@ -204,7 +204,7 @@ REFUSED = {
         lambda: [[Saver()]],
         errors.NotACallback,
         (
-            "a list of callbacks stands in a list of callbacks.\n"
+            "a list inside a list of callbacks.\n"
             "  write     *callbacks, or CallbackPipeline(...)"
         ),
     ),
@@ -212,7 +212,7 @@ REFUSED = {
         lambda: [NotPrintable()],
         errors.NotACallback,
         (
-            "<a thing> is no callback: it has no method named after a point.\n"
+            "<a thing> is not a callback: it has no method named after a point.\n"
             "  write     a class with a method such as on_epoch_end(self, run)"
         ),
     ),
@@ -220,9 +220,9 @@ REFUSED = {
         lambda: [Saver().when(Every(steps=10))],
         errors.NoTrigger,
         (
-            "Saver has no on_trigger that Every(steps=10) could move.\n"
+            "Saver has no on_trigger for Every(steps=10) to call.\n"
             "  define    on_trigger in Saver\n"
-            "  write     @on(point, when=Every(steps=10)) above the one method that is to run then"
+            "  write     @on(point, when=Every(steps=10)) above the method to schedule"
         ),
     ),
     "unknown on_error": (
@@ -337,7 +337,9 @@ def test_an_error_without_words_has_an_empty_text():
 
 
 def test_lambda_callbacks_are_refused_like_classes():
-    with pytest.raises(errors.UnknownPoint, match=r"LambdaCallback\.on_epoch_ends is no point; on_epoch_end is\."):
+    with pytest.raises(
+        errors.UnknownPoint, match=r"LambdaCallback\.on_epoch_ends is not a point\. Did you mean on_epoch_end\?"
+    ):
         Hooks([LambdaCallback(on_epoch_ends=lambda run: None)])
 
 
@@ -358,12 +360,12 @@ def test_a_pipeline_with_a_handler_of_its_own_is_refused():
     with pytest.raises(NotACallback) as caught:
         Hooks([Steps([Callback()])])
     assert str(caught.value) == (
-        "Steps.on_epoch_end would never be called: a pipeline runs its callbacks and nothing else.\n"
+        "Steps.on_epoch_end would never be called: a pipeline only runs its callbacks.\n"
         "  move      on_epoch_end into a callback of the pipeline\n"
-        "  override  or run(self, hookpoint=None, logs=None), which gets every point"
+        "  override  or run(self, hookpoint=None, logs=None), which receives every point"
     )
 
 
 def test_a_lambda_for_no_point_is_refused():
-    with pytest.raises(UnknownPoint, match="a name that begins with on_ is"):
+    with pytest.raises(UnknownPoint, match="a name that starts with on_"):
         LambdaCallback(epochs=lambda: None)

@@ -69,15 +69,15 @@ def test_main_and_one_in_the_list_are_one_too_many(net, main):
         pass
 
     model, optimizer = net()
-    with pytest.raises(MainPointTaken, match=r"two MainCallbacks: (loss_of|MainCallback) and Listed; a step is computed once"):
+    with pytest.raises(
+        MainPointTaken, match=r"two MainCallbacks: (loss_of|MainCallback) and Listed; a run computes its step once"
+    ):
         Runner(model, optimizer, main=main, callbacks=[Listed()])
 
 
 def test_a_class_and_what_cannot_be_called_are_refused(net):
     model, optimizer = net()
-    with pytest.raises(
-        NotACallback, match=r"MainCallback is a class where an instance belongs\.\n  write     MainCallback\(\)"
-    ):
+    with pytest.raises(NotACallback, match=r"MainCallback is a class; expected an instance\.\n  write     MainCallback\(\)"):
         Runner(model, optimizer, main=MainCallback)
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, main=3)

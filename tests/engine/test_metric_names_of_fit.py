@@ -57,7 +57,7 @@ def test_an_unknown_name_is_refused_with_its_near_miss(runner, batches):
     assert str(error) == (
         "EarlyStopping(val_accurcy) reads 'val_accurcy', which nothing logs. Did you mean 'val_accuracy'?\n"
         "  known     accuracy, learning_rate, loss, val_accuracy, val_loss\n"
-        "  log       it in a callback, with run.log, or in the model, with hookpoint.log"
+        "  log       it with run.log in a callback, or with hookpoint.log in the model"
     )
     assert (error.owner, error.name, error.meant) == ("EarlyStopping(val_accurcy)", "val_accurcy", "val_accuracy")
 
@@ -67,8 +67,8 @@ def test_without_validation_data_its_names_are_unknown(runner, batches, metric):
     assert str(refused(runner, batches, metric=metric, val=False)) == (
         f"EarlyStopping({metric}) reads '{metric}', which nothing logs.\n"
         "  known     accuracy, learning_rate, loss\n"
-        "  give      validation data: fit(train, val, epochs=...)\n"
-        "  log       it in a callback, with run.log, or in the model, with hookpoint.log"
+        "  pass      validation data: fit(train, val, epochs=...)\n"
+        "  log       it with run.log in a callback, or with hookpoint.log in the model"
     )
 
 
@@ -118,7 +118,7 @@ def test_what_our_callbacks_declare_is_known_also_where_it_comes_late(runner, ba
 )
 def test_callbacks_of_the_user_may_log_anything(runner, batches, callback, caplog):
     assert is_open(runner, batches, callback)
-    assert "reads 'val_accurcy', which nothing is known to log; did you mean 'val_accuracy'?" in caplog.text
+    assert "reads 'val_accurcy', which nothing logs; did you mean 'val_accuracy'?" in caplog.text
 
 
 def test_our_callbacks_with_functions_that_do_not_log_leave_the_names_closed(runner, batches):

@@ -231,7 +231,7 @@ def test_a_metric_of_torch_gets_the_logits(runner, batches, distance):
         ([len], 'metrics must map names to metrics, got list.\n  write     metrics={"len": len}'),
         (len, 'metrics must map names to metrics, got builtin_function_or_method.\n  write     metrics={"len": len}'),
         (Count(), 'metrics must map names to metrics, got Count.\n  write     metrics={"Count": Count}'),
-        ({"count": Count}, "Count is a class where an instance belongs.\n  write     Count()"),
+        ({"count": Count}, "Count is a class; expected an instance.\n  write     Count()"),
     ],
 )
 def test_metrics_in_another_form_are_refused_at_once(runner, given, message):

@@ -72,5 +72,5 @@ def test_loss_monitor_raises_as_before(runner, noise):
 
 
 def test_what_to_do_is_one_of_two(runner):
-    with pytest.raises(BadLoop, match=r"^on_nonfinite='ignore'\.\n  choose    'raise' or 'warn'$"):
+    with pytest.raises(BadLoop, match=r"^on_nonfinite must be 'raise' or 'warn', got 'ignore'\.$"):
         runner(on_nonfinite="ignore")

@@ -408,7 +408,7 @@ def test_no_batch_at_all_is_an_error(runner, loader):
         runner().fit(list(loader) if isinstance(loader, tuple) else loader, epochs=1)
     assert str(caught.value) == (
         "the training data yielded no batch in epoch 1.\n"
-        "  check     that the loader is not empty, and is no generator that has ended"
+        "  check     that the loader is not empty, and not an exhausted generator"
     )
 
 
@@ -419,7 +419,7 @@ def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch(runner, batc
 
 @pytest.mark.parametrize("val", [[], iter(())], ids=["sized", "unsized"])
 def test_validation_data_without_a_batch_is_an_error(runner, batches, val):
-    message = "the validation data gave no batch.\n  check     that the loader is not empty, and is no generator that has ended"
+    message = "the validation data yielded no batch.\n  check     that the loader is not empty, and not an exhausted generator"
     for job in (lambda: runner().fit(batches, val, epochs=1), lambda: runner().validate(val)):
         with pytest.raises(BadLoop) as caught:
             job()
@@ -604,7 +604,7 @@ def test_a_function_is_added_with_on(runner, batches):
 
 def test_a_function_for_no_point_is_refused_at_once_and_not_kept(runner, batches):
     one = runner()
-    with pytest.raises(UnknownPoint, match="on_epoch_ends is no point; on_epoch_end is"):
+    with pytest.raises(UnknownPoint, match=r"on_epoch_ends is not a point. Did you mean on_epoch_end"):
 
         @one.on("on_epoch_ends")
         def say(run): ...
@@ -616,7 +616,7 @@ def test_callbacks_with_mistakes_are_refused_when_the_runner_is_made(runner):
     class Wrong(Callback):
         def on_epoch_ends(self, run): ...
 
-    with pytest.raises(UnknownPoint, match=r"Wrong.on_epoch_ends is no point; on_epoch_end is"):
+    with pytest.raises(UnknownPoint, match=r"Wrong.on_epoch_ends is not a point. Did you mean on_epoch_end"):
         runner(Wrong())
 
 
@@ -824,7 +824,7 @@ def test_closing_predict_iter_early_ends_the_pass_normally(runner, batches):
 
 
 def test_data_that_cannot_be_predicted_is_refused_at_the_call(runner):
-    with pytest.raises(BadLoop, match="3 gives no batches"):
+    with pytest.raises(BadLoop, match="3 yields no batches"):
         runner().predict_iter(3)
 
 
@@ -1184,7 +1184,7 @@ def test_an_attribute_of_the_model_can_be_a_setting(batches):
         hyper.register(ObjAttrParam(model[1], "p", name="dropout"))
         assert hyper["dropout"] == 0.5
         hyper["dropout"] = 0.25
-        with pytest.raises(BadValue, match="dropout takes a finite number"):
+        with pytest.raises(BadValue, match="dropout must be a finite number"):
             hyper["dropout"] = "much"
         with pytest.raises(UnknownSetting, match=r"there is no setting 'momentun'.\n  known     .*dropout.*lr.*momentum"):
             hyper["momentun"] = 0.5

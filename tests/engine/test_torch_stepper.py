@@ -358,7 +358,7 @@ def test_retries_are_bounded(runner, batches):
     one = runner(LambdaCallback(on_backward_begin=lambda run: run.retry()), max_retries=2)
     calls = []
     one.model.register_forward_hook(lambda *_: calls.append(True))
-    with pytest.raises(TooManyRetries, match="batch 0 was to be retried 3 times; 2 are allowed"):
+    with pytest.raises(TooManyRetries, match="batch 0: retry 3 exceeds the limit of 2"):
         one.fit(batches, epochs=1)
     assert len(calls) == 3
 
@@ -401,7 +401,7 @@ def test_a_skip_that_an_on_iter_backward_of_ones_own_does_not_look_at_is_warned_
                 super().on_iter_backward(run)
 
     asks = ask("on_train_iter_begin", "skip_step")
-    with pytest.warns(HookpointWarning, match="skip_step was asked, and the loop's body did not look at run.skipped"):
+    with pytest.warns(HookpointWarning, match="skip_step was requested, but the body of the loop did not read run.skipped"):
         assert runner(Careless(), asks).fit(batches, epochs=1).step == 5
     assert runner(Careful(), ask("on_train_iter_begin", "skip_step")).fit(batches, epochs=1).step == 4
 
@@ -469,7 +469,7 @@ def test_an_error_in_the_step_can_be_answered_with_a_skip(net, batches, where):
 
 def test_retries_after_errors_are_bounded_too(net, batches):
     model, optimizer = net(Tight(batches, 100, "forward"))
-    with pytest.raises(TooManyRetries, match="batch 1 was to be retried 4 times; 3 are allowed"):
+    with pytest.raises(TooManyRetries, match="batch 1: retry 4 exceeds the limit of 3"):
         Runner(model, optimizer, mse, callbacks=[Handler()]).fit(batches, epochs=1)
     assert model.fails == 96
 
@@ -674,7 +674,7 @@ def test_a_metric_that_nothing_logs_is_refused(net, batches):
     assert str(caught.value) == (
         "the plateau scheduler reads 'val_los', which nothing logs. Did you mean 'val_loss'?\n"
         "  known     learning_rate, loss, val_loss\n"
-        "  log       it in a callback, with run.log, or in the model, with hookpoint.log"
+        "  log       it with run.log in a callback, or with hookpoint.log in the model"
     )
 
 

@@ -44,11 +44,11 @@ def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally)
     result, counts = last.returned
     assert result == run.whole.result
     assert counts == expected
-    table = dict(re.findall(r"^  (\w+) +(restored|new, starts afresh|kept for later)$", last.log, re.MULTILINE))
+    table = dict(re.findall(r"^  (\w+) +(restored|new, starts from scratch|stored for later)$", last.log, re.MULTILINE))
     told = {name: table.get(name) for name in {*before, *after}}
     assert told == {
-        **dict.fromkeys(before, "kept for later"),
-        **{name: "restored" if name in before else "new, starts afresh" for name in after},
+        **dict.fromkeys(before, "stored for later"),
+        **{name: "restored" if name in before else "new, starts from scratch" for name in after},
     }
     tally(f"callback {change}", runs=1, bitwise_equal=1)
 

@@ -249,7 +249,7 @@ print(run.epoch)
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "8\n", done.stderr
-    assert "CSVLogger failed at on_records: OSError: [Errno 27] File too large; the run goes on" in done.stderr
+    assert "CSVLogger failed at on_records: OSError: [Errno 27] File too large; the run continues" in done.stderr
     assert [(row["epoch"], float(row["loss"])) for row in rows(tmp_path / "log.csv")] == [
         (str(one), one / 3) for one in range(1, 9)
     ]

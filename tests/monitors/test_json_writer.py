@@ -245,7 +245,7 @@ print(run.iteration)
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "10\n"
-    assert "JSONWriter failed at on_records: OSError: [Errno 27] File too large; the run goes on" in done.stderr
+    assert "JSONWriter failed at on_records: OSError: [Errno 27] File too large; the run continues" in done.stderr
     assert [row["loss"] for row in read_scalars(tmp_path / "scalars.jsonl") if row["at"] == "step"] == [0, 1, 2, 5, 6, 7, 8, 9]
 
 

@@ -163,8 +163,8 @@ def test_one_that_answers_500_is_given_up_after_three_times(post, server, caplog
     assert post([RemoteMonitor(server.root), Drain()], epochs=5).step == 15
     what = f"RemoteMonitor failed at on_records: ConnectionError: {server.root} responded 500 Internal Server Error"
     assert messages(caplog) == [
-        f"{what}; the run goes on",
-        f"{what}; the run goes on",
+        f"{what}; the run continues",
+        f"{what}; the run continues",
         f"{what} (3 times in a row); it is disabled for the rest of the run",
     ]
     assert len(server.got) == 3
@@ -264,7 +264,7 @@ def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, capl
                     assert came.wait(60)  # from here on the first post hangs
 
             def on_train_iter_end(self, run):
-                steps.append(run.monitors._deliveries[0]._in_hand > 0 and run.epoch > 1)
+                steps.append(run.monitors._queues[0]._in_hand > 0 and run.epoch > 1)
 
         post([RemoteMonitor(root, timeout_seconds=500), Watch()], epochs=600)
         assert sum(steps) == 3 * 599

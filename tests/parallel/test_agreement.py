@@ -270,11 +270,9 @@ def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
         return said
 
     for said in launch(refused).results:
-        assert said[0] == (
-            "Skip asks for skip_batch(), and 2 processes have to agree on it.\n  declare   may_skip = True in its class"
-        )
-        assert said[1].startswith("run.retry() is for one process; this run has 2")
-        assert said[2].startswith("the loop's body asks for skip_step()")
+        assert said[0] == ("Skip calls skip_batch(), on which 2 ranks must agree.\n  declare   may_skip = True in its class")
+        assert said[1].startswith("run.retry() supports one rank; this run has 2")
+        assert said[2].startswith("the loop's body calls skip_step()")
 
 
 def test_settings_of_ones_own_and_of_a_file_are_agreed_on_and_the_lowest_rank_wins(launch):

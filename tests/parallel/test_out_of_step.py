@@ -40,7 +40,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
     assert seconds < 30
     assert second[0].startswith(
         "rank 1 waits in run.reduce(op='sum') in Lonely at on_iter_end, iteration 3, epoch 1; "
-        "the other rank did not come in time."
+        "the other rank did not arrive in time."
     )
     assert second[1] == "OutOfStep"
     assert second[2] == ["in callback Lonely at on_iter_end (step 3, rank 1)"]
@@ -80,10 +80,10 @@ def test_ranks_that_talk_of_different_things_are_named(launch):
     for iteration, said in launch(apart).results:
         assert iteration == 2
         assert said == (
-            "the processes are not at the same place.\n"
+            "the ranks are not at the same place.\n"
             "  rank 0    a collective callback, in Here at on_iter_end, iteration 2, epoch 1\n"
             "  rank 1    run.broadcast(source=0) in Strange at on_iter_end, iteration 2, epoch 1\n"
-            "  call      on all ranks, or on none: what one process alone knows must not decide it"
+            "  call      on all ranks or on none"
         )
 
 
@@ -139,4 +139,4 @@ def test_a_loop_that_one_rank_alone_enters_is_named_within_the_timeout(launch):
     for first in (True, False):
         said, _ = launch(enter, first=first).results
         assert said.startswith("OutOfStep: rank 0 waits in the meeting that each fit, validate, predict and Loop begins with;")
-        assert "the other rank did not come in time" in said
+        assert "the other rank did not arrive in time" in said

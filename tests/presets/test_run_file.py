@@ -144,7 +144,7 @@ def test_what_a_run_failed_with_is_written_without_secrets(tmp_path):
 
 @pytest.mark.parametrize("config", [3, "depth=3", Settings])
 def test_a_config_that_is_none_is_refused(config):
-    with pytest.raises(BadLoop, match="config is no"):
+    with pytest.raises(BadLoop, match="config must be a dict"):
         Loop(config=config)
 
 

@@ -154,7 +154,7 @@ def test_manual_hookpoint():
 
 
 def test_manual_hookpoint_needs_its_name():
-    with pytest.raises(TypeError, match="takes the name of a point"):
+    with pytest.raises(TypeError, match="must be the name of a point"):
         Callback().run()
 
 

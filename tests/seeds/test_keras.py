@@ -235,7 +235,7 @@ def test_both_spellings_of_the_batch_in_one_class_are_refused():
 
         def on_train_batch_end(self, batch, logs=None): ...
 
-    with pytest.raises(errors.TwoSpellings, match="Both spells on_train_iter_end twice"):
+    with pytest.raises(errors.TwoSpellings, match="Both defines on_train_iter_end twice"):
         Loop([Both()])
 
 
@@ -263,5 +263,5 @@ def test_a_callback_knows_the_model_and_the_trainer_during_a_run():
         for _ in run.epochs(1):
             pass
     assert seen == [(model, 1)]
-    with pytest.raises(errors.OutsideRun, match=r"Looks.model is there during a run only"):
+    with pytest.raises(errors.OutsideRun, match=r"Looks.model exists only during a run"):
         looks.model  # noqa: B018

@@ -270,7 +270,7 @@ def test_arguments_are_one_dict_that_lasts_the_run():
         assert run.original_args() is run.original_args()
         assert run.original_args().worst == 2
         assert "best" in run.original_args()
-        with pytest.raises(AttributeError, match="there is no 'wrost' in the run's arguments; there are batch_num, best"):
+        with pytest.raises(AttributeError, match="the run's arguments have no 'wrost'; known: batch_num, best"):
             run.original_args().wrost  # noqa: B018
 
 
@@ -283,5 +283,5 @@ def test_net_outputs_are_outputs_where_there_is_no_loss():
 
 
 def test_net_outputs_before_there_are_any():
-    with Loop() as run, pytest.raises(errors.OutsideIteration, match="no iteration is running now"):
+    with Loop() as run, pytest.raises(errors.OutsideIteration, match="no iteration is running"):
         run.original_args().net_outputs  # noqa: B018

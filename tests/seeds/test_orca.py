@@ -372,9 +372,7 @@ def test_values_of_an_iteration_are_gone_after_it():
                 run.outputs = run.loss = batch * 10
             for name in ("batch", "batch_idx", "outputs", "loss"):
                 assert not hasattr(run, name)
-                with pytest.raises(
-                    errors.OutsideIteration, match=f"run.{name} is there from on_iter_begin to on_iter_end only"
-                ):
+                with pytest.raises(errors.OutsideIteration, match=f"run.{name} exists only from on_iter_begin to on_iter_end"):
                     getattr(run, name)
     assert at_begin == [(0, None, None), (1, None, None)]
 
@@ -402,14 +400,16 @@ def test_a_finished_iteration_keeps_no_batch_alive():
 
 
 def test_a_second_main_callback_is_refused():
-    with pytest.raises(errors.MainPointTaken, match="two MainCallbacks: MainCallback and WrittenOut; a step is computed once"):
+    with pytest.raises(
+        errors.MainPointTaken, match="two MainCallbacks: MainCallback and WrittenOut; a run computes its step once"
+    ):
         Loop([MainCallback(), WrittenOut()])
 
 
 @pytest.mark.parametrize("point", ["on_iter_forward", "on_train_forward", "on_val_forward", "on_iter_backward", "on_lr_adjust"])
 def test_starred_points_are_refused_elsewhere(point):
     stray = type("Stray", (Callback,), {point: lambda self, runner: None})
-    with pytest.raises(errors.MainPointTaken, match=f"Stray.{point} belongs to the MainCallback alone"):
+    with pytest.raises(errors.MainPointTaken, match=f"Stray.{point} is reserved for the MainCallback"):
         Loop([stray()])
 
 
@@ -436,7 +436,7 @@ def test_pocket_of_the_runner():
         run.update("best", 2)
         assert run.get("best") == run.store["best"] == 2
         run.remove("best")
-        with pytest.raises(KeyError, match="nothing is shared under 'best'"):
+        with pytest.raises(KeyError, match=r"run\.store has no key 'best'"):
             run.get("best")
 
 

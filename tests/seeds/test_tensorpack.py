@@ -108,7 +108,7 @@ def test_trainer_is_the_run():
     callback = Look()
     train([callback], model="net")
     assert seen == [("net", True), [(3, 2.0)], [(3, 2.0), (6, 2.0)]]
-    with pytest.raises(errors.OutsideRun, match=r"Look\.trainer is there during a run only"):
+    with pytest.raises(errors.OutsideRun, match=r"Look\.trainer exists only during a run"):
         callback.trainer  # noqa: B018
 
 
@@ -215,7 +215,7 @@ def test_periodic_trigger_before_train():
 
 
 def test_periodic_trigger_without_a_period_is_refused():
-    with pytest.raises(errors.BadSchedule, match="PeriodicTrigger has nothing to do"):
+    with pytest.raises(errors.BadSchedule, match="PeriodicTrigger: no period given"):
         PeriodicTrigger(Count())
 
 

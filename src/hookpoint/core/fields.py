@@ -1,4 +1,4 @@
-"""What is inside of a batch, of a model's outputs or of a module's: by name, or one after the other."""
+"""The fields of a batch or of a model's outputs, by name or in order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 
 
 def named_fields(value: Any) -> Mapping[str, Any]:
-    """Return the parts of a value by name; none where they have no names.
+    """Return the fields of a value by name; empty if they have no names.
 
-    A mapping has names, and so have a dataclass, a named tuple, the ModelOutput of Hugging Face and a batch of graphs.
+    Works for mappings, dataclasses, named tuples, Hugging Face's ModelOutput and PyTorch Geometric's batches.
 
     >>> from collections import namedtuple
     >>> named_fields(namedtuple("Point", "x y")(1, 2))
@@ -31,23 +31,23 @@ def named_fields(value: Any) -> Mapping[str, Any]:
 
 
 def field_values(value: Any) -> Iterable[Any]:
-    """Return the parts of a value one after the other; none where it has none."""
+    """Return the fields of a value in order; empty if it has none."""
     return value if isinstance(value, tuple | list) else named_fields(value).values()
 
 
 def is_dataclass(value: Any) -> bool:
-    """Say whether a value is an instance of a dataclass."""
+    """Return whether a value is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def is_graph(value: Any) -> bool:
-    """Say whether a value is a batch as PyTorch Geometric has them: attributes by name, which it moves and lists itself."""
+    """Return whether a value is a batch of PyTorch Geometric: named attributes, with its own `to` and `to_dict`."""
     if isinstance(value, type | Mapping) or hasattr(value, "shape"):
         return False
     return all(callable(getattr(value, name, None)) for name in ("to", "keys", "to_dict"))
 
 
-def target_field(parts: Mapping[str, Any]) -> Any:
-    """Return the part that is named as targets are; None where there is none, or more than one."""
-    found = [name for name in TARGET_NAMES if name in parts]
-    return parts[found[0]] if len(found) == 1 else None
+def target_field(fields: Mapping[str, Any]) -> Any:
+    """Return the field with a usual name of targets; None if there is none, or more than one."""
+    names = [name for name in TARGET_NAMES if name in fields]
+    return fields[names[0]] if len(names) == 1 else None

@@ -1,15 +1,15 @@
-"""RunView: what the folders below `run` know of a run. `Run` itself is declared above them."""
+"""RunView: what the folders below `run` use of a run. `Run` itself is declared above them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-Dispatch = Callable[[Any], None]  # the calls of a point as one function of the run
+Dispatch = Callable[[Any], None]  # all calls of a point as one function of the run
 
 
 class RunView(Protocol):
-    """The names of a run that compiled callbacks, schedules, teams and logs use."""
+    """The attributes of a run that compiled callbacks, schedules, teams and logs use."""
 
     @property
     def _clocks(self) -> Any: ...

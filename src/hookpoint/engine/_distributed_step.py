@@ -155,7 +155,7 @@ class Distributed:
             self._is_accumulating = not stepper.steps_now(run)
             with waiting_in("a step"), self.strategy.accumulating() if self._is_accumulating else nullcontext():
                 step(run)
-            if self._local_updates is not None and now_of(run).asked and stepper.begins_window():
+            if self._local_updates is not None and now_of(run).has_requests and stepper.begins_window():
                 self._local_updates.drop_batch()
 
         return distributed_step

@@ -104,7 +104,7 @@ class TorchStepper:
             self._in_window = 0
         if self._begin is not None:
             self._begin(run)
-        if not now.asked or wants(now, "backward"):
+        if not now.has_requests or wants(now, "backward"):
             loss = now.loss if self._divide_by == 1 else now.loss / self._divide_by
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self._in_window += 1
@@ -119,7 +119,7 @@ class TorchStepper:
         """Do what the default on_iter_backward of a MainCallback does."""
         now = now_of(run)
         self._compute_gradients(run, now)
-        if self._accumulate == 1 and not now.asked:
+        if self._accumulate == 1 and not now.has_requests:
             self._apply(run)
         else:
             self._step_if_due(run, now)
@@ -128,7 +128,7 @@ class TorchStepper:
         self._step_if_due(run, now_of(run))
 
     def _step_if_due(self, run: Run, now: Iteration) -> None:
-        if now.asked and not self._still_steps(run, now):
+        if now.has_requests and not self._still_steps(run, now):
             return
         if self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
             self._apply(run)
@@ -220,13 +220,13 @@ class TorchStepper:
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
-        is_due = not left_out if now.is_off else self._in_window >= self._accumulate or self.is_last(run)
+        is_due = not left_out if now.is_discarded else self._in_window >= self._accumulate or self.is_last(run)
         if self._in_window and is_due:
             self._drop_window(run, now)
         return False
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
-        if now.is_off and self._accumulate > 1:
+        if now.is_discarded and self._accumulate > 1:
             what = "a batch cannot be skipped or retried after its gradients were accumulated with those of others."
             raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
@@ -246,7 +246,7 @@ class TorchStepper:
             if self._step_begin is not None:
                 self._step_begin(run)
                 now = now_of(run)
-                if now.asked and not wants(now, "step"):
+                if now.has_requests and not wants(now, "step"):
                     self._drop_window(run, now)
                     return
             optimizer.step()
@@ -263,7 +263,7 @@ class TorchStepper:
                 if machine_of(run).steps.are_reported and run.step == steps:
                     return  # gradients overflowed, and the scaler skipped the step
             now = now_of(run)
-            if now.asked and not wants(now, "step"):
+            if now.has_requests and not wants(now, "step"):
                 what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun."
                 raise BadLoop(what, request="it at on_backward_end")
         if self._after_step is not None:
@@ -292,7 +292,7 @@ class TorchStepper:
 def wants(now: Iteration, part: str) -> bool:
     """Return whether "backward" or "step" is still to be done in an iteration with a request."""
     now.skips_were_read = True
-    return not now.is_off and part not in now.skipped
+    return not now.is_discarded and part not in now.skipped
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
@@ -303,7 +303,7 @@ def is_computed(forward: Dispatch, run: Run) -> bool:
     except Exception as error:
         if not recovered(run, now, error):
             raise
-    return not (now.asked and now.is_off)
+    return not (now.has_requests and now.is_discarded)
 
 
 def recovered(run: Run, now: Iteration, error: Exception) -> bool:
@@ -319,7 +319,7 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
         handle(run)
     finally:
         set_payload(run, {})  # the error holds its frames, and they hold memory that a retry may need
-    return now.is_off
+    return now.is_discarded
 
 
 def clear_gradients(optimizer: Any) -> None:

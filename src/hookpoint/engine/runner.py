@@ -21,9 +21,9 @@ from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadArgument, BadData, BadLoop, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
-from hookpoint.core.loop.evaluation import LOADER_CHECK, evaluate, left_on_error
+from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.loop.options import KEPT, LoopOptions
+from hookpoint.core.loop.options import SAVED, LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of, set_stepper
 from hookpoint.core.run_view import Dispatch
@@ -209,7 +209,7 @@ class Runner:
             schedule.start(machine_of(run).clocks)
 
         state = {**self._state, "fit/validation": schedule, **self._distribution.state, **settings_of(train, val)}
-        passed = {name: getattr(self, name) for name in KEPT}
+        passed = {name: getattr(self, name) for name in SAVED}
         passed.update(metrics=self._metrics, callbacks=self._callbacks, train=train, val=val)
         names = names_of_fit(passed, self._step_options["lr_metric"], lr_each_step=self._steps_lr_with_optimizer)
         with (
@@ -248,7 +248,7 @@ class Runner:
         with self._running() as run:
             if prefix == "val":
                 return _floats(evaluate(machine_of(run), loader))
-            return _floats(evaluate(machine_of(run), loader, is_aside=True, results=results))
+            return _floats(evaluate(machine_of(run), loader, is_side=True, results=results))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return a list with the outputs of each batch, on the CPU. Loads weights as `validate` does.
@@ -266,9 +266,9 @@ class Runner:
     def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
         with nullcontext(self._run) if self._run is not None else self._running() as run:
             forward = self._dispatched(run, "on_pred_forward", "pred")
-            batches = batches_over(machine_of(run), loader, "pred", is_aside=True)
+            batches = batches_over(machine_of(run), loader, "pred", is_side=True)
             while True:
-                with left_on_error(batches), evaluating(self.model):
+                with abort_on_error(batches), evaluating(self.model):
                     if next(batches, END) is END:
                         return
                     counts = is_computed(forward, run)
@@ -294,7 +294,7 @@ class Runner:
                     run.stop_epoch(same_on_all_ranks=True)
                 else:  # in the middle of an epoch: a higher max_steps resumes here
                     _checks.stop_at(run, max_steps)
-        if not (batches.one.batches_seen or machine.verdicts.asked):
+        if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
             raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)

@@ -65,5 +65,5 @@ def test_a_second_run_starts_anew(rates_of_steps):
 def test_mistakes_are_refused(rates_of_steps):
     with pytest.raises(TypeError, match=r"must be a function, got 0\.1"):
         HyperParamSetterWithFunc("lr", 0.1)
-    with pytest.raises(BadValue, match="takes a finite number"):
+    with pytest.raises(BadValue, match="must be a finite number"):
         rates_of_steps([HyperParamSetterWithFunc("lr", lambda done, old: float("nan"))], epochs=1)

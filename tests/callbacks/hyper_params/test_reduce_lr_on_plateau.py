@@ -142,8 +142,8 @@ def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
         ({"cooldown": -1}, "cooldown must be an integer >= 0, got -1"),
         ({"min_delta": -1}, "min_delta must be a finite number >= 0, got -1"),
         ({"min_lr": -1}, "min_lr must be a finite number >= 0, got -1"),
-        ({"mode": "least"}, "mode='least'"),
-        ({"monitor": "thing"}, "does not say whether less or more"),
+        ({"mode": "least"}, "got 'least'"),
+        ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
 def test_mistakes_are_refused(options, says):

@@ -759,12 +759,12 @@ def test_without_torch_in_the_loop():
 @jobs
 @pytest.mark.parametrize("empty", [list, lambda: DataLoader([], batch_size=2), lambda: iter(())])
 def test_an_empty_data_set_is_an_error(train, empty):
-    with pytest.raises(BadLoop, match=r"^the validation data gave no batch\.\n  check     that the loader is not empty"):
+    with pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that the loader is not empty"):
         train(InferenceRunner(empty(), top(1, "error")))
 
 
 def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch():
-    with pytest.raises(BadLoop, match="gave no batch") as raised:
+    with pytest.raises(BadLoop, match="yielded no batch") as raised:
         fit(InferenceRunner(iter(VAL_BATCHES), top(1, "error")))
     assert "in callback InferenceRunner(error) at on_epoch_end (step 8, rank 0)" in raised.value.__notes__
 
@@ -812,7 +812,7 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
             top(1, "a"),
             {"batch_size": 3},
             BadLoop,
-            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.",
+            "batch_size is for a tuple of tensors or a dataset; a loader has its own.",
         ),
     ],
 )
@@ -822,7 +822,7 @@ def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, messag
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [(None, "None gives no batches"), (VAL, "needs a batch size"), ((1,), "not int")]
+    ("given", "message"), [(None, "None yields no batches"), (VAL, "needs a batch size"), ((1,), "got int")]
 )
 def test_data_that_gives_no_batches_is_refused_at_once(given, message):
     with pytest.raises(BadLoop, match=message):
@@ -972,7 +972,7 @@ def test_a_missing_value_is_an_error_where_no_signal_came():
         def results(self, logged):
             return {}
 
-    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) was to write and did not"):
+    with pytest.raises(MissingMetric, match=r"which InferenceRunner\(largest\) declares but did not log"):
         fit(Reader("largest"), InferenceRunner([VAL], Nothing()))
 
 

@@ -237,7 +237,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch
     [
         ({"on": "epoch"}, "Notify: 'epoch' is not an event for on=.\n  choose    'start', 'end', 'failure', 'stop', 'best'"),
         ({"on": ()}, "Notify: () is not an event for on=."),
-        ({"best": "score"}, "does not say whether less or more is better"),
+        ({"best": "score"}, "is ambiguous"),
         ({"best": ""}, "best"),
         ({"minutes_between": -1}, "Notify: minutes_between must be a finite number >= 0, got -1."),
         ({"timeout_seconds": 0}, "timeout_seconds"),

@@ -148,7 +148,7 @@ def test_a_profiler_that_cannot_start_is_given_up(tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(torch.profiler.profile, "prepare_trace", refuse)
     run = trained(tmp_path, ProfilerTrace(at=2, steps=2))
     assert run.step == 12
-    assert caplog.text.count("RuntimeError: no such luck; the run goes on") == 1
+    assert caplog.text.count("RuntimeError: no such luck; the run continues") == 1
 
 
 def test_without_a_workdir_it_says_so_and_records_nothing(caplog):

@@ -96,7 +96,7 @@ def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train_on_di
         def on_epoch_end(self, run):
             pass
 
-    with pytest.raises(MissingMetric, match="which Writes was to write and did not"):
+    with pytest.raises(MissingMetric, match="which Writes declares but did not log"):
         train_on_disk([MinSaver("score"), Writes()], [{}, {}])
 
 

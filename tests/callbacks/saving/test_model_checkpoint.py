@@ -172,10 +172,10 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
             {"interval": -1},
             "ModelCheckpoint takes a schedule, not by_epoch= and interval=.\n  write     .when(Every(epochs=1))",
         ),
-        ({"mode": "least"}, "mode='least' does not say which value is better.\n  choose    'auto', 'max', 'min'"),
+        ({"mode": "least"}, "mode must be 'auto', 'min' or 'max', got 'least'."),
         ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer >= 1, got 0."),
         ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer >= 1, got False."),
-        ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' does not say whether less or more is better."),
+        ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' is ambiguous."),
     ],
 )
 def test_what_means_nothing_here_is_refused_with_what_to_write(given, message):

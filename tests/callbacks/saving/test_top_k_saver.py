@@ -93,7 +93,7 @@ def test_a_fresh_run_forgets_the_ranking(train_on_disk, new_disk):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"k": 0}, "k must be an integer >= 1, got 0"), ({"mode": "best"}, "mode='best' does not say")]
+    ("given", "message"), [({"k": 0}, "k must be an integer >= 1, got 0"), ({"mode": "best"}, "got 'best'")]
 )
 def test_what_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):

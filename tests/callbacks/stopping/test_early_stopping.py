@@ -302,8 +302,8 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
         ({"min_delta": -0.1}, "min_delta must be a finite number >= 0, got -0.1"),
         ({"baseline": NAN}, "baseline must be a finite number, got nan"),
         ({"start_from_epoch": -1}, "start_from_epoch must be an integer >= 0, got -1"),
-        ({"mode": "least"}, "mode='least'"),
-        ({"monitor": "thing"}, "does not say whether less or more"),
+        ({"mode": "least"}, "got 'least'"),
+        ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
 def test_mistakes_are_refused(options, says):

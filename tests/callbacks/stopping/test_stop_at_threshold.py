@@ -54,7 +54,7 @@ def test_a_second_run_starts_anew(train_on_disk, disk, new_disk):
 def test_mistakes_are_refused(train_on_disk):
     with pytest.raises(ValueError, match="threshold must be a finite number, got nan"):
         StopAtThreshold("score", math.nan, "min")
-    with pytest.raises(ValueError, match="does not say whether less or more"):
+    with pytest.raises(ValueError, match="is ambiguous"):
         StopAtThreshold("score", 1.0)
     with pytest.raises(MissingMetric, match=r"^StopAtThreshold\(score\) reads 'score'"):
         train_on_disk([StopAtThreshold("score", 1.0, "min")], [{}, {}])

@@ -149,7 +149,7 @@ def test_run_says_what_a_handler_asks_for_and_did_not_get():
     class Say(Callback):
         def on_say(self, words): ...
 
-    with pytest.raises(errors.UnknownArgument, match=r"Say\.on_say asks for 'words'"):
+    with pytest.raises(errors.UnknownArgument, match=r"Say\.on_say takes 'words'"):
         Say().run("on_say", {})
 
 
@@ -157,7 +157,8 @@ def test_run_says_what_a_handler_asks_for_and_did_not_get():
 def test_run_wants_the_name_of_a_point(hookpoint):
     with pytest.raises(TypeError) as caught:
         Callback().run(hookpoint)
-    assert str(caught.value) == 'run(hookpoint=...) takes the name of a point, as in run(hookpoint="on_epoch_end")'
+    expected = f"run(): hookpoint must be the name of a point, got {hookpoint}."
+    assert str(caught.value) == expected + '\n  write     run("on_epoch_end")'
 
 
 class Overrides(Callback):
@@ -292,7 +293,7 @@ def test_outside_of_a_run_there_is_nothing_to_know(train, attribute):
     train([callback])
     with pytest.raises(errors.OutsideRun) as caught:
         getattr(callback, attribute)
-    assert str(caught.value) == f"Tensorpack.{attribute} is there during a run only"
+    assert str(caught.value) == f"Tensorpack.{attribute} exists only during a run"
 
 
 def test_a_plain_object_with_tensorpacks_names_is_left_as_it_is(train):
@@ -327,7 +328,7 @@ def test_an_option_that_nobody_takes_is_refused_by_its_name():
 
     with pytest.raises(TypeError) as caught:
         Saver(3, verbose=1, name="mine")
-    assert str(caught.value) == "Saver takes no verbose=.\n  see       help(Saver)"
+    assert str(caught.value) == "Saver has no argument verbose=.\n  see       help(Saver)"
 
 
 def test_logs_are_for_reading():
@@ -335,10 +336,10 @@ def test_logs_are_for_reading():
         def on_epoch_end(self, logs):
             logs["score"] = 1.0
 
-    with pytest.raises(TypeError, match="logs is for reading") as caught, Loop([Adds()]) as run:
+    with pytest.raises(TypeError, match="logs is read-only") as caught, Loop([Adds()]) as run:
         for _ in run.epochs(1):
             pass
-    assert str(caught.value) == "logs is for reading.\n  log       run.log('score', value), which every monitor gets"
+    assert str(caught.value) == "logs is read-only.\n  log       run.log('score', value), which every monitor receives"
 
 
 def test_who_looks_at_the_end_knows_why_it_stopped():

@@ -314,9 +314,9 @@ def test_a_name_the_point_does_not_offer_is_refused_when_compiled(point, argumen
     with pytest.raises(errors.UnknownArgument) as caught:
         Hooks([LambdaCallback(**{point: handler})])
     assert str(caught.value) == (
-        f"LambdaCallback.{point} asks for '{argument}', which this point does not offer.\n"
-        f"  offered   {offered}\n"
-        f"  default   give it one, '{argument}=None', if another trainer passes it"
+        f"LambdaCallback.{point} takes '{argument}', which this point does not provide.\n"
+        f"  provided  {offered}\n"
+        f"  default   write '{argument}=None' if another trainer passes it"
     )
 
 
@@ -331,9 +331,9 @@ def test_points_of_ones_own_are_checked_when_fired():
     with pytest.raises(errors.UnknownArgument) as caught:
         hooks.fire_payload("on_show", {"size": 3})
     assert str(caught.value) == (
-        "LambdaCallback.on_show asks for 'colour', which this point does not offer.\n"
-        "  offered   logs, size\n"
-        "  default   give it one, 'colour=None', if another trainer passes it"
+        "LambdaCallback.on_show takes 'colour', which this point does not provide.\n"
+        "  provided  logs, size\n"
+        "  default   write 'colour=None' if another trainer passes it"
     )
 
 

@@ -44,7 +44,7 @@ def test_options_are_taken_as_everywhere():
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError) as caught:
         LambdaCallback(on_epoch_end=3)
-    assert str(caught.value) == "LambdaCallback(on_epoch_end=...) takes a function, not 3"
+    assert str(caught.value) == "LambdaCallback: on_epoch_end must be a function, got 3."
 
 
 def test_a_near_miss_is_refused_when_compiled():

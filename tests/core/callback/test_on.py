@@ -153,7 +153,7 @@ def test_a_schedule_outside_of_a_run_has_no_clock_to_ask():
 
     with pytest.raises(errors.OutsideRun) as caught:
         Hooks([hello]).fire_payload("on_hello", {})
-    assert str(caught.value) == "hello.on_hello has a schedule, and no run is going on whose clocks it could ask."
+    assert str(caught.value) == "hello.on_hello has a schedule, which needs the clocks of a run; no run is active."
 
 
 def test_policy_and_ranks_of_a_function_are_in_its_mark():

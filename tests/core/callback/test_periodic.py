@@ -71,16 +71,16 @@ def test_a_schedule_of_the_callback_itself_wins_over_the_wrapper():
     [
         (
             lambda: PeriodicTrigger(Busy()),
-            "PeriodicTrigger has nothing to do.\n  give      every_k_steps, every_k_epochs or before_train",
+            "PeriodicTrigger: no period given.\n  give      every_k_steps, every_k_epochs or before_train",
         ),
-        (lambda: PeriodicCallback(Busy()), "PeriodicCallback has no period.\n  give      every_k_steps or every_k_epochs"),
+        (lambda: PeriodicCallback(Busy()), "PeriodicCallback: no period given.\n  give      every_k_steps or every_k_epochs"),
         (
             lambda: PeriodicTrigger(Busy(), every_k_steps=0),
-            "Every(steps=0): steps must be an integer, 1 or more.\n  got       0",
+            "Every(steps=0): steps must be an integer >= 1, got 0.",
         ),
         (
             lambda: PeriodicCallback(Busy(), every_k_epochs=-1),
-            "Every(epochs=-1): epochs must be an integer, 1 or more.\n  got       -1",
+            "Every(epochs=-1): epochs must be an integer >= 1, got -1.",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_points_of_ones_own_are_off_too():
 def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
     wrapped = EnableCallbackIf(LambdaCallback(on_weigh_begin=lambda: None), lambda run: True)
     block = guarding("on_weigh", wrapped)
-    with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, and no run is going on"):
+    with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, which needs the clocks of a run"):
         block.__enter__()
 
 

@@ -123,9 +123,9 @@ def test_a_schedule_with_nobody_to_trigger_is_refused():
     with pytest.raises(errors.NoTrigger) as caught:
         Hooks([CallbackPipeline([Say("a", [])]).when(Every(steps=10))])
     assert str(caught.value) == (
-        "Say has no on_trigger that Every(steps=10) could move.\n"
+        "Say has no on_trigger for Every(steps=10) to call.\n"
         "  define    on_trigger in Say\n"
-        "  write     @on(point, when=Every(steps=10)) above the one method that is to run then"
+        "  write     @on(point, when=Every(steps=10)) above the method to schedule"
     )
 
 
@@ -148,5 +148,5 @@ def test_a_pipeline_can_be_pickled():
 
 
 def test_what_is_wrong_inside_is_found_when_compiled():
-    with pytest.raises(errors.NotACallback, match="Kept is a class where an instance belongs"):
+    with pytest.raises(errors.NotACallback, match="Kept is a class; expected an instance"):
         Hooks([CallbackPipeline([CallbackPipeline([Kept])])])

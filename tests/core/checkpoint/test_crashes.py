@@ -59,7 +59,7 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     for number in range(1, 6):
         assert isinstance(start(), ValueError)
         assert crashes() == [(6, "ValueError", number)]
-    assert "as often as max_crashes=5 allows; it will not start again" in caplog.text
+    assert "5 times, the limit of max_crashes; it will not start again" in caplog.text
     before = sorted(os.listdir(tmp_path / "run"))
     refused = start()
     assert isinstance(refused, CannotResume)
@@ -67,7 +67,7 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     assert first == f"{tmp_path}/run does not start again: it has ended 5 times with the same error at the same moment."
     assert listed.startswith("  5 x epoch 2, iteration 6, step 6: ValueError: no such sample, last 20")
     assert cures == [
-        '  fix       the cause: changed code counts from 0 again; or start it with resume="must", which does so too',
+        '  fix       the cause: edited code resets the count; or start it with resume="must", which resets it too',
         "  allow     more with max_crashes=, or any number with max_crashes=None",
     ]
     assert sorted(os.listdir(tmp_path / "run")) == before
@@ -160,7 +160,7 @@ def test_without_a_limit(most, start, crashes):
 
 @pytest.mark.parametrize("most", [-1, 2.5, True, "5"])
 def test_a_limit_that_is_none(most):
-    with pytest.raises(BadLoop, match="max_crashes is an integer, or None or 0 for no limit"):
+    with pytest.raises(BadLoop, match="max_crashes must be an integer >= 0 or None"):
         Loop(max_crashes=most)
 
 
@@ -179,7 +179,7 @@ def test_a_limit_that_is_none(most):
 def test_what_makes_no_sense_in_run_json_is_left_out(written):
     crashes = Crashes(1)
     crashes.load({"crashes": written})
-    crashes.refuse("mine", "resume='must'")
+    crashes.check("mine", "resume='must'")
     assert crashes.rows == []
 
 

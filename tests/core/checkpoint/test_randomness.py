@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hookpoint.core.checkpoint.randomness import HostRandomness, put_state, state_of
+from hookpoint.core.checkpoint.randomness import PlainRandomness, put_state, state_of
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def draw():
 
 
 def test_both_generators_go_on_from_where_they_were():
-    randomness = HostRandomness()
+    randomness = PlainRandomness()
     draw()  # of two numbers that a normal distribution gives at once, the second is kept for the next call
     state = json.loads(json.dumps(randomness.state_dict()))
     expected = [draw(), draw()]
@@ -60,10 +60,10 @@ def test_a_generator_of_any_kind_goes_on_from_where_it_was(make):
 def test_numpy_is_neither_imported_nor_missed_where_nobody_uses_it():
     program = (
         "import sys, random\n"
-        "from hookpoint.core.checkpoint.randomness import HostRandomness\n"
-        "state = HostRandomness().state_dict()\n"
+        "from hookpoint.core.checkpoint.randomness import PlainRandomness\n"
+        "state = PlainRandomness().state_dict()\n"
         "first = random.random()\n"
-        "HostRandomness().load_state_dict(state)\n"
+        "PlainRandomness().load_state_dict(state)\n"
         "print(list(state), random.random() == first, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

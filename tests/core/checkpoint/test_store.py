@@ -182,5 +182,5 @@ def test_each_checkpoint_is_an_event(monitor):
 def test_without_a_store_there_is_nothing_to_save_to():
     with Loop() as run, pytest.raises(NothingToSaveTo) as caught:
         run.save("best")
-    assert str(caught.value) == 'there is nothing to save to.\n  give      workdir="runs/name", or a store'
+    assert str(caught.value) == 'run.save() has nowhere to save to.\n  give      workdir="runs/name", or a store'
     assert isinstance(caught.value, RuntimeError)

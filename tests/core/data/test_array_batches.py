@@ -28,7 +28,7 @@ def test_an_array_alone_is_refused_unless_its_rows_are_batches():
 
 
 def test_a_data_set_needs_pytorch_to_be_cut_into_batches():
-    with pytest.raises(BadLoop, match="batches of a range are made with PyTorch"):
+    with pytest.raises(BadLoop, match="batches of a range need a PyTorch model"):
         as_batches(range(3), 2)
 
 
@@ -49,20 +49,20 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
     ("data", "batch_size", "message"),
     [
         ((np.ones(2),), None, "a tuple of tensors or arrays needs a batch size.\n  give      batch_size=32"),
-        ((np.ones(2), np.ones(3)), 1, "the tensors of a data set must be equally long.\n  got       2, 3"),
-        ((np.ones(2),), 0, "batch_size=0.\n  give      an integer, 1 or more"),
-        ((np.ones(2),), True, "batch_size=True.\n  give      an integer, 1 or more"),
-        ((np.ones(2),), 2.0, "batch_size=2.0.\n  give      an integer, 1 or more"),
+        ((np.ones(2), np.ones(3)), 1, "the tensors of a dataset must have equal lengths.\n  got       2, 3"),
+        ((np.ones(2),), 0, "batch_size must be an integer >= 1, got 0."),
+        ((np.ones(2),), True, "batch_size must be an integer >= 1, got True."),
+        ((np.ones(2),), 2.0, "batch_size must be an integer >= 1, got 2.0."),
         (
             [1],
             2,
-            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.\n  drop      batch_size",
+            "batch_size is for a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
         ),
-        (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+        (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (
             (np.ones(2), [1, 2]),
             1,
-            "a tuple of data holds tensors or arrays, not list.\n  give      batches as a list, an iterable or a DataLoader",
+            "expected a tuple of tensors or arrays, got list.\n  give      batches as a list, an iterable or a DataLoader",
         ),
     ],
 )

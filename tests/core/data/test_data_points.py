@@ -100,7 +100,7 @@ def test_the_order_is_that_of_a_run():
 
 @pytest.mark.parametrize("name", ["on_sampel", "on_batch_mad"])
 def test_a_near_miss_is_refused(name):
-    with pytest.raises(UnknownPoint, match=f"{name} is no point; on_(sample|batch_made) is"):
+    with pytest.raises(UnknownPoint, match=f"{name} is not a point. Did you mean on_(sample|batch_made)"):
         DataPoints([type("Slip", (Callback,), {name: lambda self, sample: None})()])
 
 
@@ -108,7 +108,7 @@ def test_a_near_miss_is_refused(name):
 def test_mindspores_names_are_refused_with_ours(name, ours):
     theirs = type("Theirs", (Callback,), {name: lambda self, ds_run_context: None})
     for compile_list in (DataPoints, Hooks):
-        with pytest.raises(UnknownPoint, match=f"Theirs.{name} is another trainer's name; {ours} is ours"):
+        with pytest.raises(UnknownPoint, match=f"Theirs.{name} is another trainer's name for {ours}"):
             compile_list([theirs()])
     assert Hooks([type("Own", (theirs,), {"points": (name,), "on_epoch_end": lambda self: None})()]).entries
 
@@ -121,9 +121,9 @@ def test_an_unknown_argument_is_refused_with_what_is_offered():
         with pytest.raises(UnknownArgument) as caught:
             compile_list([Asks()])
         assert str(caught.value) == (
-            "Asks.on_sample asks for 'run', which this point does not offer.\n"
-            "  offered   batch_idx, epoch, index, mode, sample, settings, worker\n"
-            "  default   give it one, 'run=None', if another trainer passes it"
+            "Asks.on_sample takes 'run', which this point does not provide.\n"
+            "  provided  batch_idx, epoch, index, mode, sample, settings, worker\n"
+            "  default   write 'run=None' if another trainer passes it"
         )
 
 
@@ -137,7 +137,7 @@ def test_a_callback_without_a_point_in_the_data_is_refused():
     )
     with pytest.raises(NotACallback, match=f"^{re.escape(message)}$"):
         DataPoints([Double(), ShardedPlaceholder()])
-    with pytest.raises(NotACallback, match="is a class where an instance belongs"):
+    with pytest.raises(NotACallback, match="is a class; expected an instance"):
         DataPoints([Double])
 
 
@@ -227,7 +227,7 @@ class Both(Callback):
 
 
 def test_a_handler_that_no_loader_has_is_told(train):
-    message = "Both.on_sample is never called: no loader has Both among its callbacks; give it to a HookedLoader too"
+    message = "Both.on_sample is never called: pass Both to a HookedLoader too"
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
         train([Both()], batches=[1, 2])
     with pytest.warns(HookpointWarning, match="Both.on_sample is never called"):
@@ -235,9 +235,7 @@ def test_a_handler_that_no_loader_has_is_told(train):
 
 
 def test_a_handler_that_the_run_has_not_is_told(train):
-    message = (
-        "Both.on_epoch_end is never called: the loader has Both among its callbacks, the run has not; give it to the run too"
-    )
+    message = "Both.on_epoch_end is never called: pass Both to the run too"
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
         train([], batches=Loader([1], [Both()]))
 

@@ -38,7 +38,9 @@ class Odd(float):
 
 @pytest.mark.parametrize("value", [object(), Odd(1.0), [1, {2}], {"a": object}])
 def test_what_could_not_be_sent_or_kept_is_refused(settings, value):
-    with pytest.raises(BadValue, match="the setting 'strength' takes numbers, text, True, False, None, or lists and mappings"):
+    with pytest.raises(
+        BadValue, match="setting 'strength': expected numbers, strings, True, False, None, or lists and mappings"
+    ):
         settings["strength"] = value
     with pytest.raises(BadValue, match=r"float\(value\) or value\.tolist\(\)"):
         DataSettings({"strength": value})

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from hookpoint import Callback, CallbackPipeline, Hooks, LambdaCallback, errors, on
-from hookpoint.core.guard._hooks_cache import compiled
+from hookpoint.core.guard.guard import compiled
 
 
 class Plain:

@@ -104,5 +104,5 @@ def test_inside_a_run_handlers_get_that_run():
 
 @pytest.mark.parametrize("name", ["two words", "", "a-b"])
 def test_a_name_that_makes_no_point_is_refused(name):
-    with pytest.raises(ValueError, match=f"a routine's name is a word such as 'seed' or 'fold', not '{name}'"):
+    with pytest.raises(ValueError, match=f"run_each: name must be an identifier such as 'seed' or 'fold', got '{name}'"):
         next(run_each(name, [1]))

@@ -212,7 +212,7 @@ def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
     with pytest.raises(errors.MissingMetric) as caught:
         train([Writer(), Reader()], epochs=2, body=lambda run: run.log(loss=1))
     assert str(caught.value) == (
-        "Reader reads 'acc', which Writer was to write and did not.\n"
+        "Reader reads 'acc', which Writer declares but did not log.\n"
         "  known     loss\n"
         '  log       run.log({"acc": value}) before it is read'
     )

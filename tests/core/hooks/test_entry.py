@@ -170,7 +170,7 @@ def test_warn_says_it_and_goes_on(train, caplog):
     bad, after = Fails(2, on_error="warn"), Fails()
     train([bad, after], epochs=4)
     assert (bad.calls, after.calls) == (4, 4)
-    assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; the run goes on"]
+    assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; the run continues"]
     assert caplog.records[-1].exc_info[0] is ValueError
 
 
@@ -179,8 +179,8 @@ def test_warn_gives_up_after_three_failures_in_a_row(train, caplog):
     train([bad], epochs=5)
     assert bad.calls == 3
     assert messages(caplog) == [
-        "Fails failed at on_epoch_end: ValueError: boom; the run goes on",
-        "Fails failed at on_epoch_end: ValueError: boom; the run goes on",
+        "Fails failed at on_epoch_end: ValueError: boom; the run continues",
+        "Fails failed at on_epoch_end: ValueError: boom; the run continues",
         "Fails failed at on_epoch_end: ValueError: boom (3 times in a row); it is disabled for the rest of the run",
     ]
 
@@ -351,7 +351,7 @@ def test_any_iterable_of_callbacks_will_do(train, given):
 
 
 def test_a_wrapped_callback_without_a_trigger_is_refused_by_its_own_name():
-    with pytest.raises(errors.NoTrigger, match=r"Saver has no on_trigger that Every\(steps=100\) could move"):
+    with pytest.raises(errors.NoTrigger, match=r"Saver has no on_trigger for Every\(steps=100\) to call"):
         Hooks([PeriodicTrigger(Saver(), every_k_steps=100)])
 
 

@@ -158,9 +158,9 @@ def test_points_of_ones_own_are_listed_below_and_the_undeclared_said():
     )
     assert hooks.explain().splitlines()[2:] == [
         "",
-        "points of your own",
+        "custom points",
         "  on_lemon_begin: a, b",
-        "  on_orange_begin: a   (nothing has declared it so far)",
+        "  on_orange_begin: a   (not declared)",
     ]
 
 

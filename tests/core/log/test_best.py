@@ -73,23 +73,17 @@ def test_its_state_goes_through_json_and_a_reset_forgets():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Best("auto"), "mode='auto' does not say which value is better.\n  choose    'max', 'min'"),
-        (lambda: Best(min_delta=-1), "min_delta=-1 is no distance.\n  give      a number, 0 or more"),
-        (lambda: Best(min_delta=math.nan), "min_delta=nan is no distance.\n  give      a number, 0 or more"),
-        (
-            lambda: mode_of("loss", "least"),
-            "mode='least' does not say which value is better.\n  choose    'auto', 'max', 'min'",
-        ),
+        (lambda: Best("auto"), "mode must be 'min' or 'max', got 'auto'."),
+        (lambda: Best(min_delta=-1), "min_delta must be a number >= 0, got -1."),
+        (lambda: Best(min_delta=math.nan), "min_delta must be a number >= 0, got nan."),
+        (lambda: mode_of("loss", "least"), "mode must be 'auto', 'min' or 'max', got 'least'."),
         (
             lambda: mode_of("score", "auto"),
-            "mode='auto': the name 'score' does not say whether less or more is better.\n  write     mode='min' or mode='max'",
+            "mode='auto': the name 'score' is ambiguous.\n  write     mode='min' or mode='max'",
         ),
         (
             lambda: mode_of("error_of_accuracy", "auto"),
-            (
-                "mode='auto': the name 'error_of_accuracy' does not say whether less or more is better."
-                "\n  write     mode='min' or mode='max'"
-            ),
+            ("mode='auto': the name 'error_of_accuracy' is ambiguous.\n  write     mode='min' or mode='max'"),
         ),
     ],
 )

@@ -130,11 +130,11 @@ def test_the_error_says_which_log_steps():
     with pytest.raises(NonFiniteLoss) as caught:
         log_losses([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
     assert str(caught.value) == (
-        "all losses of the log steps 4 and 6 are NaN or infinite, in epoch 1. Seen at step 8: values are read late, so that no"
-        " step waits for the device.\n"
+        "all losses of the log steps 4 and 6 are NaN or infinite, in epoch 1. Detected at step 8: values are read late, so that"
+        " no step waits for the device.\n"
         "  resume    from the last good checkpoint\n"
-        "  lower     the learning rate, clip gradients, or look at the data of this step\n"
-        '  continue  in spite of it with Runner(on_nonfinite="warn")'
+        "  lower     the learning rate, clip gradients, or inspect the data of this step\n"
+        '  continue  anyway with Runner(on_nonfinite="warn")'
     )
     assert (caught.value.epoch, caught.value.step, math.isnan(caught.value.value)) == (1, 6, True)
 

@@ -70,25 +70,25 @@ def test_numbers_and_tensors_of_one_element_are_logged(value, kept):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("high", "'x' is 'high'; only numbers are logged.\n  write     run.put_text('x', ...)"),
-        (b"high", "'x' is b'high'; only numbers are logged.\n  write     run.put_text('x', ...)"),
-        (None, "'x' is None; only numbers are logged.\n  write     run.put_text('x', ...)"),
-        ([1.0], "'x' is [1.0]; only numbers are logged.\n  log       a number or a tensor of one element"),
-        (1j, "'x' is 1j; only numbers are logged.\n  log       a number or a tensor of one element"),
+        ("high", "'x' is 'high'; expected a number.\n  write     run.put_text('x', ...)"),
+        (b"high", "'x' is b'high'; expected a number.\n  write     run.put_text('x', ...)"),
+        (None, "'x' is None; expected a number.\n  write     run.put_text('x', ...)"),
+        ([1.0], "'x' is [1.0]; expected a number.\n  log       a number or a one-element tensor"),
+        (1j, "'x' is 1j; expected a number.\n  log       a number or a one-element tensor"),
         (
             Tensor(0, (2, 3)),
             (
-                "'x' has shape (2, 3); only scalars are logged.\n"
-                "  log       its mean, or each part under a name of its own\n"
-                "  write     run.put_histogram('x', ...) to see how it is spread"
+                "'x' has shape (2, 3); expected a scalar.\n"
+                "  log       its mean, or each element under its own name\n"
+                "  write     run.put_histogram('x', ...) for its distribution"
             ),
         ),
         (
             Tensor(0, (0,)),
             (
-                "'x' has shape (0,); only scalars are logged.\n"
-                "  log       its mean, or each part under a name of its own\n"
-                "  write     run.put_histogram('x', ...) to see how it is spread"
+                "'x' has shape (0,); expected a scalar.\n"
+                "  log       its mean, or each element under its own name\n"
+                "  write     run.put_histogram('x', ...) for its distribution"
             ),
         ),
     ],
@@ -125,7 +125,7 @@ def test_complex_arrays_and_tensors_of_one_element_are_refused():
         with Loop() as run, pytest.raises(BadValue) as caught:
             run.log("phase", value)
         assert str(caught.value) == (
-            "'phase' is complex; only real numbers are logged.\n  log       its magnitude, or each part under its own name"
+            "'phase' is complex; expected a real number.\n  log       its magnitude, or each part under its own name"
         )
 
 
@@ -345,5 +345,5 @@ def test_an_array_of_one_element_is_logged(value, in_pass):
 
 
 def test_an_array_of_one_word_is_refused():
-    with Loop() as run, pytest.raises(BadValue, match="only numbers are logged"):
+    with Loop() as run, pytest.raises(BadValue, match="expected a number"):
         run.log(x=np.array(["a"]))

@@ -249,7 +249,7 @@ def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, capl
     named, lost, ended = caplog.messages
     assert re.fullmatch(
         r"blocked blocks: it has not returned from on_records for 0\.5 s \(.*test_monitors\.py:\d+\);"
-        r" the run continues, and does not wait for it again",
+        r" the run continues and does not wait for it again",
         named,
     )
     assert lost == f"blocked is still blocked: {len(other.records)} records did not reach it"
@@ -301,7 +301,7 @@ def test_a_monitor_that_blocked_and_caught_up_is_waited_for_again(waits, disk, c
             run.save("mine")
             if number == 2:
                 blocked.gate.set()
-                until(lambda: len(blocked.of("text")) == 3 and not run.monitors._deliveries[0].is_blocked)
+                until(lambda: len(blocked.of("text")) == 3 and not run.monitors._queues[0].is_blocked)
                 waits(10.0)
     assert [message.partition(":")[0] for message in caplog.messages] == ["blocked blocks"]
     assert blocked.of("text") == [{"number": str(number)} for number in range(4)]
@@ -408,8 +408,8 @@ def test_a_failing_monitor_is_given_up_after_three_failures_in_a_row_and_the_run
         log_one_by_one(run, 5)
     assert failing.calls == 3
     assert caplog.messages == [
-        "bad failed at on_records: OSError: disk is full; the run goes on",
-        "bad failed at on_records: OSError: disk is full; the run goes on",
+        "bad failed at on_records: OSError: disk is full; the run continues",
+        "bad failed at on_records: OSError: disk is full; the run continues",
         "bad failed at on_records: OSError: disk is full (3 times in a row); it is disabled for the rest of the run",
     ]
     assert len(other.of("text")) == 5

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from hookpoint import Callback, MainCallback, StopRun
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadData, BadLoop
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.stepper import PlainStepper
@@ -124,8 +124,8 @@ def test_without_a_criterion_there_is_no_loss():
 
 @pytest.mark.parametrize("batch", [1, (1, 2, 3), {"x": 1, "y": 2}])
 def test_a_batch_that_is_no_pair_needs_a_forward(batch):
-    message = f"the batch is a {type(batch).__name__}, and no pair of inputs and targets.\n  write     the forward yourself"
-    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=f"^{message}"):
+    message = rf"^expected a batch \(inputs, targets\), got a {type(batch).__name__}.\n  write     your own forward"
+    with Loop(**MODEL) as run, pytest.raises(BadData, match=message):
         run.evaluate([batch])
 
 
@@ -228,14 +228,14 @@ def test_an_error_leaves_the_iteration_and_the_mode_as_they_were():
 
 
 def test_no_batch_is_an_error_that_says_so():
-    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data gave no batch\.\n  check     that"):
+    with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that"):
         run.evaluate([])
 
 
 def test_no_batch_is_an_error_after_a_stop_too():
     with Loop(**MODEL) as run:
         run.stop("enough")
-        with pytest.raises(BadLoop, match="gave no batch"):
+        with pytest.raises(BadLoop, match="yielded no batch"):
             run.evaluate([])
 
 

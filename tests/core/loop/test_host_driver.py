@@ -243,7 +243,7 @@ def test_a_host_that_can_skip_is_told_what_to_compute():
             driver.finish_iteration(loss=1.0)
         else:
             skipped.append(number)
-            with pytest.raises(BadLoop, match="and none is open"):
+            with pytest.raises(BadLoop, match="no iteration is open"):
                 driver.finish_iteration(loss=1.0)
     assert (skipped, driver.run.iteration, driver.run.step) == ([1], 2, 2)
     driver.finish_run()
@@ -373,7 +373,7 @@ def test_a_point_that_the_host_has_not_is_refused_with_its_name():
 
 
 def test_savers_and_skippers_are_refused_where_the_host_cannot():
-    with pytest.raises(NotUnderHost, match="ModelSaver saves, and Trainer does not let it: it writes its own checkpoints"):
+    with pytest.raises(NotUnderHost, match="ModelSaver saves checkpoints, which Trainer does not support: it writes its own"):
         HostDriver([cb.ModelSaver()], Host("Trainer"))
 
     class Skips(Callback):
@@ -381,7 +381,7 @@ def test_savers_and_skippers_are_refused_where_the_host_cannot():
 
         def on_iter_begin(self, run): ...
 
-    with pytest.raises(NotUnderHost, match="Skips may skip batches, and Trainer cannot: no way"):
+    with pytest.raises(NotUnderHost, match="Skips skips batches, which Trainer does not support: no way"):
         HostDriver([Skips()], Host("Trainer", {"skip_batch": "no way"}))
 
 
@@ -417,20 +417,20 @@ def test_saves_are_written_by_the_host():
 
 def test_calls_in_the_wrong_order_say_what_to_call():
     driver = HostDriver([], Host("Trainer"))
-    with pytest.raises(OutsideRun, match="Trainer has started no run"):
+    with pytest.raises(OutsideRun, match="Trainer has not started a run"):
         driver.start_epoch()
     driver.start_run()
-    with pytest.raises(OutsideRun, match="Trainer has started a run already"):
+    with pytest.raises(OutsideRun, match="Trainer has already started a run"):
         driver.start_run()
-    with pytest.raises(BadLoop, match="Trainer has no pass open"):
+    with pytest.raises(BadLoop, match="Trainer: no pass is open"):
         driver.start_iteration([1])
-    with pytest.raises(BadLoop, match="Trainer has no pass open"):
+    with pytest.raises(BadLoop, match="Trainer: no pass is open"):
         driver.finish_iteration()
     driver.start_epoch()
-    with pytest.raises(BadLoop, match="Trainer starts an epoch"):
+    with pytest.raises(BadLoop, match="Trainer: epoch 1 is still open"):
         driver.start_epoch()
     driver.start_pass("train")
-    with pytest.raises(BadLoop, match="Trainer finishes an iteration, and none is open"):
+    with pytest.raises(BadLoop, match="Trainer: no iteration is open"):
         driver.finish_iteration()
     driver.finish_run()
     assert not driver.is_running

@@ -85,7 +85,7 @@ def test_setup_gets_the_model_and_the_workdir_before_on_setup():
 
 
 def test_mistakes_in_callbacks_show_before_anything_runs():
-    with pytest.raises(NotACallback, match="Points is a class where an instance belongs"):
+    with pytest.raises(NotACallback, match="Points is a class; expected an instance"):
         Loop([Points])
 
 
@@ -131,7 +131,7 @@ def test_a_loop_that_runs_cannot_be_entered():
     loop = Loop()
     with loop, pytest.raises(OutsideRun) as caught:
         loop.__enter__()
-    assert str(caught.value) == "this loop is running already.\n  make      a second Loop for a run inside a run"
+    assert str(caught.value) == "this loop is already running.\n  create    a second Loop for a run inside a run"
 
 
 @pytest.mark.parametrize("use", [lambda run: run.epochs(1), lambda run: run.batches("a"), lambda run: run.stop_epoch()])
@@ -181,27 +181,27 @@ def test_loops_nest():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: Loop(log_every=-1), "log_every and max_retries are 0 or more.\n  got       -1 and 3"),
-        (lambda: Loop(max_retries=-1), "log_every and max_retries are 0 or more.\n  got       50 and -1"),
+        (lambda: Loop(log_every=-1), "log_every must be >= 0, got -1."),
+        (lambda: Loop(max_retries=-1), "max_retries must be >= 0, got -1."),
         (
             lambda: in_run(lambda run: run.epochs(-1)),
-            "run.epochs() takes an integer, 0 or more, or None for no end.\n  got       -1",
+            "run.epochs: number must be an integer >= 0 or None, got -1.",
         ),
         (
             lambda: in_run(lambda run: run.epochs(True)),
-            "run.epochs() takes an integer, 0 or more, or None for no end.\n  got       True",
+            "run.epochs: number must be an integer >= 0 or None, got True.",
         ),
         (
             lambda: in_run(lambda run: run.epochs("3")),
-            "run.epochs() takes an integer, 0 or more, or None for no end.\n  got       '3'",
+            "run.epochs: number must be an integer >= 0 or None, got '3'.",
         ),
         (
             lambda: in_run(lambda run: run.batches("ab", mode="test")),
-            "there is no mode 'test'.\n  choose    'train', 'val', 'pred'",
+            "run.batches: unknown mode 'test'.\n  choose    'train', 'val', 'pred'",
         ),
         (
             lambda: in_run(lambda run: run.batches(5)),
-            "run.batches() takes something to iterate over, not 5.\n  give      a loader or a list",
+            "run.batches: expected an iterable such as a loader or a list, got 5.",
         ),
     ],
 )

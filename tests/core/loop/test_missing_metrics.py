@@ -52,7 +52,7 @@ def test_a_metric_that_the_first_epoch_did_not_log_is_an_error_at_its_end():
         "  known     accu, loss\n"
         '  log       run.log({"acc": value}) before it is read\n'
         "  read      'accu'\n"
-        "  wait      .when(Every(epochs=k)) on it, if the metric is logged every k epochs only"
+        "  wait      .when(Every(epochs=k)) on it, if the metric is logged only every k epochs"
     )
     assert caught.value.name == "acc"
 
@@ -203,7 +203,7 @@ def test_a_loop_that_never_validates_is_told_after_its_first_epoch(caplog):
     said = []
     assert last_epoch([Validation()], each=lambda run: said.append(len(caplog.messages))) == (9, False)
     assert said == [0] + [1] * 8
-    assert caplog.messages[0] == "Validation reads 'val_acc', and no validation has run so far"
+    assert caplog.messages[0] == "Validation reads 'val_acc', but no validation has run yet"
     assert caplog.messages[1].startswith("Validation reads 'val_acc', which nothing has logged by the end of epoch 9.")
 
 
@@ -246,7 +246,7 @@ def test_a_near_miss_of_a_written_metric_is_a_warning_in_a_loop(reads, writes, m
         said = list(caplog.messages)
         for _ in run.epochs(2):
             run.log({reads: 1.0})
-    assert said == [f"Callback reads '{reads}', which nothing is known to log; did you mean '{meant}'?"]
+    assert said == [f"Callback reads '{reads}', which nothing logs; did you mean '{meant}'?"]
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_resuming_is_said_and_seen(capsys, disk):
     seen.clear()
     run_it()
     assert seen[:5] == [("setup", 2, True), ("load", "disk", 2), ("epoch", 1, 2, True), (2, 2, False), ("epoch", 2, 3, False)]
-    assert 'goes on from disk (epoch 1, step 2); resume="never" starts anew' in capsys.readouterr().err
+    assert 'Resuming run from disk (epoch 1, step 2). Pass resume="never" to start from scratch.' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["body", "epoch end", "epoch begin", "validation", "run begin"])
@@ -337,7 +337,7 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, di
     assert caplog.text == ""
     assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
     assert caplog.records[0].getMessage() == (
-        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts afresh\n  a  kept for later"
+        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts from scratch\n  a  stored for later"
     )
     caplog.clear()
     assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
@@ -376,9 +376,9 @@ class WriteOnly(Forgetful):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (Forgetful, "kept for later: its class has no load_state_dict"),
-        (Foreign, "kept for later: its class has no load_state_dict"),
-        (ReadOnly, "restored, and kept as it was: its class has no state_dict"),
+        (Forgetful, "stored for later: its class has no load_state_dict"),
+        (Foreign, "stored for later: its class has no load_state_dict"),
+        (ReadOnly, "restored, and stored unchanged: its class has no state_dict"),
     ],
 )
 def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):
@@ -417,16 +417,16 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     run_it(one=Weights())
     run_it(two=Weights())
     assert [record.getMessage() for record in caplog.records] == [
-        "the checkpoint has a state of 'one', which this run has no use for",
-        "the checkpoint has no state of 'two': it starts as it is",
+        "the checkpoint has a state of 'one', which this run does not use",
+        "the checkpoint has no state of 'two'; it is unchanged",
     ]
 
 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"model": Weights()}, "state={'model': ...}: that name is taken.\n  rename    it"),
-        ({"x": 3}, "state={'x': ...}: int has no state_dict and load_state_dict.\n  add       them"),
+        ({"model": Weights()}, "state: the name 'model' is reserved.\n  rename    it"),
+        ({"x": 3}, "state['x']: int has no state_dict and load_state_dict.\n  add       them"),
     ],
 )
 def test_state_that_cannot_be_kept_is_refused(state, message):
@@ -449,9 +449,9 @@ def test_a_script_that_has_changed_is_refused(disk):
     with pytest.raises(CannotResume) as caught:
         run_it(1)
     assert str(caught.value) == (
-        "disk was made in pass 2 of epoch 1, and this epoch has fewer passes.\n"
-        "  run       the script as it was\n"
-        '  start     anew with resume="never"'
+        "disk was saved in pass 2 of epoch 1, but this epoch has fewer passes.\n"
+        "  run       the script unchanged\n"
+        '  start     from scratch with resume="never"'
     )
 
 
@@ -478,7 +478,7 @@ def test_the_third_failure_in_a_row_ends_the_run(disk):
     assert str(caught.value) == (
         "step 4 could not be saved: [Errno 28] No space left on device\n"
         "  last      good checkpoint: disk/1\n"
-        "  make      room, or the folder writable, and start again: the run goes on from there"
+        "  free      disk space, or make the folder writable; then start again to resume"
     )
 
 

@@ -68,7 +68,7 @@ def steps(tmp_path, saves):
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
 def test_a_save_without_memory_is_named_and_the_run_goes_on(in_background, steps, tmp_path, caplog):
     assert steps(Hungry(2, 4), in_background=in_background).step == 5
-    named = "there is not enough memory for a checkpoint (MemoryError)"
+    named = "not enough memory for a checkpoint (MemoryError)"
     assert f"step 2 could not be saved: {named}; the last good checkpoint is " in caplog.text
     assert [(one["reason"], one["in_a_row"]) for one in events(tmp_path / "run", "save_failed")] == [(named, 1)] * 2
     assert folders(tmp_path / "run") == ["step-00000001", "step-00000003", "step-00000005", "step-00000005-2"]
@@ -80,9 +80,9 @@ def test_the_third_in_a_row_ends_the_run_and_says_what_to_do(steps, tmp_path):
         steps(Hungry(2, 3, 4))
     assert raised.value.errno == errno.ENOMEM
     assert str(raised.value) == (
-        "step 4 could not be saved: there is not enough memory for a checkpoint (MemoryError)\n"
+        "step 4 could not be saved: not enough memory for a checkpoint (MemoryError)\n"
         f"  last      good checkpoint: {tmp_path}/run/checkpoints/step-00000001\n"
-        "  free      memory, or save without async_save=True, which needs a copy, and start again: the run resumes"
+        "  free      memory, or save without async_save=True, which needs a copy; then start again to resume"
     )
     assert folders(tmp_path / "run") == ["step-00000001"]
 
@@ -181,6 +181,6 @@ def test_a_process_whose_memory_is_limited_trains_on(what, why, tmp_path):
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "trained 4" in done.stdout
-    assert f"step 2 could not be saved: there is not enough memory for a checkpoint ({why}" in done.stdout
+    assert f"step 2 could not be saved: not enough memory for a checkpoint ({why}" in done.stdout
     assert verify(tmp_path / "run").ok
     assert folders(tmp_path / "run") == ["step-00000001", "step-00000003", "step-00000004", "step-00000004-2"]

@@ -91,7 +91,7 @@ def test_a_tensor_learning_rate_is_changed_in_place():
         run.hyper["lr"] = 0.5
         assert run.hyper["lr"] is rate
         assert rate.value == 0.5
-        with pytest.raises(BadValue, match="lr takes a finite number"):
+        with pytest.raises(BadValue, match="lr must be a finite number"):
             run.hyper["lr"] = float("nan")
     assert rate.value == 0.5
 
@@ -120,15 +120,15 @@ def test_anything_can_be_registered_and_its_name_wins(hyper, optimizer):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("lr", float("nan"), "lr takes a finite number.\n  got       nan\n  now       0.1"),
-        ("lr", float("inf"), "lr takes a finite number.\n  got       inf\n  now       0.1"),
-        ("lr", "0.1", "lr takes a finite number.\n  got       '0.1'\n  now       0.1"),
-        ("lr", True, "lr takes a finite number.\n  got       True\n  now       0.1"),
-        ("lr", None, "lr takes a finite number.\n  got       None\n  now       0.1"),
-        ("betas", 0.5, "betas takes 2 values.\n  got       0.5\n  now       (0.9, 0.99)"),
-        ("betas", (0.5,), "betas takes 2 values.\n  got       (0.5,)\n  now       (0.9, 0.99)"),
-        ("betas", (0.5, "x"), "betas takes a finite number.\n  got       'x'\n  now       0.99"),
-        ("nesterov", 1, "nesterov takes True or False.\n  got       1\n  now       False"),
+        ("lr", float("nan"), "lr must be a finite number, got nan.\n  now       0.1"),
+        ("lr", float("inf"), "lr must be a finite number, got inf.\n  now       0.1"),
+        ("lr", "0.1", "lr must be a finite number, got '0.1'.\n  now       0.1"),
+        ("lr", True, "lr must be a finite number, got True.\n  now       0.1"),
+        ("lr", None, "lr must be a finite number, got None.\n  now       0.1"),
+        ("betas", 0.5, "betas must be 2 values, got 0.5.\n  now       (0.9, 0.99)"),
+        ("betas", (0.5,), "betas must be 2 values, got (0.5,).\n  now       (0.9, 0.99)"),
+        ("betas", (0.5, "x"), "betas must be a finite number, got 'x'.\n  now       0.99"),
+        ("nesterov", 1, "nesterov must be True or False, got 1.\n  now       False"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(hyper, optimizer, name, value, message):
@@ -144,7 +144,7 @@ def test_an_attribute_keeps_its_type():
     ObjAttrParam(model, "name").set_value("other")
     ObjAttrParam(model, "frozen").set_value(True)
     assert (model.name, model.frozen) == ("other", True)
-    with pytest.raises(BadValue, match=r"name takes a str\.\n  got       3\n  now       'other'"):
+    with pytest.raises(BadValue, match=r"name must be a str, got 3\.\n  now       'other'"):
         ObjAttrParam(model, "name").set_value(3)
 
 
@@ -193,6 +193,6 @@ def test_a_number_that_float32_cannot_hold_is_refused(value):
         param_groups = [{"lr": 0.1}]  # noqa: RUF012
 
     hyper = Hyper(Optimizer())
-    with pytest.raises(BadValue, match=r"^lr takes a number of float32, up to 3\.40282e\+38\."):
+    with pytest.raises(BadValue, match=r"^lr must be a float32 number, at most 3\.40282e\+38, got "):
         hyper["lr"] = value
     assert hyper["lr"] == 0.1

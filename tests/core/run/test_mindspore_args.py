@@ -93,7 +93,7 @@ def test_an_unknown_name_lists_those_there_are():
     with Loop() as run:
         args = run.original_args()
         args.zeta = 1
-        with pytest.raises(AttributeError, match=r"no 'nothing' in the run's arguments; there are batch_num, .*, zeta"):
+        with pytest.raises(AttributeError, match=r"the run's arguments have no 'nothing'; known: batch_num, .*, zeta"):
             args.nothing  # noqa: B018
 
 

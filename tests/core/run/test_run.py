@@ -71,8 +71,8 @@ def test_a_value_of_the_iteration_is_there_during_it_and_reading_it_outside_says
                 getattr(run, name)
             kept = {"output": "outputs", "local_step": "batch_idx"}.get(name, name)
             assert str(caught.value) == (
-                f"run.{kept} is there from on_iter_begin to on_iter_end only; no iteration is running now.\n"
-                f"  keep      what later points need: run.store['{kept}'] = ..."
+                f"run.{kept} exists only from on_iter_begin to on_iter_end; no iteration is running.\n"
+                f"  store     what later points need: run.store['{kept}'] = ..."
             )
             assert isinstance(caught.value, AttributeError)
             if read == "before":
@@ -149,16 +149,16 @@ def test_no_reference_to_a_batch_is_kept_after_its_iteration():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("stop", 'run.stop is a method; assigning to it would do nothing.\n  call      run.stop("why")'),
-        ("request_stop", "run.request_stop is a method; assigning to it would do nothing.\n  call      run.request_stop()"),
-        ("log", 'run.log is a method; assigning to it would do nothing.\n  call      run.log("name", value)'),
-        ("save", 'run.save is a method; assigning to it would do nothing.\n  call      run.save("tag")'),
-        ("stop_epoch", "run.stop_epoch is a method; assigning to it would do nothing.\n  call      run.stop_epoch(...)"),
-        ("step", "run.step is kept by the loop; it can be read, not set."),
-        ("global_step", "run.global_step is kept by the loop; it can be read, not set."),
-        ("epoch", "run.epoch is kept by the loop; it can be read, not set."),
-        ("batch_idx", "run.batch_idx is kept by the loop; it can be read, not set."),
-        ("metrics", "run.metrics is kept by the loop; it can be read, not set."),
+        ("stop", 'run.stop is a method and cannot be assigned.\n  call      run.stop("why")'),
+        ("request_stop", "run.request_stop is a method and cannot be assigned.\n  call      run.request_stop()"),
+        ("log", 'run.log is a method and cannot be assigned.\n  call      run.log("name", value)'),
+        ("save", 'run.save is a method and cannot be assigned.\n  call      run.save("tag")'),
+        ("stop_epoch", "run.stop_epoch is a method and cannot be assigned.\n  call      run.stop_epoch(...)"),
+        ("step", "run.step is read-only: the loop sets it."),
+        ("global_step", "run.global_step is read-only: the loop sets it."),
+        ("epoch", "run.epoch is read-only: the loop sets it."),
+        ("batch_idx", "run.batch_idx is read-only: the loop sets it."),
+        ("metrics", "run.metrics is read-only: the loop sets it."),
         ("best", "the run has no attribute 'best'.\n  share     run.store['best'] = value"),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_was_not_put_cannot_be_got_or_removed(use):
         run.put("other", 1)
         with pytest.raises(NotShared) as caught:
             use(run)
-    assert str(caught.value) == ("nothing is shared under 'key'.\n  known     other\n  share     run.put('key', value)")
+    assert str(caught.value) == ("run.store has no key 'key'.\n  known     other\n  share     run.put('key', value)")
     assert isinstance(caught.value, KeyError)
 
 
@@ -258,7 +258,7 @@ def test_fire_of_a_built_in_point_calls_its_handlers():
 
 def test_an_argument_that_was_not_fired_is_an_error_that_lists_what_was():
     wrong = LambdaCallback(on_found=lambda colour: None)
-    with Loop([wrong]) as run, pytest.raises(UnknownArgument, match=r"'colour'.*\n  offered   epoch, logs, run, size"):
+    with Loop([wrong]) as run, pytest.raises(UnknownArgument, match=r"'colour'.*\n  provided  epoch, logs, run, size"):
         run.fire("on_found", size=3)
 
 
@@ -278,5 +278,5 @@ def test_log_takes_a_mapping_or_a_pair_together_with_names():
 
 @pytest.mark.parametrize("given", [("loss",), (1.0,), ("a", 1, "b")])
 def test_log_without_a_value_says_what_to_write(given):
-    with Loop() as run, pytest.raises(BadValue, match=r"there is no value\.\n  write     run\.log\(\"name\", value\)"):
+    with Loop() as run, pytest.raises(BadValue, match=r"no value given\.\n  write     run\.log\(\"name\", value\)"):
         run.log(*given)

@@ -279,7 +279,7 @@ def test_a_body_that_does_not_look_is_told():
     with pytest.warns(HookpointWarning) as caught:
         train_on_letters([ask], epochs=1)
     (warning,) = caught
-    assert str(warning.message) == "skip_backward/step was asked, and the loop's body did not look at run.skipped"
+    assert str(warning.message) == "skip_backward/step was requested, but the body of the loop did not read run.skipped"
 
 
 # retry
@@ -315,7 +315,7 @@ def test_retries_are_bounded_per_batch(allowed):
                 run.retry()
     assert tries == ["b"] * (allowed + 1)
     assert str(caught.value) == (
-        f"batch 1 was to be retried {allowed + 1} times; {allowed} are allowed.\n"
+        f"batch 1: retry {allowed + 1} exceeds the limit of {allowed}.\n"
         f"  allow     max_retries={allowed + 1} in the Runner or Loop"
     )
     assert isinstance(caught.value, RuntimeError)
@@ -344,14 +344,14 @@ def test_a_verdict_about_an_iteration_that_has_ended_comes_too_late(verdict, poi
     with pytest.raises(BadLoop) as caught:
         train_on_letters([late], body=lambda run: point == "on_iter_skip" and run.skip_batch())
     assert str(caught.value) == (
-        f"run.{verdict}() comes too late: the iteration has ended.\n  ask       it before on_train_iter_end"
+        f"run.{verdict}() comes too late: the iteration has ended.\n  call      it before on_train_iter_end"
     )
 
 
 @pytest.mark.parametrize("verdict", ["skip_batch", "skip_backward", "skip_step", "retry"])
 def test_outside_of_an_iteration_there_is_nothing_to_skip(verdict):
     with Loop() as run:
-        with pytest.raises(OutsideIteration, match=rf"run\.{verdict}\(\) is there from on_iter_begin to on_iter_end only"):
+        with pytest.raises(OutsideIteration, match=rf"run\.{verdict}\(\) exists only from on_iter_begin to on_iter_end"):
             getattr(run, verdict)()
         for _ in run.batches("ab"):
             break

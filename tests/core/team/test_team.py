@@ -13,7 +13,7 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.sums import total_of
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.team.checked_team import apart, unanswered
+from hookpoint.core.team.checked_team import mismatch, unanswered
 from hookpoint.core.team.team import Solo
 from hookpoint.core.team.team_clocks import TeamClocks
 from hookpoint.core.text import terminal
@@ -24,7 +24,7 @@ def test_one_process_has_no_agreement_and_talks_to_itself():
         assert machine_of(run).agreement is None
         assert isinstance(run.team, Solo)
         assert [run.reduce(2.5, op) for op in ("sum", "mean", "max", "min")] == [2.5] * 4
-        with pytest.raises(BadLoop, match="knows no 'product'"):
+        with pytest.raises(BadLoop, match="unknown op 'product'"):
             run.reduce(1, "product")
 
 
@@ -42,7 +42,7 @@ def test_what_is_the_same_on_all_ranks_is_what_it_is_in_one_process():
 @pytest.mark.parametrize("claim", ["collective", "may_skip"])
 def test_who_acts_with_all_ranks_is_on_all_ranks(claim):
     callback = type("Mine", (Callback,), {claim: True, "ranks": "chief", "on_iter_end": lambda self: None})()
-    with pytest.raises(CompileError, match=f"Mine has {claim} = True and runs on the chief only"):
+    with pytest.raises(CompileError, match=f"Mine has {claim} = True but runs on the chief only"):
         Hooks([callback])
 
 
@@ -99,15 +99,12 @@ def test_sums_are_exact_and_take_what_is_not_finite():
 
 
 def test_who_is_elsewhere_is_named():
-    assert str(apart(["a", "b", "a"])) == (
-        "the processes are not at the same place.\n"
-        "  rank 0,2  a\n"
-        "  rank 1    b\n"
-        "  call      on all ranks, or on none: what one process alone knows must not decide it"
+    assert str(mismatch(["a", "b", "a"])) == (
+        "the ranks are not at the same place.\n  rank 0,2  a\n  rank 1    b\n  call      on all ranks or on none"
     )
     late, gone = unanswered(1, 3, "x", RuntimeError("Timed out")), unanswered(0, 2, "x", RuntimeError("closed"))
     assert isinstance(late, OutOfStep)
-    assert str(late).startswith("rank 1 waits in x; one of the other 2 ranks did not come in time.\n  call ")
+    assert str(late).startswith("rank 1 waits in x; one of the other 2 ranks did not arrive in time.\n  call ")
     assert str(gone).startswith("rank 0 waits in x; the other rank is gone.\n  see ")
 
 

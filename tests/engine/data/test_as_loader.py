@@ -135,7 +135,7 @@ def test_a_data_set_without_a_batch_size_is_refused(data, name):
     with pytest.raises(BadLoop) as caught:
         as_loader(data, shuffle=False)
     assert str(caught.value) == (
-        f"{name} is a data set of samples, and needs a batch size.\n"
+        f"{name} is a dataset of samples and needs a batch size.\n"
         "  give      batch_size=32\n"
         "  write     batch_size=None if its items are batches"
     )
@@ -175,24 +175,24 @@ def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
     ("data", "batch_size", "message"),
     [
         ((torch.ones(2),), None, "a tuple of tensors or arrays needs a batch size.\n  give      batch_size=32"),
-        ((torch.ones(2), torch.ones(3)), 1, "the tensors of a data set must be equally long.\n  got       2, 3"),
+        ((torch.ones(2), torch.ones(3)), 1, "the tensors of a dataset must have equal lengths.\n  got       2, 3"),
         (
             (torch.ones(2), [1, 2]),
             1,
-            "a tuple of data holds tensors or arrays, not list.\n  give      batches as a list, an iterable or a DataLoader",
+            "expected a tuple of tensors or arrays, got list.\n  give      batches as a list, an iterable or a DataLoader",
         ),
         (
             (),
             1,
-            "a tuple of data holds tensors or arrays, not nothing.\n  give      batches as a list, an iterable or a DataLoader",
+            "expected a tuple of tensors or arrays, got nothing.\n  give      batches as a list, an iterable or a DataLoader",
         ),
         (
             [1],
             2,
-            "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.\n  drop      batch_size",
+            "batch_size is for a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
         ),
-        (3, None, "3 gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
-        (None, None, "None gives no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+        (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
+        (None, None, "None yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
     ],
 )
 def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):

@@ -571,7 +571,7 @@ def test_a_list_is_read_over_silently(caplog):
 @pytest.mark.parametrize("options", [{}, workers(1)], ids=["", "worker"])
 def test_a_stream_is_read_over_and_that_is_said(options, caplog):
     Script(lambda: loader_of(Stream(), **options)).check(FEW_PLACES)
-    line = "reading over the {} batches that were seen before the checkpoint: DataLoader has no position"
+    line = "skipping the {} batches before the checkpoint by reading them: DataLoader has no position"
     assert caplog.messages == [line.format(2), line.format(3)]
 
 

@@ -303,7 +303,7 @@ def test_a_worker_knows_of_no_run():
 
     asks = Asks()
     loader = HookedLoader(Numbers(), 2, callbacks=[asks], num_workers=1)
-    message = "Asks.epoch_num is there during a run only"
+    message = "Asks.epoch_num exists only during a run"
     with pytest.raises(Exception, match=message), Loop([asks], extra_callbacks=[], monitors=[]) as run:
         list(run.batches(loader))
 

@@ -121,7 +121,7 @@ def test_a_stopped_worker_is_named_and_can_be_continued(reported):
     assert re.search(r"Linear has waited \d+ s for data, at batch \d of epoch 1\.", report)
     assert re.search(r"DataLoader worker \d \(process \d+\) is stopped; it loads this batch", report)
     assert re.search(r"continue  it with kill -CONT \d+", report)
-    assert "end       the run after such a wait: data_timeout_seconds=300" in report
+    assert "end       such a wait with data_timeout_seconds=300" in report
 
 
 def test_a_worker_that_hangs_answers_with_its_stack(reported):
@@ -171,13 +171,13 @@ def test_an_error_in_a_worker_stays_what_it_is_and_names_the_worker_and_the_batc
     said = r"(?s)^Caught LookupError in DataLoader worker process 1\..*: no such sample"
     with pytest.raises(LookupError, match=said) as raised:
         trained(loader(miss))
-    assert raised.value.__notes__[-1] == "in the loader, which was asked for batch 3 of epoch 1"
+    assert raised.value.__notes__[-1] == "in the loader, at batch 3 of epoch 1"
 
 
 def test_an_error_of_a_loader_without_workers_names_the_batch():
     with pytest.raises(LookupError) as raised:
         trained(DataLoader(Samples(miss), batch_size=2))
-    assert raised.value.__notes__[-1] == "in the loader, which was asked for batch 3 of epoch 1"
+    assert raised.value.__notes__[-1] == "in the loader, at batch 3 of epoch 1"
 
 
 @pytest.mark.parametrize("happens", [die, miss, stop])

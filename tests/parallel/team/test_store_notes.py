@@ -53,7 +53,7 @@ def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
 
     chief, other = launch(train).results
     assert chief["step"] == other["step"] == 8 / 2
-    assert re.match(r"Linear, rank 0, has waited \d+ s for other processes, at batch 4 of epoch 1\.", chief["reports"][0])
+    assert re.match(r"Linear, rank 0, has waited \d+ s for other ranks, at batch 4 of epoch 1\.", chief["reports"][0])
     assert "kill -CONT" in chief["reports"][0]
     assert not other["reports"]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, Unpack
 
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default, schedule_of
+from hookpoint.core.callback.callback_info import schedule_of, set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
@@ -38,7 +38,7 @@ class MetricWatcher(Callback):
             raise BadArgument(f"{type(self).__name__}: {monitor!r} is not the name of a metric.", write='"val_loss"')
         self.monitor = monitor
         self.reads = (monitor,)
-        name_by_default(self, f"{type(self).__name__}({monitor})")
+        set_default_name(self, f"{type(self).__name__}({monitor})")
         self._values = NewValues(monitor)
         self._decision: Decision | None = None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.hyper import HyperParam, parted
-from hookpoint.core.run.rates import as_held
+from hookpoint.core.run.rates import as_stored
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -148,7 +148,7 @@ class Setting:
         """Return whether the setting already has the new value. A tensor stores fewer digits than a float."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
-        return bool(as_held(run.hyper[name], new) == value)
+        return bool(as_stored(run.hyper[name], new) == value)
 
     def _get(self, run: Run, name: str) -> Any:
         value = run.hyper[name] if self._own is None or self._is_broadcast(run) else self._own.get_value()
@@ -156,7 +156,7 @@ class Setting:
 
     def _is_broadcast(self, run: Run) -> bool:
         """Return whether a change must be sent to the other ranks."""
-        return run.hyper.wish is not None and not self._same_on_all_ranks
+        return run.hyper.request is not None and not self._same_on_all_ranks
 
     def _warn_of(self, other: str) -> None:
         if not self.has_warned:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.log.reader_window import ReaderWindow
+from hookpoint.core.log.reader_windows import ReaderWindow
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import Run, now_of

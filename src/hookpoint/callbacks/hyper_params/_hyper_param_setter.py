@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 
@@ -25,7 +25,7 @@ class HyperParamSetter(Callback):
     def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.setting = Setting(param, same_on_all_ranks=self.same_on_all_ranks)
-        name_by_default(self, f"{type(self).__name__}({self.setting.name})")
+        set_default_name(self, f"{type(self).__name__}({self.setting.name})")
 
     def on_run_begin(self, run: Run) -> None:
         self.setting.begin(run, self.name or "")

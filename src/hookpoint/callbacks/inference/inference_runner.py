@@ -13,7 +13,7 @@ from hookpoint.callbacks.inference._outputs import number, outputs_of, targets_o
 from hookpoint.callbacks.inference._running_ratio import RunningRatio
 from hookpoint.callbacks.inference.inferencer import Inferencer
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data
 from hookpoint.core.errors import BadArgument, BadValue, CompileError
 from hookpoint.core.log import metric_objects
@@ -81,7 +81,7 @@ class InferenceRunner(Callback):
             raise BadArgument(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name")
         if not self.infs:
             raise BadArgument("InferenceRunner has nothing to measure.", give="inferencers, or metrics={name: metric}")
-        name_by_default(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
+        set_default_name(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
         self._shares: Run | None = None
         self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
 

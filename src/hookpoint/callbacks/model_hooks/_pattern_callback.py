@@ -10,7 +10,7 @@ from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import named_modules, named_parameters
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
@@ -24,7 +24,7 @@ class PatternCallback(Callback):
     def __init__(self, pattern: Pattern | Iterable[Pattern], **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.pattern = NamePattern(type(self).__name__, pattern)
-        name_by_default(self, f"{type(self).__name__}({self.pattern})")
+        set_default_name(self, f"{type(self).__name__}({self.pattern})")
         self._handles = HookHandles()
 
     def find_modules(self, run: Run) -> dict[str, Any]:

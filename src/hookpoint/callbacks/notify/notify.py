@@ -13,7 +13,7 @@ from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._messages import Tone, clean_text, command_line, error_lines, run_message
 from hookpoint.callbacks.notify._sender import Sender
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
@@ -79,7 +79,7 @@ class Notify(Sender):
         self._url = url
         self.check_transport()
         self.reads = () if best is None else (best,)
-        name_by_default(self, None if best is None else f"Notify({best})")
+        set_default_name(self, None if best is None else f"Notify({best})")
         self._values = NewValues(best or "")
         self._reset()
 

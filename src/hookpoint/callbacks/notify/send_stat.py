@@ -14,7 +14,7 @@ from hookpoint.callbacks.notify._messages import Message, short_line
 from hookpoint.callbacks.notify._send_queue import Transport
 from hookpoint.callbacks.notify._sender import Sender
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 
@@ -76,7 +76,7 @@ class SendStat(Sender):
         self._command, self._url, self._shell = command, url, shell
         self.check_transport()
         self.reads = self.names
-        name_by_default(self, f"{owner}({', '.join(self.names)})" if self.names else None)
+        set_default_name(self, f"{owner}({', '.join(self.names)})" if self.names else None)
         self._checkpoint = ""
         self._sent: dict[str, list[Any]] = {}
 

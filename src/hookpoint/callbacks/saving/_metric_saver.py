@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured, named
 from hookpoint.callbacks._shared.unseen_values import NewValues
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.run.run import Run
@@ -157,7 +157,7 @@ class MetricSaver(Saver):
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
         super().__init__({self.tag: keep}, **options)
         self.reads = (monitor_stat,)
-        name_by_default(self, f"{owner}({monitor_stat})")
+        set_default_name(self, f"{owner}({monitor_stat})")
         self._tracker = BestTracker(monitor_stat, ranking, self.tag)
 
     @property

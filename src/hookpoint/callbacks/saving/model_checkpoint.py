@@ -11,7 +11,7 @@ from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refu
 from hookpoint.callbacks.saving._metric_saver import BestTracker
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
@@ -76,7 +76,7 @@ class ModelCheckpoint(Saver):
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
         super().__init__(rules, **options)
-        name_by_default(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
+        set_default_name(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
         self.prefix = prefix
         self.limits = () if save_best_only else (prefix,)
         self.save_best_only = save_best_only

@@ -8,7 +8,7 @@ from typing import Unpack
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
@@ -41,7 +41,7 @@ class ModelSaver(Saver):
         refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
         self.tag = named("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
-        name_by_default(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
+        set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.limits = (tag,)
         self.async_save = async_save
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.points import RUN_NAMES
 from hookpoint.core.run.run import Run
@@ -51,7 +51,7 @@ class RunOp(Callback):
         self.op = op
         self.run_before = run_before
         self.verbose = verbose
-        name_by_default(self, f"RunOp({_name_of(op)})")
+        set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
         # Handlers exist only if needed: `.when(...)` without run_as_trigger is refused, and steps cost nothing.

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue
 from hookpoint.core.fields import named_fields
@@ -59,7 +59,7 @@ class TensorReader(Callback):
         self.sources: dict[str, Source] = _sources(self.owner, names)
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
-        name_by_default(self, f"{self.owner}({','.join(self.sources)})")
+        set_default_name(self, f"{self.owner}({','.join(self.sources)})")
         if any(_is_gradient(path) for path in self._paths):  # an optimizer's step is watched only if necessary
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from hookpoint.callbacks._shared.arguments import whole
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one, held
+from hookpoint.core.log.metrics import Floats, Mean, as_scalar, floats_one_by_one
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
 
@@ -55,7 +55,7 @@ class SimpleMovingAverage(TensorReader):
             return
         values = self.read(run) or {}
         for name, value in values.items():
-            value = held(name, value)
+            value = as_scalar(name, value)
             self._mean(name).add(value.clone() if hasattr(value, "clone") else value, 1.0)
         if step // self.window_size > self._step // self.window_size:
             means, self._means, self._sums = self._means, {}, {}

@@ -9,7 +9,7 @@ from hookpoint.callbacks._shared.sharded_tensors import full_tensor
 from hookpoint.callbacks.weights._weight_average import WeightAverage
 from hookpoint.callbacks.weights._weight_swap import WeightSwap, version_of, write
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.kept import name_by_default
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.run.run import Run
@@ -24,7 +24,7 @@ class AveragedWeights(Callback):
 
     def __init__(self, model: Any, *, buffers: bool, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        name_by_default(self, type(self).__name__)
+        set_default_name(self, type(self).__name__)
         self.average = WeightAverage(buffers=buffers)
         self.updates = 0
         self._model = model

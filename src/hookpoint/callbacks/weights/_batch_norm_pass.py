@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookpoint.callbacks.weights._weight_average import named_buffers
-from hookpoint.core.loop.evaluation import randomness_kept
+from hookpoint.core.loop.evaluation import preserved_randomness
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of, set_now, stepper_of
@@ -54,8 +54,8 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
     before = _cloned(batch_norm_buffers(model))
     modules = [module for one in models for module in one.modules()]
     settings = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
-    with randomness_kept(machine.parts.randomness, loader), machine.options.may_wait():
-        machine.logbook.open_page("val", aside=True)
+    with preserved_randomness(machine.objects.randomness, loader), machine.options.may_wait():
+        machine.logbook.open_page("val", is_side=True)
         try:
             update_bn(batches(), WholeBatchModel())
             measured = _cloned(batch_norm_buffers(model))

@@ -1,4 +1,4 @@
-"""CallbackFactory: tensorpack's callback made of functions that take the callback itself."""
+"""CallbackFactory: tensorpack's callback built from functions that take the callback itself."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import kept_of
+from hookpoint.core.callback.callback_info import info_of
 
 Action = Callable[["CallbackFactory"], object]
 
 
 class CallbackFactory(Callback):
-    """Run functions at set-up, before training, when triggered and after training; each gets the callback.
+    """Call functions at set-up, before training, when triggered and after training; each receives the callback.
 
     Inside them `self.trainer` is the run, and `self.epoch_num`, `self.global_step` are its clocks.
 
@@ -52,11 +52,10 @@ class CallbackFactory(Callback):
         self._act("on_run_end", run)
 
     def _act(self, point: str, run: Any) -> None:
-        action = self._actions[point]
+        action, info = self._actions[point], info_of(self)
         if action is not None:
-            kept = kept_of(self)
-            kept.run = run
+            info.run = run
             try:
                 action(self)
             finally:
-                kept.run = None
+                info.run = None

@@ -1,4 +1,4 @@
-"""Handlers: find the methods of an object that are named after points, and call one with the arguments it names."""
+"""Handlers: find the methods of an object that are named after points, and call them with the arguments they name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookpoint.core.callback.kept import Kept, kept_of
+from hookpoint.core.callback.callback_info import CallbackInfo, info_of
 from hookpoint.core.callback.on import Mark, marks
-from hookpoint.core.errors import HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
+from hookpoint.core.errors import BadArgument, HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
 from hookpoint.core.text.spelling import near_miss
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
-DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the callback whose trigger goes through a pipeline's `run`
-TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(one.name for one in point.spellings))]
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the callback triggered through a pipeline's `run`
+TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(also.name for also in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
 
 def declared_only(function: AnyFunction) -> AnyFunction:
-    """Mark a method as a mere declaration of its point: whoever does not override it has no handler."""
+    """Mark a method as the declaration of a point only: a class that does not override it has no handler."""
     setattr(function, DECLARED_ONLY, True)
     return function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """One argument that a handler names; `source` is what it is called among what the point offers."""
+    """One argument that a handler names; `source` is its name among the arguments that the point provides."""
 
     name: str
     source: str
@@ -44,7 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """A function to be called at a point, with the arguments it names."""
+    """A function to call at a point, with the arguments it names."""
 
     owner: str
     point: str
@@ -57,11 +57,11 @@ class Handler:
     marked: bool = False
 
     def answers_to(self, point: str) -> bool:
-        """Say whether a point fired under this name is for this handler: our name, or the one it was written with."""
+        """Return whether this handler handles a point fired under this name: ours, or the spelling of the method."""
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
-        """Return which of the offered names to pass by position and which by keyword; a gap makes the rest keywords."""
+        """Return the names to pass by position and those to pass by keyword. After a gap, the rest are keywords."""
         by_position: list[str] = []
         by_keyword: dict[str, str] = {}
         gap = False
@@ -79,18 +79,17 @@ class Handler:
         return by_position, by_keyword
 
     def call(self, payload: Mapping[str, Any]) -> Any:
-        """Call the function with what it names of the payload; `logs` is the payload itself where it holds none."""
+        """Call the function with the arguments it names. Without `logs` in the payload, `logs` is the payload itself."""
         if "logs" not in payload:
             payload = {**payload, "logs": payload}
         by_position, by_keyword = self.bind(payload)
         return self.function(
-            *(payload[source] for source in by_position),
-            **{name: payload[source] for name, source in by_keyword.items()},
+            *(payload[source] for source in by_position), **{name: payload[source] for name, source in by_keyword.items()}
         )
 
 
 def find_handlers(subject: Any) -> list[Handler]:
-    """Return the handlers of an object in the order of the table, its own points last; refuse what is nearly one."""
+    """Return an object's handlers in the order of the table, custom points last; raise for misspelled points."""
     handlers = list(_scan(subject))
     handlers.sort(key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
     _refuse_two_spellings(handlers)
@@ -98,29 +97,29 @@ def find_handlers(subject: Any) -> list[Handler]:
 
 
 def answering(handlers: Iterable[Handler], point: str) -> list[Handler]:
-    """Return the handlers for a point fired under this name; a method whose name stands for several points comes once."""
+    """Return the handlers for a point fired under this name; a method that stands for multiple points appears once."""
     found: list[Handler] = []
     for handler in handlers:
-        again = any(one.function == handler.function and one.point != handler.point for one in found)
-        if handler.answers_to(point) and not again:
+        repeated = any(other.function == handler.function and other.point != handler.point for other in found)
+        if handler.answers_to(point) and not repeated:
             found.append(handler)
     return found
 
 
 def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
-    """Call an object's handlers for a point outside of any compiled hooks; `logs` holds what the point offers."""
+    """Call an object's handlers for a point without compiled hooks; `logs` maps argument names to values."""
     if not isinstance(hookpoint, str):
-        raise TypeError('run(hookpoint=...) takes the name of a point, as in run(hookpoint="on_epoch_end")')
-    kept = kept_of(subject) if hasattr(subject, "__dict__") else Kept()
-    if kept.handlers is None:
-        kept.handlers = find_handlers(subject)
+        raise BadArgument(f"run(): hookpoint must be the name of a point, got {hookpoint!r}.", write='run("on_epoch_end")')
+    info = info_of(subject) if hasattr(subject, "__dict__") else CallbackInfo()
+    if info.handlers is None:
+        info.handlers = find_handlers(subject)
     payload = logs if logs is not None else {}
     due = DUE.get()
     if hookpoint == "on_trigger" and due is not None and due is not subject:
-        return  # it has a schedule of its own
+        return  # it has its own schedule
     token = DUE.set(None)
     try:
-        for handler in answering(kept.handlers, hookpoint):
+        for handler in answering(info.handlers, hookpoint):
             handler.call(payload)
     finally:
         DUE.reset(token)
@@ -139,8 +138,7 @@ def _scan(subject: Any) -> Iterator[Handler]:
         function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps
         if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
             continue
-        found = marks(function)
-        if found:
+        if found := marks(function):
             for mark in found:
                 yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
         else:
@@ -154,14 +152,14 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
     elif name in SPELLINGS and name not in own:
         function, spelled = getattr(subject, name), _once_per_point(SPELLINGS[name])
         given = tuple(inspect.signature(function).parameters) if any(one.only_with is not None for _, one in spelled) else ()
-        fitting = [(point, one) for point, one in spelled if one.only_with in (None, given)]
+        fitting = [(point, spelling) for point, spelling in spelled if spelling.only_with in (None, given)]
         for point, spelling in fitting:
             yield _handler(owner, point.name, name, function, spelling)
-        if given and not fitting and all(one in RUN_NAMES or one in BY_NAME[spelled[0][0].name].offers for one in given):
+        if given and not fitting and all(arg in RUN_NAMES or arg in BY_NAME[spelled[0][0].name].offers for arg in given):
             _warn_of_lookalike(owner, name, given, *spelled[0])
     elif name.startswith(("on_", "before_", "after_")) or name in FOREIGN:
         if name not in own:
-            _refuse_misspelt(owner, name)
+            _check_spelling(owner, name)
         if name.startswith("on_"):
             yield _handler(owner, name, name, getattr(subject, name))
 
@@ -170,7 +168,7 @@ def _warn_of_lookalike(owner: str, name: str, given: tuple[str, ...], point: Poi
     shown, meant = (", ".join(("self", *names)) for names in (given, spelling.only_with or ()))
     warnings.warn(
         f"{owner}.{name}({shown}) is not called: {spelling.system}'s is {name}({meant}). To have it called, write"
-        f" {point.name}({shown}); if it is a method of your own, give it another name.",
+        f" {point.name}({shown}); if it is your own method, rename it.",
         HookpointWarning,
         stacklevel=2,
     )
@@ -180,7 +178,7 @@ def _marked(owner: str, mark: Mark, function: Callable[..., Any], own: tuple[str
     spelled = _once_per_point(SPELLINGS.get(mark.point, []))
     if mark.point in BY_NAME or mark.point in own or not spelled:
         if mark.point not in BY_NAME and mark.point not in own:
-            _refuse_misspelt(owner, mark.point)
+            _check_spelling(owner, mark.point)
         yield _handler(owner, mark.point, mark.point, function, when=mark.when, marked=True)
     else:
         for point, spelling in spelled:
@@ -195,7 +193,7 @@ def _once_per_point(spelled: list[tuple[Point, Spelling]]) -> list[tuple[Point, 
     return list({point.name: (point, spelling) for point, spelling in reversed(spelled)}.values())
 
 
-def _refuse_misspelt(owner: str, name: str) -> None:
+def _check_spelling(owner: str, name: str) -> None:
     if name in declared():
         return
     if name in FOREIGN:
@@ -224,18 +222,8 @@ def _handler(
     when: When | None = None,
     marked: bool = False,
 ) -> Handler:
-    renames = dict(spelling.renames) if spelling else {}
-    handler = Handler(
-        owner,
-        point,
-        name,
-        function,
-        tuple(_parameters(function, renames)),
-        when,
-        spelling.system if spelling else "",
-        spelling.second if spelling else False,
-        marked,
-    )
+    system, second, renames = (spelling.system, spelling.second, dict(spelling.renames)) if spelling else ("", False, {})
+    handler = Handler(owner, point, name, function, tuple(_parameters(function, renames)), when, system, second, marked)
     if point in BY_NAME:
         handler.bind(BY_NAME[point].offers)
     return handler
@@ -244,7 +232,7 @@ def _handler(
 def _parameters(function: Callable[..., Any], renames: Mapping[str, str]) -> Iterator[Parameter]:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none; they get the run
+    except ValueError:  # some C functions have no signature; they get the run
         yield Parameter("run", "run", required=True, keyword_only=False)
         return
     for parameter in signature.parameters.values():

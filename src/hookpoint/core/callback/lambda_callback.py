@@ -1,4 +1,4 @@
-"""LambdaCallback: a callback made of functions."""
+"""LambdaCallback: a callback built from functions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.on import OnError, Ranks
-from hookpoint.core.errors import UnknownPoint
+from hookpoint.core.errors import BadArgument, UnknownPoint
 from hookpoint.core.points import SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
 
 class LambdaCallback(Callback):
-    """Run functions at points: `LambdaCallback(on_epoch_end=lambda run: print(run.epoch))`.
+    """Call functions at points: `LambdaCallback(on_epoch_end=lambda run: print(run.epoch))`.
 
-    Keywords are points in any spelling, or points of one's own; a function takes just the arguments it names.
+    Keywords are points in any spelling, or your own points. A function receives only the arguments it names.
 
     >>> LambdaCallback(on_hello=lambda name: print("hello", name)).run("on_hello", {"name": "world"})
     hello world
@@ -32,9 +32,9 @@ class LambdaCallback(Callback):
         super().__init__(name=name, on_error=on_error, ranks=ranks)
         for point, function in functions.items():
             if not callable(function):
-                raise TypeError(f"LambdaCallback({point}=...) takes a function, not {function!r}")
+                raise BadArgument(f"LambdaCallback: {point} must be a function, got {function!r}.")
             if not point.startswith("on_") and point not in SPELLINGS:
-                raise UnknownPoint("LambdaCallback", point, near_miss(point, SPELLINGS) or "a name that begins with on_")
+                raise UnknownPoint("LambdaCallback", point, near_miss(point, SPELLINGS) or "a name that starts with on_")
             setattr(self, point, function)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""MainCallback: the one callback that owns forward, backward and the learning-rate step."""
+"""MainCallback: the callback that owns forward, backward and the learning-rate step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hookpoint.core.callback.callback import Callback
 
 
 class MainCallback(Callback):
-    """Compute the step. A run has exactly one; override what differs from the defaults.
+    """Compute the training step. A run has exactly one; override the methods that differ from the defaults.
 
-    A forward sets `run.outputs` and `run.loss`; `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
-    overridden. By default `run.forward()` takes `inputs, targets = run.batch`, calls the model and the criterion;
-    `run.backward()` clears the last gradients and computes new ones; `run.optimizer_step()` applies them. The three know of
-    accumulation, clipping and precision, and fire their points. Failures always end the run, whatever `on_error` says.
+    A forward method sets `run.outputs` and `run.loss`. `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
+    overridden. By default, `run.forward()` unpacks `inputs, targets = run.batch` and calls the model and the criterion,
+    `run.backward()` clears the gradients and computes new ones, and `run.optimizer_step()` applies them. All three handle
+    accumulation, clipping and precision, and fire their points. Errors always end the run, regardless of `on_error`.
 
     >>> class Detector(MainCallback):
     ...     def on_iter_forward(self, run):

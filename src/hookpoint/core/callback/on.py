@@ -1,4 +1,4 @@
-"""@on: a plain function, or one method, as the handler of a point."""
+"""@on: register a function, or one method, as the handler of a point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = "__hookpoint__"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What @on writes on a function; the compiler reads it."""
+    """The mark that @on sets on a function for the compiler."""
 
     point: str
     when: When | None = None
@@ -28,10 +28,10 @@ class Mark:
 def on(
     point: str, *, when: When | None = None, on_error: OnError | None = None, ranks: Ranks | None = None
 ) -> Callable[[Function], Function]:
-    """Mark a function as a callback for one point, or a method as a handler; the function itself stays as it is.
+    """Mark a function as a callback for one point, or a method as a handler; the function itself is unchanged.
 
-    With `when` it runs only when the schedule says so. Marks may be stacked. `on_error` and `ranks` count for plain
-    functions; a method has its callback's.
+    With `when`, it runs only when the schedule is due. Marks can be stacked. `on_error` and `ranks` apply to plain
+    functions; a method uses those of its callback.
 
     >>> @on("on_epoch_end")
     ... def say(run):
@@ -47,6 +47,6 @@ def on(
 
 
 def marks(function: Any) -> tuple[Mark, ...]:
-    """Return the marks that @on left on a function, the innermost first."""
+    """Return the marks that @on set on a function, the innermost first."""
     found: tuple[Mark, ...] = getattr(function, MARK, ())
     return found

@@ -1,4 +1,4 @@
-"""tensorpack's wrappers: the same callback, at another rhythm or under a condition."""
+"""tensorpack's wrappers: run a callback less often or under a condition."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ from hookpoint.core.schedule.when import At, Every, If, When
 
 
 class PeriodicTrigger(CallbackPipeline):
-    """Trigger a callback every k steps, every k epochs, and before training; its other points are as they were.
+    """Trigger a callback every k steps, every k epochs, and before training; its other points are unchanged.
 
     >>> PeriodicTrigger(LambdaCallback(on_trigger=lambda run: print(run.step)), every_k_steps=100).schedule
     Every(steps=100)
     """
 
     def __init__(
-        self,
-        callback: Any,
-        every_k_steps: int | None = None,
-        every_k_epochs: int | None = None,
-        before_train: bool = False,
+        self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None, before_train: bool = False
     ) -> None:
         super().__init__([callback])
         self.before_train = before_train
         schedule = _schedule(every_k_steps, every_k_epochs)
         if schedule is None and not before_train:
-            raise BadSchedule("PeriodicTrigger has nothing to do.", give="every_k_steps, every_k_epochs or before_train")
+            raise BadSchedule("PeriodicTrigger: no period given.", give="every_k_steps, every_k_epochs or before_train")
         self.when(schedule if schedule is not None else At(epochs=[]))
 
 
 class EnableCallbackIf(CallbackPipeline):
     """Call a callback only while `predicate(run)` is true; set-up and the begin and end of the run are always called.
 
-    The predicate gets the run, which has tensorpack's `epoch_num`, `global_step` and `local_step` too.
+    The run also has tensorpack's `epoch_num`, `global_step` and `local_step`.
 
     >>> late = EnableCallbackIf(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), lambda run: run.epoch_num > 1)
     >>> with Loop([late]) as run:
@@ -49,7 +45,7 @@ class EnableCallbackIf(CallbackPipeline):
 
 
 class PeriodicCallback(CallbackPipeline):
-    """Call a callback only in every k-th training iteration, or in every k-th epoch; this can only make it rarer.
+    """Call a callback only in every k-th training iteration, or in every k-th epoch.
 
     >>> rare = PeriodicCallback(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), every_k_epochs=2)
     >>> with Loop([rare]) as run:
@@ -61,7 +57,7 @@ class PeriodicCallback(CallbackPipeline):
     def __init__(self, callback: Any, every_k_steps: int | None = None, every_k_epochs: int | None = None) -> None:
         super().__init__([callback])
         if _schedule(every_k_steps, every_k_epochs) is None:
-            raise BadSchedule("PeriodicCallback has no period.", give="every_k_steps or every_k_epochs")
+            raise BadSchedule("PeriodicCallback: no period given.", give="every_k_steps or every_k_epochs")
         self._steps, self._epochs = every_k_steps, every_k_epochs
         self.gate = If(self._is_on)
 

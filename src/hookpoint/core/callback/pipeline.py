@@ -1,4 +1,4 @@
-"""CallbackPipeline: a callback made of callbacks."""
+"""CallbackPipeline: a callback built from callbacks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback_info import run_method
 from hookpoint.core.callback.handlers import call_by_hand
-from hookpoint.core.callback.kept import run_of
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -17,9 +17,9 @@ NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_sav
 
 
 class CallbackPipeline(Callback):
-    """Use several callbacks wherever one is taken; they run in this order and stay together. Pipelines nest.
+    """Group callbacks into one; they run in this order and stay together. Pipelines nest.
 
-    `.when(...)` on a pipeline is the schedule of every callback in it that triggers and has none of its own.
+    `.when(...)` on a pipeline is the schedule of every callback in it that has an on_trigger and no schedule.
 
     >>> CallbackPipeline([Callback(), CallbackPipeline([Callback()])]).get_pipeline()  # doctest: +ELLIPSIS
     [<...Callback object at ...>, <...CallbackPipeline object at ...>]
@@ -47,7 +47,7 @@ class CallbackPipeline(Callback):
         if self.gate is not None and run is not None and not self.gate.arm().ready(run, None):
             return
         for callback in self.get_pipeline():
-            own_run = run_of(callback) if isinstance(callback, Callback) else None
+            own_run = run_method(callback) if isinstance(callback, Callback) else None
             if own_run is not None:
                 own_run(hookpoint, logs)
             else:

@@ -1,4 +1,4 @@
-"""Replace: the one way for a handler to change the result of a guarded call."""
+"""Replace: change the result of a guarded call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Return `Replace(value)` from an `on_x_end` handler to give the caller, and the handlers after it, another result.
+    """Return `Replace(value)` from an `on_x_end` handler to change the result for the caller and for later handlers.
 
     >>> Replace(None).value is None
     True

@@ -1,4 +1,4 @@
-"""Watcher: a callback that sees the calls of all others."""
+"""Watcher: a callback that observes the calls of all others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Function = Callable[..., Any]
 
 
 class Watcher(Callback):
-    """See every handler that is called, and every point that is fired; for tracing and measuring.
+    """Observe every handler call and every fired point, for tracing and profiling.
 
-    It is asked when functions are made ready, before the run has begun, and what it returns is called in their place for the
-    whole run. Without a watcher in the list everything is as if there were no such thing.
+    A watcher wraps functions once, before the run begins, and its wrappers are called for the whole run. A run without a
+    watcher has no overhead.
     """
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
-        """Return what is called in place of a handler of the callback of this name; for a monitor, on its own thread."""
+        """Return the function to call in place of a handler of the named callback; a monitor's runs on its own thread."""
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return what is called where these points are fired; None came if nobody listens, and may go back."""
+        """Return the function to call when these points fire; `dispatch` is None if there is no handler, and may stay so."""
         return dispatch
 
     def leave(self) -> None:
-        """End: the run is over, whatever ended it, and every handler has been called. It may not have begun."""
+        """Clean up after the run, even one that failed to begin; every handler has been called."""

@@ -1,4 +1,4 @@
-"""Crashes: how often a run has ended with the same error at the same moment, over all of its starts."""
+"""Crashes: count how often a run has ended with the same error at the same moment, over all of its starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.schedule.moment import Moment
 
-MOST_KEPT = 20  # kinds of crashes, the last ones
+MOST_ROWS = 20  # the last kinds of crashes
 MOST_LETTERS = 200
 INSTALLED = (sys.prefix, sys.base_prefix)
 
@@ -19,8 +19,8 @@ INSTALLED = (sys.prefix, sys.base_prefix)
 class Crashes:
     """Count the exceptions that end a run by (moment, type), and refuse to start it again after `most` of one kind.
 
-    A run that gets further than a crash forgets it, and so does a program that was edited since. A kill, a signal or a stop is
-    no crash: a machine that is taken away five times before the next checkpoint is not at fault. None or 0 is no limit.
+    The count is reset when the run gets further than the crash, or the program was edited since. A kill, a signal or a stop is
+    not a crash: a machine that is preempted five times before the next checkpoint is not at fault. None or 0 is no limit.
 
     >>> crashes = Crashes(2)
     >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")
@@ -37,20 +37,18 @@ class Crashes:
         self.rows: list[dict[str, Any]] = []
 
     def load(self, facts: Mapping[str, Any]) -> None:
-        """Take over what is written down; leave out what makes no sense, as anyone can edit a file."""
-        found = facts.get("crashes")
-        rows = [_row(one) for one in found] if isinstance(found, list) else []
-        self.rows = [row for row in rows if row is not None][-MOST_KEPT:]
+        """Load the recorded crashes; ignore invalid ones, as anyone can edit the file."""
+        self.rows = _rows(facts.get("crashes"))[-MOST_ROWS:]
 
-    def refuse(self, name: str, resume: str) -> None:
-        """Raise CannotResume if the run has crashed too often in the same way; `resume` is how to start it all the same."""
+    def check(self, name: str, resume: str) -> None:
+        """Raise CannotResume if the run has crashed too often in the same way; `resume` starts it anyway."""
         if self.most is None or all(row["count"] < self.most for row in self.rows):
             return
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
         count = max(row["count"] for row in self.rows)
         raise CannotResume(
             f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
-            fix=f"the cause: changed code counts from 0 again; or start it with {resume}, which does so too",
+            fix=f"the cause: edited code resets the count; or start it with {resume}, which resets it too",
             allow="more with max_crashes=, or any number with max_crashes=None",
         )
 
@@ -58,25 +56,28 @@ class Crashes:
         """Forget the crashes before a moment that the run has reached."""
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
-    def add(self, moment: Moment, kind: str, said: str, when: str) -> int:
-        """Count a crash; return how many of its kind there are now."""
+    def add(self, moment: Moment, kind: str, message: str, when: str) -> int:
+        """Count a crash; return the number of its kind."""
         self.reached(moment)
         same = [row for row in self.rows if row["type"] == kind and Moment.of(row).is_same(moment)]
         count: int = 1 + sum(row["count"] for row in same)
-        new = {**moment.fields(), "type": kind, "text": _first_line(said), "count": count, "last": when}
-        self.rows = [*(row for row in self.rows if row not in same), new][-MOST_KEPT:]
+        new = {**moment.fields(), "type": kind, "text": _first_line(message), "count": count, "last": when}
+        self.rows = [*(row for row in self.rows if row not in same), new][-MOST_ROWS:]
         return count
 
 
 def is_edited_since(found: Any) -> bool:
-    """Say whether a file of the program was changed after the last of these crashes: somebody has looked at them.
+    """Return whether a file of the program was changed after the last of these crashes.
 
     Files of Python and of installed packages do not count.
     """
-    rows = [row for row in map(_row, found if isinstance(found, list) else []) if row is not None]
-    times = [seconds for row in rows if (seconds := _seconds(row["last"])) is not None]
+    times = [seconds for row in _rows(found) if (seconds := _seconds(row["last"])) is not None]
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     return bool(times) and any(_changed(file) >= max(times) + 1 for file in files if not file.startswith(INSTALLED))
+
+
+def _rows(found: Any) -> list[dict[str, Any]]:
+    return [row for row in map(_row, found) if row is not None] if isinstance(found, list) else []
 
 
 def _changed(file: str) -> float:
@@ -98,8 +99,8 @@ def _row(found: Any) -> dict[str, Any] | None:
         count = found["count"]
         if type(count) is not int or count < 1:
             return None
-        words = {name: _first_line(str(found.get(name) or "")) for name in ("text", "last")}
-        return {**Moment.of(found).fields(), "type": _first_line(str(found["type"])), **words, "count": count}
+        texts = {name: _first_line(str(found.get(name) or "")) for name in ("text", "last")}
+        return {**Moment.of(found).fields(), "type": _first_line(str(found["type"])), **texts, "count": count}
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
 
@@ -110,6 +111,6 @@ def _shown(row: Mapping[str, Any]) -> str:
     return f"{row['count']} x epoch {row['epoch']}, iteration {row['iteration']}, step {row['step']}: {error}{last}"
 
 
-def _first_line(said: str) -> str:
-    line = (said.strip().splitlines() or [""])[0]
+def _first_line(text: str) -> str:
+    line = (text.strip().splitlines() or [""])[0]
     return line if len(line) <= MOST_LETTERS else line[: MOST_LETTERS - 1] + "…"

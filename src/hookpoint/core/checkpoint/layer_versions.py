@@ -1,4 +1,4 @@
-"""The versions of a module's layers, which torch keeps beside the tensors of its state dict."""
+"""The versions of a module's layers, which torch stores beside the tensors of its state dict."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ VERSIONS = "_metadata"
 
 
 def versions_of(state: Any) -> Any:
-    """Return the versions that a state dict carries; None where it carries none."""
+    """Return the versions of a state dict, or None."""
     return getattr(state, "__dict__", {}).get(VERSIONS)
 
 
 def put_versions(state: Any, versions: Any) -> None:
-    """Let a state dict carry versions: its type takes attributes, as that of torch does."""
+    """Set the versions of a state dict; its type must accept attributes, as torch's does."""
     vars(state)[VERSIONS] = versions

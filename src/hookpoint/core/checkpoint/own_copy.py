@@ -1,7 +1,7 @@
-"""Own copy: a state for one load, when the same state is loaded again later.
+"""Copy a state for one load, if the same state is loaded again later.
 
-An object may keep, change or empty what its `load_state_dict` receives: CyclicLR pops a key, and an optimizer on the host steps
-on the very tensors it was given. A second load must not see any of that.
+An object may store, change or empty what its `load_state_dict` receives: CyclicLR pops a key, and an optimizer on the host
+updates the very tensors it was given. A second load must not see these changes.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-EXTRA = "_extra_state"  # what a module gets as it is, through set_extra_state
+EXTRA = "_extra_state"  # passed to a module unchanged, through set_extra_state
 
 
-def own_copy(state: Any, part: Any = None) -> Any:
-    """Return a copy of a state, containers and tensors, for `part` to load.
+def own_copy(state: Any, target: Any = None) -> Any:
+    """Return a copy of a state, containers and tensors, for `target` to load.
 
-    Tensors that the part copies anyway are shared with the original, so that weights are never in memory once more: all of a
-    module, and those that an optimizer moves to another device.
+    Tensors that the target copies anyway are shared with the original, to save memory: all of a module, and those that an
+    optimizer moves to another device.
     """
-    return copy.deepcopy(state, {id(one): one for one in _copied_by_loading(part, state)})
+    return copy.deepcopy(state, {id(tensor): tensor for tensor in _copied_by_loading(target, state)})
 
 
-def _copied_by_loading(part: Any, state: Any) -> Iterator[Any]:
+def _copied_by_loading(target: Any, state: Any) -> Iterator[Any]:
     if not isinstance(state, Mapping):
         return
-    if hasattr(part, "named_parameters"):
-        yield from (one for name, one in state.items() if hasattr(one, "device") and not str(name).endswith(EXTRA))
-    elif hasattr(part, "param_groups") and isinstance(state.get("state"), Mapping):
-        devices = {getattr(one, "device", None) for group in part.param_groups for one in group["params"]}
-        for kept in state["state"].values():
-            values = kept.values() if isinstance(kept, Mapping) else ()
-            # A number of steps stays where it is, also where parameters are on a GPU.
-            yield from (one for one in values if getattr(one, "ndim", 0) and getattr(one, "device", None) not in devices)
+    if hasattr(target, "named_parameters"):
+        yield from (value for name, value in state.items() if hasattr(value, "device") and not str(name).endswith(EXTRA))
+    elif hasattr(target, "param_groups") and isinstance(state.get("state"), Mapping):
+        devices = {getattr(parameter, "device", None) for group in target.param_groups for parameter in group["params"]}
+        for slots in state["state"].values():
+            values = slots.values() if isinstance(slots, Mapping) else ()
+            # A step count is not moved, even if the parameters are on a GPU.
+            yield from (
+                value for value in values if getattr(value, "ndim", 0) and getattr(value, "device", None) not in devices
+            )

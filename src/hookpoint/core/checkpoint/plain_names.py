@@ -1,7 +1,7 @@
-"""Plain names: those that weights have without torch.compile.
+"""Plain names: the names of weights without torch.compile.
 
-`torch.compile(module)` keeps the module under "_orig_mod", which shows up in the names of its weights. A checkpoint has the
-plain names, so that it loads with and without compiling. Older checkpoints have the others, and are renamed when they are read.
+`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. A checkpoint has the plain
+names, so that it loads with and without compiling. Older checkpoints have the other names, and are renamed when read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 
-COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
-WRAPPED = "module."  # where DistributedDataParallel does
+COMPILED = "_orig_mod"  # the attribute of torch.compile for the original module
+WRAPPED = "module."  # that of DistributedDataParallel
 
 
 def plain_name(name: str) -> str:
@@ -25,17 +25,17 @@ def plain_name(name: str) -> str:
 
 
 def plain_state(state: Any) -> Any:
-    """Return a module's state dict, or a mapping of several, with plain names."""
+    """Return a module's state dict, or a mapping of state dicts, with plain names."""
     if not isinstance(state, Mapping):
         return state
     state = _renamed(state, plain_name) if any(COMPILED in str(name) for name in state) else state
-    if not any(isinstance(one, Mapping) for one in state.values()):
+    if not any(isinstance(value, Mapping) for value in state.values()):
         return state
-    return {name: plain_state(one) if isinstance(one, Mapping) else one for name, one in state.items()}
+    return {name: plain_state(value) if isinstance(value, Mapping) else value for name, value in state.items()}
 
 
 def names_of(module: Any, state: Any) -> Any:
-    """Return a state dict with the names that a module expects, compiled or not, whether the state's are plain or not."""
+    """Return a state dict with the names that a module expects, compiled or not."""
     if not isinstance(state, Mapping) or not hasattr(module, "named_modules"):
         return state
     if any(COMPILED in str(name) for name in state):
@@ -48,7 +48,7 @@ def names_of(module: Any, state: Any) -> Any:
 
 
 def _name_in(module: Any, name: str) -> str:
-    """Return the name that a tensor, or a module, of this plain name has inside of a module."""
+    """Return the name inside of a module for a tensor, or a submodule, with this plain name."""
     found: list[str] = []
     for piece in (*name.split("."), None) if name else (None,):
         while (compiled := getattr(module, COMPILED, None)) is not None:
@@ -61,9 +61,9 @@ def _name_in(module: Any, name: str) -> str:
 
 
 def _renamed(state: Mapping[str, Any], rename: Callable[[str], str]) -> Any:
-    made = {rename(name): one for name, one in state.items()}
-    renamed: Any = made if type(state) is dict else type(state)(made)  # type: ignore[call-arg]
+    items = {rename(name): value for name, value in state.items()}
+    renamed: Any = items if type(state) is dict else type(state)(items)  # type: ignore[call-arg]
     versions = versions_of(state)
     if isinstance(versions, Mapping):
-        put_versions(renamed, type(versions)({rename(name): one for name, one in versions.items()}))  # type: ignore[call-arg]
+        put_versions(renamed, type(versions)({rename(name): value for name, value in versions.items()}))  # type: ignore[call-arg]
     return renamed

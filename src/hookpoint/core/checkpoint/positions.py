@@ -1,4 +1,4 @@
-"""Positions: where a training pass stands in its data, and how to find back into it."""
+"""Positions: where a training pass is in its data, and how to return there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ END = object()
 
 
 class Entered(NamedTuple):
-    """A pass that was entered in its middle: what is left of it, how many batches count as done, and how many it has.
+    """A pass that was resumed in its middle: the remaining batches, the number done, and the total.
 
-    `total` is None where it is the length of the loader.
+    `total` is None if it is the length of the loader.
     """
 
     source: Iterator[Any]
@@ -27,56 +27,53 @@ class Entered(NamedTuple):
 
 
 class Positions(Protocol):
-    """Begin training passes, and go on inside of one after a resume, with the order of data that a bare loop would see.
+    """Begin training passes, and continue inside of one after a resume, with the order of data that a plain loop would have.
 
-    `remembers` is set by the loop when there may be a checkpoint; otherwise nothing needs to be kept. `notes` are lines about
-    data that is not that of the checkpoint; the loop reports them, and empties the list.
+    The loop sets `remembers` if there may be a checkpoint; otherwise nothing needs to be stored. `notes` are lines about data
+    that differs from that of the checkpoint; the loop logs them and clears the list.
     """
 
     remembers: bool
     notes: list[str]
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """Return `iter(loader)`; remember what it takes to find back into this pass."""
+        """Return `iter(loader)`; record what is needed to return into this pass."""
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass that is not training, and is never gone on with in its middle."""
+        """Return `iter(loader)` for a pass that is not training, and so is never resumed in its middle."""
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the pass that was begun last, and for the one that follows.
+        """Return the state of the last pass, and of the one that follows, for the checkpoint.
 
-        `batches` are those done of a pass that is open; the state has their number of samples, where that is known.
+        `batches` is the number done of an open pass; the state has their number of samples, if known.
         """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, before the first pass of a resumed run."""
+        """Restore what `state_dict` returned, before the first pass of a resumed run."""
 
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Enter the pass that `state` was kept of, after its first so many batches.
+        """Enter the pass of `state` after its first `batches` batches.
 
-        If the batches of the loader have another size than they had, the samples that were seen count as the number of batches
-        they fill, rounded up. The generators of random numbers are left anywhere: the loop puts them where they belong, last
-        of all.
+        If the batch size of the loader has changed, the samples that were seen count as the number of batches they fill,
+        rounded up. The random generators may be left in any state: the loop restores them last.
         """
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Do the same where another number of processes has made the checkpoint.
+        """Do the same for a checkpoint that was saved by another number of ranks.
 
-        `state["moved"]` has the state that the chief has kept as "data", and which process this is.
+        `state["moved"]` has the chief's state as "data", and the rank of this process.
         """
 
 
 class PlainPositions:
-    """Find back into any iterable: put the generators where the pass began, and read over what was seen."""
+    """Return into any iterable: restore the generators to where the pass began, and skip the batches that were seen."""
 
     def __init__(self, randomness: Randomness) -> None:
-        self.remembers = False
-        self.notes: list[str] = []
-        self._randomness = randomness
+        self.remembers, self.notes, self._randomness = False, list[str](), randomness
         self._begun: dict[str, Any] = {}
         self._length: int | None = None
-        self._length_varies = False
         self._expected: int | None = None
+        self._length_varies = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         if self.remembers:
@@ -100,29 +97,29 @@ class PlainPositions:
         self._expected = state.get("length")
         self._compare_length(loader)
         self._randomness.load_state_dict(self._begun)
-        return Entered(read_over(loader, batches, quietly=isinstance(loader, Sequence)), batches)
+        return Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
+        kind = type(loader).__name__
         raise CannotResume(
-            f"{type(loader).__name__} does not say which samples other processes have: another number of them cannot go on"
-            " in the middle of its epoch.",
-            start="from a checkpoint that was made at the end of an epoch",
+            f"{kind} cannot resume in the middle of an epoch with another number of ranks: its samples per rank are unknown.",
+            start="from a checkpoint at the end of an epoch",
         )
 
     def _compare_length(self, loader: Iterable[Any]) -> None:
         length, expected = length_of(loader), self._expected
         if expected is not None and length is not None and length != expected:
-            self.notes.append(f"the training data has {length} batches, and had {expected}: is it the same data?")
+            self.notes.append(f"the training data has {length} batches, but had {expected}; is it the same data?")
         self._expected = None
         self._length_varies |= self._length is not None and length != self._length
         self._length = length
 
 
-def read_over(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
-    """Return an iterator after its first so many items, which are read and dropped; say so unless that costs nothing."""
+def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
+    """Return an iterator after its first `batches` items, which are read and dropped; log it unless that costs nothing."""
     if batches and not quietly:
         kind = type(loader).__name__
-        logger.warning("reading over the %d batches that were seen before the checkpoint: %s has no position", batches, kind)
+        logger.warning("skipping the %d batches before the checkpoint by reading them: %s has no position", batches, kind)
     source = iter(loader)
     for _ in range(batches):
         if next(source, END) is END:

@@ -1,4 +1,4 @@
-"""Randomness: where the generators of random numbers stand, to be kept and put back."""
+"""Randomness: save and restore random generators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 
 class Randomness(Protocol):
-    """Every generator that a run draws from, as one thing with a state."""
+    """All random generators of a run, as one object with a state."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class HostRandomness:
-    """Python's generator, and NumPy's where it is in use. An engine adds those of its framework."""
+class PlainRandomness:
+    """Python's generator, and NumPy's if it is in use. An engine adds those of its framework."""
 
     def state_dict(self) -> dict[str, Any]:
         state = {"python": state_of(random)}
@@ -33,7 +33,7 @@ class HostRandomness:
 
 
 def state_of(generator: Any) -> Any:
-    """Return where a generator of Python or NumPy stands, in plain types. Their modules are generators too: the global ones."""
+    """Return the state of a generator of Python or NumPy in plain types. Their modules stand for the global generators."""
     if hasattr(generator, "getstate"):
         version, numbers, gauss = generator.getstate()
         return [version, list(numbers), gauss]
@@ -43,7 +43,7 @@ def state_of(generator: Any) -> Any:
 
 
 def put_state(generator: Any, state: Any) -> None:
-    """Put a generator where `state_of` found it, or another one of its kind."""
+    """Restore the state that `state_of` returned."""
     if hasattr(generator, "setstate"):
         version, numbers, gauss = state
         generator.setstate((version, tuple(numbers), gauss))

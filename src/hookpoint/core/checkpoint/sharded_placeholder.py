@@ -1,4 +1,4 @@
-"""ShardedPlaceholder: what a state has of a tensor that is in files of its own."""
+"""ShardedPlaceholder: stands for a tensor that is stored in separate files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ShardedPlaceholder:
-    """Stand for a tensor of which each process has a part: its name in the files that all of them have written.
+    """The name of a sharded tensor in the files that all ranks have written.
 
-    A store puts the tensor in its place when it is known how it is to lie on the process that goes on.
+    A store replaces it with the tensor once its layout on the resuming rank is known.
     """
 
     name: str
 
 
 def has_placeholder(state: Any) -> bool:
-    """Say whether a tensor of a state is elsewhere."""
+    """Return whether a state contains a placeholder."""
     if isinstance(state, Mapping):
         return any(map(has_placeholder, state.values()))
     if isinstance(state, list | tuple):

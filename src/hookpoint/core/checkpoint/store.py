@@ -1,4 +1,4 @@
-"""Store: what keeps checkpoints. The core knows these protocols only."""
+"""Store: the protocols of a checkpoint store."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Protocol
 
 from hookpoint.core.schedule.moment import Moment
 
-Resume = str | os.PathLike[str]  # "auto", "never", "must", or where a checkpoint is
+Resume = str | os.PathLike[str]  # "auto", "never", "must", or the path of a checkpoint
 
 
 class Store(Protocol):
-    """Keep a run's state. A loop calls it at step boundaries only, once for all tags that were asked for."""
+    """Store the state of a run. A loop calls it only at step boundaries, once for all requested tags."""
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
-        """Keep the state and return where it is; it is on disk for good when this returns."""
+        """Store the state and return its location; it is safely on disk when this returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint that is there, as a rule sees it that says which ones to keep.
+    """An existing checkpoint, as seen by a rule that selects which to keep.
 
     `elapsed` is seconds of training. `moment` is that of the value the checkpoint was saved for, or else its own.
     """
@@ -32,12 +32,12 @@ class Kept:
     moment: Moment | None = None
 
 
-Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # of the checkpoints with a tag, the oldest first: those to keep
+Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # selects which checkpoints of a tag, oldest first, to keep
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was read: what was saved, and where it is."""
+    """A loaded checkpoint and its path."""
 
     path: os.PathLike[str]
     state: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint that is on disk for good."""
+    """A checkpoint that is safely on disk."""
 
     path: os.PathLike[str]
     step: int
@@ -55,11 +55,11 @@ class Saved:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What is asked of the next checkpoint: its tags, with the rule for each that has one, and whether it may be late.
+    """The request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
 
-    `rules` are those of all savers, also of tags that are not asked for this time: which checkpoints of theirs are kept.
-    `limits` are the tags among them whose rule counts the checkpoint of the end, of a stop or of a signal too. `measured` has,
-    by tag, the value that a checkpoint is saved for: metric, mode, value, and the moment it was measured at.
+    `rules` are those of all savers, even for tags that are not requested this time. `limits` are the tags whose rule also
+    counts the checkpoint of the end, of a stop or of a signal. `measured` maps a tag to the value that a checkpoint is saved
+    for: metric, mode, value, and the moment of the measurement.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -76,28 +76,27 @@ class Request:
 
 
 class ResumableStore(Store, Protocol):
-    """A store that a run is resumed from, as `hookpoint.Loop` and `hookpoint.Runner` have one for their workdir.
+    """A store that a run can resume from, as `hookpoint.Loop` and `hookpoint.Runner` use for their workdir.
 
-    One with a method `fill(found, parts)` may read tensors late: it is given what `open` has returned and the objects of the
-    run, as its processes share them, before anything is put back, and returns the checkpoint with all of its tensors.
-    One with a method `described(resume)` is asked before `open` for the `crashes` of earlier starts, as `describe` was told
-    them, and whether it `has_checkpoint`.
+    A store with a method `fill(found, parts)` may read tensors late: before anything is restored, it gets what `open` returned
+    and the objects of the run, as they are sharded, and returns the checkpoint with all of its tensors. A store with a method
+    `described(resume)` returns, before `open`, the `crashes` of earlier starts, as passed to `describe`, and `has_checkpoint`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Take possession of the place, and return what to resume from, or None for a fresh run."""
+        """Lock the location, and return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Refuse what could not be read back, naming it; before the first step."""
+        """Raise for state that could not be loaded again, naming it; called before the first step."""
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        """Keep the state; return None where it is still being written, in the background."""
+        """Store the state; return None if it is still being written in the background."""
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return what the background has finished, once, or raise what it failed with."""
+        """Return the saves that the background has finished, once, or raise its error."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Write down what is known of the run now, of plain types, beside what was known before."""
+        """Write the known facts about the run, in plain types, in addition to earlier ones."""
 
     def close(self) -> None:
-        """Let go of the place."""
+        """Unlock the location."""

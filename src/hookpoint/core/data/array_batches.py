@@ -1,4 +1,4 @@
-"""Data: what may be given where batches are wanted, and batches that are cut out of arrays."""
+"""Check training data, and cut batches out of arrays."""
 
 from __future__ import annotations
 
@@ -8,53 +8,49 @@ from typing import Any, Literal
 
 from hookpoint.core.errors import BadData
 
-# "auto" is what the data says: a loader has its own, and a tuple of arrays or a data set of samples has to be told.
-# None says that the items of a data set are batches.
+# "auto" depends on the data: a loader has its own batch size; a tuple of arrays or a dataset of samples needs one.
+# None means that the items of a dataset are batches.
 BatchSize = int | Literal["auto"] | None
 AUTO: Literal["auto"] = "auto"
 
 
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
-    """Refuse what gives no batches: anything but an iterable of them, or arrays or a data set of samples with a batch size."""
+    """Raise unless the data is an iterable of batches, or arrays or a dataset of samples with a batch size."""
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise BadData(f"batch_size={batch_size!r}.", give="an integer, 1 or more")
+        raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
     if not isinstance(data, tuple):
+        kind = type(data).__name__
         if batch_size is None:
             pass
         elif _is_array(data):
             raise BadData(
-                f"data is one {type(data).__name__}, whose rows would be taken as batches.",
+                f"data is one {kind}, whose rows would be taken as batches.",
                 give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
                 write="batch_size=None if its rows are batches",
             )
         elif batch_size != AUTO and not takes_batch_size(data):
-            raise BadData(
-                "batch_size is for a tuple of tensors or arrays, or a data set; a loader has its own.", drop="batch_size"
-            )
-        elif batch_size == AUTO and _gives_samples(data):
-            raise BadData(
-                f"{type(data).__name__} is a data set of samples, and needs a batch size.",
-                give="batch_size=32",
-                write="batch_size=None if its items are batches",
-            )
+            raise BadData("batch_size is for a tuple of tensors or a dataset; a loader has its own.", drop="batch_size")
+        elif batch_size == AUTO and _yields_samples(data):
+            cures = {"give": "batch_size=32", "write": "batch_size=None if its items are batches"}
+            raise BadData(f"{kind} is a dataset of samples and needs a batch size.", **cures)
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
-            raise BadData(f"{data!r} gives no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors")
+            raise BadData(f"{data!r} yields no batches.", give="a DataLoader, an iterable of batches, or a tuple of tensors")
         return
-    strange = [type(part).__name__ for part in data if not hasattr(part, "__array__")]
-    if strange or not data:
+    invalid = [type(array).__name__ for array in data if not hasattr(array, "__array__")]
+    if invalid or not data:
+        got = ", ".join(invalid) or "nothing"
         raise BadData(
-            f"a tuple of data holds tensors or arrays, not {', '.join(strange) or 'nothing'}.",
-            give="batches as a list, an iterable or a DataLoader",
+            f"expected a tuple of tensors or arrays, got {got}.", give="batches as a list, an iterable or a DataLoader"
         )
     if batch_size in (None, AUTO):
         raise BadData("a tuple of tensors or arrays needs a batch size.", give="batch_size=32")
-    lengths = {len(part) for part in data}
+    lengths = {len(array) for array in data}
     if len(lengths) != 1:
-        raise BadData("the tensors of a data set must be equally long.", got=", ".join(map(str, sorted(lengths))))
+        raise BadData("the tensors of a dataset must have equal lengths.", got=", ".join(map(str, sorted(lengths))))
 
 
 def takes_batch_size(data: Any) -> bool:
-    """Say whether batches are made of the data: of a tuple of arrays, or of samples by index."""
+    """Return whether batches are built from the data: from a tuple of arrays, or from samples by index."""
     if isinstance(data, tuple):
         return True
     is_iterable_dataset = _is_torchs("IterableDataset", data)
@@ -63,22 +59,20 @@ def takes_batch_size(data: Any) -> bool:
 
 
 def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
-    """Return something to iterate over: the data itself if it gives batches, slices of it if it is a tuple of arrays."""
+    """Return an iterable of batches: the data itself if it yields batches, slices of it if it is a tuple of arrays."""
     check_data(data, batch_size)
     if isinstance(data, tuple):
         assert isinstance(batch_size, int)
         return Slices(data, batch_size)
     if isinstance(batch_size, int):
-        raise BadData(
-            f"batches of a {type(data).__name__} are made with PyTorch, which this loop has no model of.",
-            give="a DataLoader, or an iterable of batches",
-        )
+        kind = type(data).__name__
+        raise BadData(f"batches of a {kind} need a PyTorch model.", give="a DataLoader, or an iterable of batches")
     batches: Iterable[Any] = data
     return batches
 
 
-def _gives_samples(data: Any) -> bool:
-    """Say whether the items of the data are samples: it is a map-style data set of torch or of Hugging Face."""
+def _yields_samples(data: Any) -> bool:
+    """Return whether the items of the data are samples: it is a map-style dataset of torch or of Hugging Face."""
     is_hugging_face = any(base.__module__.partition(".")[0] == "datasets" for base in type(data).__mro__)
     is_map_style = _is_torchs("Dataset", data) and not _is_torchs("IterableDataset", data)
     return is_map_style or (is_hugging_face and hasattr(data, "__getitem__"))
@@ -94,11 +88,10 @@ def _is_array(data: Any) -> bool:
 
 
 class Slices:
-    """The batches of arrays that belong together, in order; the last one may be shorter."""
+    """The batches of arrays of equal length, in order; the last one may be shorter."""
 
     def __init__(self, arrays: tuple[Any, ...], batch_size: int) -> None:
-        self._arrays = arrays
-        self._batch_size = batch_size
+        self._arrays, self._batch_size = arrays, batch_size
 
     def __len__(self) -> int:
         return -(-len(self._arrays[0]) // self._batch_size)

@@ -1,4 +1,4 @@
-"""Data points: on_sample and on_batch_made, called in the process that makes the data, which knows of no run."""
+"""Data points: on_sample and on_batch_made, called in the process that loads the data, without a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.kept import kept_of
+from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.errors import BadData, BadSchedule, BadValue, HookpointWarning, NotACallback
 from hookpoint.core.hooks.dispatch import Call
@@ -24,7 +24,7 @@ SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 @dataclass(frozen=True, slots=True)
 class BatchPlace:
-    """Where a batch belongs: said when its pass begins, and sent along with it, so that no worker has to ask a clock."""
+    """The position of a batch: set when its pass begins, and sent along with it, so that workers need no clock."""
 
     epoch: int
     mode: str | None
@@ -32,7 +32,7 @@ class BatchPlace:
     settings: Mapping[str, Any]
 
     def offered(self, worker: int | None) -> dict[str, Any]:
-        """Return what handlers may ask for besides the data."""
+        """Return the arguments of handlers, apart from the data."""
         return {
             "epoch": self.epoch,
             "mode": self.mode,
@@ -43,7 +43,7 @@ class BatchPlace:
 
 
 class DataPoints:
-    """The callbacks of a loader, compiled. Pickled, they are only listed, and compiled again where they arrive."""
+    """The compiled callbacks of a loader. They are pickled as a list, and compiled again after unpickling."""
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
         self.callbacks = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable) else [*callbacks]
@@ -64,17 +64,15 @@ class DataPoints:
         self._calls = {point: [_Call(call) for call in hooks.calls(point)] for point in (SAMPLE, BATCH)}
         for entry in self.entries:
             if not any(handler.point in self._calls for handler in entry.handlers):
-                raise NotACallback(
-                    f"{entry.name} has neither on_sample nor on_batch_made, the only points of a loader.",
-                    give="it to the Runner or the Loop",
-                )
+                why = f"{entry.name} has neither on_sample nor on_batch_made, the only points of a loader."
+                raise NotACallback(why, give="it to the Runner or the Loop")
 
     def listens(self, point: str | None = None) -> bool:
-        """Say whether anybody listens, to this point or to any."""
+        """Return whether there are handlers for this point, or for any."""
         return bool(self._calls[point]) if point is not None else any(self._calls.values())
 
     def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:
-        """Call the handlers of a point; return the sample or the batch, as replaced by them."""
+        """Call the handlers of a point; return the sample or the batch, or its replacement."""
         name = "sample" if point == SAMPLE else "batch"
         for call in self._calls[point]:
             offered[name] = value
@@ -84,23 +82,21 @@ class DataPoints:
         return value
 
     def leave_run(self) -> None:
-        """Let go of the run that a fork has copied: what it says in a worker is not so, or no longer."""
+        """Release the run that a fork has copied: it is not valid in a worker."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
-                kept_of(entry.subject).run = None
+                info_of(entry.subject).run = None
 
 
 class _Call:
-    """One handler, with what it names of what its point offers."""
+    """One handler, with the arguments it names."""
 
     def __init__(self, call: Call) -> None:
         handler = call.handler
         self._name, self._point, self._method = call.entry.name, call.point, f"{handler.owner}.{handler.spelling}"
         if call.armed is not None or call.gates:
-            raise BadSchedule(
-                f"{self._method} has a schedule, and where data is made there is no clock that it could ask.",
-                test="epoch or batch_idx in the method: they are arguments",
-            )
+            why = f"{self._method} has a schedule, but there are no clocks in a loader."
+            raise BadSchedule(why, test="epoch or batch_idx in the method: they are arguments")
         self._function = call.entry.contained(handler.function, call.point)
         self._by_position, self._by_keyword = handler.bind(BY_NAME[call.point].offers)
 
@@ -116,7 +112,7 @@ class _Call:
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
-            if isinstance(error, StopIteration):  # a loader would take it for the end of the data
+            if isinstance(error, StopIteration):  # a loader would take it as the end of the data
                 raise RuntimeError(f"StopIteration was raised {where}") from error
             error.add_note(where)
             raise
@@ -128,13 +124,13 @@ def _where(offered: Mapping[str, Any]) -> str:
     return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
 
 
-ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those that some loader has
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those of existing loaders
 
 
 def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None:
-    """Warn, when a pass begins, of handlers that nobody will call; refuse settings that a checkpoint would not keep.
+    """Warn, when a pass begins, of handlers that will never be called; raise for settings that would not be saved.
 
-    `kept` are the objects whose state checkpoints keep, or None where there are no checkpoints.
+    `kept` are the objects whose state checkpoints contain, or None if there are no checkpoints.
     """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):
@@ -152,26 +148,20 @@ def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None
 def _idle(hooks: Hooks, points: DataPoints | None) -> Iterator[str]:
     for call in (*hooks.calls(SAMPLE), *hooks.calls(BATCH)):
         entry = call.entry
-        if not any(_has(one.entries, entry.subject) for one in ALIVE):
-            yield (
-                f"{entry.name}.{call.handler.spelling} is never called: no loader has {entry.name} among its callbacks;"
-                f" give it to a HookedLoader too"
-            )
+        if not any(_has(points.entries, entry.subject) for points in ALIVE):
+            yield f"{entry.name}.{call.handler.spelling} is never called: pass {entry.name} to a HookedLoader too"
     for entry in points.entries if points is not None else ():
         for handler in entry.handlers:
             if handler.point in BY_NAME and not BY_NAME[handler.point].in_data and not _has(hooks.entries, entry.subject):
-                yield (
-                    f"{entry.name}.{handler.spelling} is never called: the loader has {entry.name} among its callbacks, the run"
-                    f" has not; give it to the run too"
-                )
+                yield f"{entry.name}.{handler.spelling} is never called: pass {entry.name} to the run too"
 
 
 def _has(entries: Iterable[Entry], subject: Any) -> bool:
     return any(entry.subject is subject for entry in entries)
 
 
-def _holds(part: Any, settings: Any) -> bool:
-    if part is settings:
+def _holds(container: Any, settings: Any) -> bool:
+    if container is settings:
         return True
-    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
-    return any(_holds(one, settings) for one in inside)
+    items = container.values() if isinstance(container, dict) else container if isinstance(container, list | tuple) else ()
+    return any(_holds(item, settings) for item in items)

@@ -1,4 +1,4 @@
-"""Data settings: values that a training changes, and that the handlers in a loader get."""
+"""Data settings: values that training changes, and that the handlers in a loader receive."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
-MOST_AHEAD = 1000  # batches that workers may be ahead of the training: what older ones had is forgotten
+MOST_AHEAD = 1000  # batches that workers may be ahead of training: the settings of older batches are dropped
 
 
-class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by one, and not the whole
-    """Settings of a loader by name. What is set holds from the next pass on, in every process; a pass keeps what it began with.
+class DataSettings:  # not a Mapping: a checkpoint would store its items separately, not the object
+    """Settings of a loader by name. A change applies from the next pass on, in every process; a running pass keeps its values.
 
-    With `per_batch`, it holds from the next batch on that is begun, of a training pass as of any other. What batches had that
-    workers have begun is kept, so that a pass that is resumed gives them the same again.
+    With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings of batches that
+    workers have already begun are stored, so that a resumed pass uses the same ones again.
 
-    `goes_on` says that the training pass that begins is one that is gone on with after a resume: it has what it had.
+    `goes_on` is set if the training pass that begins is resumed: it keeps its settings.
 
-    They are plain values, alone or in lists, tuples and mappings: numbers, text, True, False and None.
+    Values are plain: numbers, strings, True, False and None, alone or in lists, tuples and mappings.
 
     >>> settings = DataSettings({"strength": 0.0})
     >>> settings["strength"] = 0.5
@@ -30,12 +30,10 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
 
     def __init__(self, values: Mapping[str, Any] | None = None, *, per_batch: bool = False) -> None:
         self.per_batch = per_batch
-        self._values: dict[str, Any] = {}
-        for name, value in (values or {}).items():
-            self._values[name] = _plain(name, value)
+        self._values: dict[str, Any] = {name: _plain(name, value) for name, value in (values or {}).items()}
         self._of_pass: dict[str, Any] = {}
-        self._begun = 0  # batches of the training pass
-        self._changes: list[tuple[int, dict[str, Any]]] = []  # from which of these batches on which values hold
+        self._begun = 0  # number of batches of the training pass that were begun
+        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch of each change, and the values from there on
         self.goes_on = False
 
     def __getitem__(self, name: str) -> Any:
@@ -60,11 +58,11 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
         return f"DataSettings({self._values!r})"
 
     def param(self, name: str) -> SettingParam:
-        """Return a setting for `run.hyper.register(...)`, so that whatever sets hyper-parameters sets it."""
+        """Return a setting for `run.hyper.register(...)`, so that callbacks that set hyper-parameters can set it."""
         return SettingParam(self, self._known(name))
 
     def begin_pass(self, *, trains: bool) -> Mapping[str, Any]:
-        """Return what holds for the pass that begins: what is set now, or what the pass that is gone on with began with."""
+        """Return the settings of the pass that begins: the current ones, or those of the pass that is resumed."""
         values = copy.deepcopy(self._values)
         if not trains:
             return values
@@ -74,7 +72,7 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
         return self._of_pass
 
     def of_batch(self, number: int, *, trains: bool) -> Mapping[str, Any]:
-        """Return what holds for a batch that is begun: what is set now, or what it had before the run was resumed."""
+        """Return the settings of a batch that begins: the current ones, or those it had before the run was resumed."""
         if not trains:
             return copy.deepcopy(self._values)
         if number < self._begun:
@@ -87,18 +85,18 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
         return self._changes[-1][1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the settings as they are set, and as the last training pass has them."""
+        """Return the current settings, and those of the last training pass."""
         state = {"values": copy.deepcopy(self._values), "of_pass": copy.deepcopy(self._of_pass)}
         batches = {"begun": self._begun, "changes": [[first, copy.deepcopy(values)] for first, values in self._changes]}
         return {**state, **batches} if self.per_batch else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned; a setting that it does not know keeps its value."""
-        kept = copy.deepcopy(dict(state))
-        self._values.update({name: value for name, value in kept["values"].items() if name in self._values})
-        self._of_pass = {**self._values, **kept["of_pass"]}
-        self._begun = kept.get("begun", 0)
-        self._changes = [(first, {**self._values, **values}) for first, values in kept.get("changes", ())]
+        """Restore what `state_dict` returned; settings that it does not contain keep their values."""
+        saved = copy.deepcopy(dict(state))
+        self._values.update({name: value for name, value in saved["values"].items() if name in self._values})
+        self._of_pass = {**self._values, **saved["of_pass"]}
+        self._begun = saved.get("begun", 0)
+        self._changes = [(first, {**self._values, **values}) for first, values in saved.get("changes", ())]
 
     def _known(self, name: str) -> str:
         if name not in self._values:
@@ -107,7 +105,7 @@ class DataSettings:  # no Mapping: a checkpoint would keep what is in it one by 
 
 
 class SettingParam:
-    """One of the settings, as a hyper-parameter."""
+    """A setting as a hyper-parameter."""
 
     def __init__(self, settings: DataSettings, name: str) -> None:
         self._settings, self.name = settings, name
@@ -120,15 +118,15 @@ class SettingParam:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a copy that nobody else holds, or refuse what could not be sent to a worker and kept in a checkpoint."""
+    """Return a private copy of a value; raise if it could not be sent to a worker and saved in a checkpoint."""
     if type(value) in PLAIN:
         return value
     if type(value) in (list, tuple):
-        return type(value)(_plain(name, one) for one in value)
+        return type(value)(_plain(name, item) for item in value)
     if type(value) is dict:
-        return {key: _plain(name, one) for key, one in value.items()}
+        return {key: _plain(name, item) for key, item in value.items()}
     raise BadValue(
-        f"the setting '{name}' takes numbers, text, True, False, None, or lists and mappings of them.",
+        f"setting '{name}': expected numbers, strings, True, False, None, or lists and mappings of them.",
         got=f"{type(value).__name__} {value!r}"[:80],
         write="float(value) or value.tolist()",
     )

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, and how many batches a loader, whatever they are made of."""
+"""Count the samples of a batch, and the batches of a loader."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ PLAIN = (dict, list, tuple)
 
 
 def count_samples(batch: Any) -> int:
-    """Return how many samples a batch holds.
+    """Return the number of samples in a batch.
 
     An array, anything with a `shape`, counts by its first dimension, and so does a pair whose first item, the inputs, is one.
-    Any other tuple, list, mapping or dataclass is opened, at any depth, and the first rule that applies decides:
+    Any other tuple, list, mapping or dataclass is searched at any depth, and the first rule that applies decides:
 
-    1. The batch, or the first thing in it that has one, says so itself: `num_graphs`, then `batch_size`, an integer >= 0.
-    2. The first dimension that most of its arrays share; of two that are as frequent, the one that comes first. A list of
-       tuples is a list of samples, and is not opened.
-    3. Without arrays, the number of items: of samples in a list, or in the first column of several.
+    1. The batch, or the first object in it that has one, has an attribute `num_graphs` or `batch_size`, an integer >= 0.
+    2. The most frequent first dimension of its arrays; of equally frequent ones, the first. A list of tuples is a list of
+       samples, and is not searched.
+    3. Without arrays, the number of items: of samples in a list, or in the first column.
 
-    Anything else counts as one.
+    Anything else counts as one sample.
 
     >>> count_samples([["a", "b", "c"], [0, 1, 0]])
     3
     """
     kind = type(batch)
-    if kind is tuple or kind is list:  # first what nearly every batch is
+    if kind is tuple or kind is list:  # the common case first
         if 0 < len(batch) <= 2:
             shape = getattr(batch[0], "shape", None)
             if shape is not None and len(shape):
@@ -45,7 +45,7 @@ def count_samples(batch: Any) -> int:
 
 
 def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
-    """Return what counts the samples of a batch: a user's function, whose answers are checked, or `count_samples`."""
+    """Return the function that counts the samples of a batch: the user's, with its results checked, or `count_samples`."""
     if function is None:
         return count_samples
     if not callable(function):
@@ -62,7 +62,7 @@ def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
 
 
 def _most_shared(batch: Any, columns: Iterable[Any]) -> int:
-    """Return the count of a plain container: by its columns where all of them are arrays, else by all there is in it."""
+    """Return the count of a plain container: by its columns if all of them are arrays, otherwise by everything in it."""
     lengths = []
     for column in columns:
         shape = getattr(column, "shape", None)
@@ -82,13 +82,13 @@ def _searched(batch: Any) -> int:
 
 
 def _most_frequent(lengths: list[int]) -> int:
-    """Return the number that is there most often; of several, the one that comes first."""
+    """Return the most frequent number; of equally frequent ones, the first."""
     first = lengths[0]
     return first if lengths.count(first) == len(lengths) else max(dict.fromkeys(lengths), key=lengths.count)
 
 
 def _measure(part: Any, lengths: list[int]) -> int | None:
-    """Return the number of samples that a part of a batch states, if any; else add the first dimensions of its arrays."""
+    """Return the number of samples that a part of a batch states, if any; otherwise add the first dimensions of its arrays."""
     shape = getattr(part, "shape", None)
     if shape is not None:
         if len(shape):
@@ -96,9 +96,9 @@ def _measure(part: Any, lengths: list[int]) -> int | None:
         return None
     stated = None if type(part) in PLAIN else _stated(part)
     if stated is None:
-        for one in _opened(part):
-            if not isinstance(one, SCALARS):  # of which a column may have as many as the batch has samples
-                stated = _measure(one, lengths)
+        for inner in _opened(part):
+            if not isinstance(inner, SCALARS):  # a column may have as many scalars as the batch has samples
+                stated = _measure(inner, lengths)
                 if stated is not None:
                     break
     return stated
@@ -107,11 +107,11 @@ def _measure(part: Any, lengths: list[int]) -> int | None:
 def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
-            said: Any = getattr(part, name, None)
-        except Exception:  # a property that cannot tell says nothing
+            stated: Any = getattr(part, name, None)
+        except Exception:  # a property that fails states nothing
             continue
-        if _is_count(said):
-            return int(said)
+        if _is_count(stated):
+            return int(stated)
     return None
 
 
@@ -120,11 +120,11 @@ def _is_count(number: Any) -> bool:
 
 
 def _opened(part: Any) -> Iterable[Any]:
-    """Return the columns of a batch, or of a part of it; nothing where it has none."""
+    """Return the columns of a batch, or of a part of it; empty if it has none."""
     if isinstance(part, Mapping):
         return part.values()
     if isinstance(part, list | tuple):
-        are_samples = isinstance(part, list) and all(isinstance(one, tuple) for one in part)
+        are_samples = isinstance(part, list) and all(isinstance(item, tuple) for item in part)
         return () if are_samples else part
     fields = getattr(part, "__dataclass_fields__", None)
     if fields and not isinstance(part, type):
@@ -137,7 +137,7 @@ def _items(batch: Any) -> int:
     if isinstance(batch, list) and batch and isinstance(batch[0], tuple):
         return len(batch)
     columns = list(_opened(batch))
-    if not columns or any(hasattr(one, "shape") for one in columns):
+    if not columns or any(hasattr(column, "shape") for column in columns):
         return 1
     if isinstance(batch, list | tuple) and not isinstance(columns[0], list | tuple | Mapping):
         return len(columns)
@@ -145,8 +145,8 @@ def _items(batch: Any) -> int:
 
 
 def length_of(loader: Any) -> int | None:
-    """Return how many batches a loader has, or None where it cannot tell."""
+    """Return the number of batches of a loader, or None if it is unknown."""
     try:
         return len(loader)
-    except (AttributeError, NotImplementedError, TypeError):  # many a loader has __len__ and still cannot tell
+    except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises
         return None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadGuard
-from hookpoint.core.guard._guarded_call import GuardedCall
-from hookpoint.core.guard._hooks_cache import compiled
+from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.points import declare
 from hookpoint.core.run.current_run import current_run
 
@@ -19,6 +20,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PARAMETER = "callbacks"
+HOOKS_CACHE = "_hookpoint_compiled"
+CACHE_SIZE = 8
+
+logger = logging.getLogger("hookpoint")
 
 
 @overload
@@ -26,13 +31,13 @@ def guard(point: Callable[P, R]) -> Callable[P, R]: ...
 @overload
 def guard(point: str | None = None, *, hookpoint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
-    """Fire `<point>_begin` before a call of the function, and `<point>_end` or `<point>_error` after it.
+    """Fire `<point>_begin` before each call of the function, and `<point>_end` or `<point>_error` after it.
 
-    The function has a parameter `callbacks`: one callback, several, a pipeline, `Hooks` or None, by keyword or position. A
-    handler takes what it names of the function's own parameters, `args`, `kwargs`, and `result` or `error`. An end handler
-    that returns `Replace(value)` changes the result. Without callbacks, a call costs one test more. The point is named after
-    the function where no name is given; `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and
-    on_fit_end. A generator fires when it starts and when it ends or is abandoned.
+    The function needs a parameter `callbacks`: a callback, a list of them, a pipeline, `Hooks` or None, by keyword or position.
+    A handler receives what it names of the function's parameters, `args`, `kwargs`, and `result` or `error`. An end handler
+    that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra test. The default name of the
+    point is the function's. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and on_fit_end. A
+    generator fires when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
     ... def tokenize(text, *, callbacks=None):
@@ -65,32 +70,67 @@ def guarding(point: str, callbacks: Any = None, **payload: Any) -> Iterator[Guar
     """
     _check(point)
     declare(f"{point}_begin", f"{point}_end", f"{point}_error")
-    block = GuardedBlock()
     if callbacks is None:
-        yield block
-        return
-    call = GuardedCall(compiled(callbacks), point, {"run": current_run(), **payload})
-    call.begin()
-    try:
-        yield block
-    except GeneratorExit:  # the block is in a generator that was abandoned
-        call.end(block.result)
-        raise
-    except BaseException as error:
-        call.fail(error)
-        raise
-    block.result = call.end(block.result)
+        yield GuardedBlock()
+    else:
+        with GuardedCall(compiled(callbacks), point, {"run": current_run(), **payload}, in_generator=True) as call:
+            yield call
 
 
 @dataclass(slots=True)
 class GuardedBlock:
-    """What `guarding` gives: set `result` to show it to the end handlers; afterwards it is what they made of it."""
+    """The block of `guarding`: set `result` to pass it to the end handlers; afterwards it is the value they return."""
 
     result: Any = None
 
 
+class GuardedCall(GuardedBlock):
+    """Fire a point's begin on entry, and its end or its error on exit. An abandoned generator fires the end."""
+
+    __slots__ = ("_hooks", "_in_generator", "_payload", "_point")
+
+    def __init__(self, hooks: Hooks, point: str, payload: dict[str, Any], *, in_generator: bool = False) -> None:
+        self.result = None
+        self._hooks, self._point, self._payload, self._in_generator = hooks, point, payload, in_generator
+
+    def __enter__(self) -> GuardedCall:
+        self._hooks.fire_payload(f"{self._point}_begin", self._payload)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is None or (self._in_generator and kind is GeneratorExit):
+            self.result = self._hooks.fire_payload(f"{self._point}_end", {**self._payload, "result": self.result})
+            return
+        try:
+            self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error})
+        except Exception as second:  # the first error is the one that counts
+            logger.error("a handler of %s_error failed", self._point, exc_info=second)
+
+
+def compiled(callbacks: Any) -> Hooks:
+    """Return hooks for a callback, a list of them or a pipeline; return hooks as they are.
+
+    The first callback caches them, so that they live as long as it does.
+    """
+    if isinstance(callbacks, Hooks):
+        return callbacks
+    is_list = not isinstance(callbacks, Callback) and isinstance(callbacks, Iterable)
+    callbacks = tuple(callbacks) if is_list else (callbacks,)
+    owner = getattr(callbacks[0], "__dict__", None) if callbacks else None
+    if not isinstance(owner, dict):
+        return Hooks(callbacks)
+    cache: dict[tuple[int, ...], Hooks] = owner.setdefault(HOOKS_CACHE, {})
+    key = tuple(map(id, callbacks))
+    hooks = cache.get(key)
+    if hooks is None:
+        if len(cache) >= CACHE_SIZE:
+            cache.clear()
+        hooks = cache[key] = Hooks(callbacks)
+    return hooks
+
+
 def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], None]:
-    """Put points around a method, or a function of a module, that one does not own; return what takes them off again.
+    """Put points around a method, or a module's function, that you do not own; return a function that removes them.
 
     Undoing twice is harmless, and installations may be undone in any order.
 
@@ -106,7 +146,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
     _check(point)
     static = inspect.getattr_static(obj, method, None)
     if static is None or not callable(getattr(obj, method)):
-        raise BadGuard(f"{obj!r} has no method {method!r}.", name="a method or function that is there")
+        raise BadGuard(f"{obj!r} has no method {method!r}.", name="an existing method or function")
     is_own = method in getattr(obj, "__dict__", {})
     on_class = inspect.isclass(obj)
     function = getattr(static, "__func__", static) if on_class else getattr(obj, method)
@@ -118,11 +158,11 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
     try:
         setattr(obj, method, wrapped)
     except AttributeError as error:
-        raise BadGuard(f"{obj!r} does not let {method!r} be replaced.", install="it on the class instead") from error
+        raise BadGuard(f"{obj!r}: {method!r} cannot be replaced.", install="the points on its class instead") from error
 
     def undo() -> None:
         state["on"] = False
-        if inspect.getattr_static(obj, method, None) is wrapped:  # else another installation stands above; it stays whole
+        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise another installation wraps this one
             if is_own:
                 setattr(obj, method, static)
             else:
@@ -133,17 +173,16 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
 def _check(point: str) -> None:
     if not isinstance(point, str) or not point.startswith("on_") or not point.isidentifier():
-        raise BadGuard(f"{point!r} cannot name a point.", write='a name such as "on_tokenize"')
+        raise BadGuard(f"{point!r} is not a valid name of a point.", write='a name such as "on_tokenize"')
 
 
 def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
     parameters = inspect.signature(function).parameters
     if PARAMETER not in parameters:
-        name = getattr(function, "__qualname__", repr(function))
         raise BadGuard(
-            f"{name} has no parameter 'callbacks' for the guard to look at.",
+            f"{getattr(function, '__qualname__', repr(function))} has no parameter 'callbacks'.",
             add=f"def {getattr(function, '__name__', 'f')}(..., *, callbacks=None)",
-            hook="code that is not yours: hookpoint.install(obj, method, point, callbacks)",
+            hook="code that is not yours with hookpoint.install(obj, method, point, callbacks)",
         )
     parameter = parameters[PARAMETER]
     default = None if parameter.default is parameter.empty else parameter.default
@@ -162,65 +201,47 @@ def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], di
     declare(f"{point}_begin", f"{point}_end", f"{point}_error")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none; handlers get args and kwargs
+    except ValueError:  # some C functions have no signature; handlers get args and kwargs
         signature = inspect.signature(lambda *args, **kwargs: None)
 
-    def started(callbacks: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:
+    def guarded_call(callbacks: Any, args: Any, kwargs: dict[str, Any], in_generator: bool = False) -> GuardedCall:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        own = {"args": args, "kwargs": kwargs, "run": current_run()}
-        call = GuardedCall(compiled(callbacks), point, {**bound.arguments, **own})
-        call.begin()
-        return call
+        payload = {**bound.arguments, "args": args, "kwargs": kwargs, "run": current_run()}
+        return GuardedCall(compiled(callbacks), point, payload, in_generator=in_generator)
 
     @functools.wraps(function)
     def plain(*args: Any, **kwargs: Any) -> Any:
         callbacks = callbacks_of(args, kwargs)
         if callbacks is None:
             return function(*args, **kwargs)
-        call = started(callbacks, args, kwargs)
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            call.fail(error)
-            raise
-        return call.end(result)
+        with guarded_call(callbacks, args, kwargs) as call:
+            call.result = function(*args, **kwargs)
+        return call.result
 
     @functools.wraps(function)
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
         callbacks = callbacks_of(args, kwargs)
         if callbacks is None:
             return await function(*args, **kwargs)
-        call = started(callbacks, args, kwargs)
-        try:
-            result = await function(*args, **kwargs)
-        except BaseException as error:
-            call.fail(error)
-            raise
-        return call.end(result)
+        with guarded_call(callbacks, args, kwargs) as call:
+            call.result = await function(*args, **kwargs)
+        return call.result
 
     @functools.wraps(function)
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         callbacks = callbacks_of(args, kwargs)
         if callbacks is None:
             return (yield from function(*args, **kwargs))
-        call = started(callbacks, args, kwargs)
-        try:
-            result = yield from function(*args, **kwargs)
-        except GeneratorExit:
-            call.end(None)
-            raise
-        except BaseException as error:
-            call.fail(error)
-            raise
-        return call.end(result)
+        with guarded_call(callbacks, args, kwargs, in_generator=True) as call:
+            call.result = yield from function(*args, **kwargs)
+        return call.result
 
     @functools.wraps(function)
     async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         callbacks = callbacks_of(args, kwargs)
-        call = started(callbacks, args, kwargs) if callbacks is not None else None
-        inner = function(*args, **kwargs)
-        try:
+        with nullcontext() if callbacks is None else guarded_call(callbacks, args, kwargs, in_generator=True):
+            inner = function(*args, **kwargs)
             step = inner.asend(None)
             while True:
                 try:
@@ -234,16 +255,6 @@ def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], di
                     raise
                 except BaseException as error:
                     step = inner.athrow(error)
-        except GeneratorExit:
-            if call is not None:
-                call.end(None)
-            raise
-        except BaseException as error:
-            if call is not None:
-                call.fail(error)
-            raise
-        if call is not None:
-            call.end(None)
 
     if inspect.isasyncgenfunction(function):
         return async_generator

@@ -1,1 +1,1 @@
-"""Runs that wait too long: for data, or for other processes."""
+"""Report runs that wait too long for data or for other ranks."""

@@ -1,4 +1,4 @@
-"""RankPosts: what each process of a team knows of the others while they do not talk."""
+"""RankPosts: notes in which each rank of a team tells the others where it is."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team import Notes
 
 UNKNOWN = {"count": 0, "waited": 0.0}
-SILENT_LOOKS = 4  # without a new note, and a process counts as one that does not answer
+SILENT_LOOKS = 4  # looks without a new note after which a rank counts as not answering
 
 
 class RankPosts:
-    """Leave a note for the others at each look, and read theirs while this process waits.
+    """Leave a note for the other ranks at each look, and read theirs while this rank waits.
 
     Only the lowest rank that waits and can answer reports.
     """
@@ -25,38 +25,37 @@ class RankPosts:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._silent: dict[int, int] = {}  # for how many looks a rank has not written a new note
+        self._silent: dict[int, int] = {}  # the number of looks without a new note, by rank
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:
-        """Say where this process is; with `reads`, find out where the others are."""
+        """Write where this rank is; with `reads`, read where the others are."""
         self._count, self._waited = self._count + 1, waited
         note = {"count": self._count, "host": self._host, "pid": os.getpid(), "where": where, "stack": stack, "waited": waited}
         self._is_open = self._notes.put(note)
         found = self._notes.read() if reads and self._is_open else []
         if not reads:
             self._last, self._silent = {}, {}
-        for rank, said in enumerate(one or UNKNOWN for one in found):
+        for rank, latest in enumerate(note or UNKNOWN for note in found):
             if rank != self._rank:
-                is_new = rank not in self._last or said["count"] != self._last[rank]["count"]
+                is_new = rank not in self._last or latest["count"] != self._last[rank]["count"]
                 self._silent[rank] = 0 if is_new else self._silent[rank] + 1
-                self._last[rank] = said
+                self._last[rank] = latest
 
     def is_mine_to_report(self) -> bool:
-        """Say whether no lower rank waits as well and can answer."""
-        return not any(
-            rank < self._rank and self._answers(rank) and note["waited"] > self._waited / 2 for rank, note in self._last.items()
-        )
+        """Return whether no lower rank both waits and answers."""
+        lower = (rank for rank in self._last if rank < self._rank and self._answers(rank))
+        return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return for each other process where it is, or that it does not answer."""
+        """Return for each other rank where it is, or that it does not answer."""
         if not self._is_open:
-            return ["the store that the processes share does not answer: rank 0, which keeps it, may be stopped or gone"]
+            return ["the store of the process group does not answer: rank 0, which hosts it, may be stopped or gone"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]
 
     def _lines(self, rank: int, note: Mapping[str, Any]) -> list[str]:
         if not note["count"]:
-            return [f"rank {rank} has not begun its run"]
+            return [f"rank {rank} has not started its run"]
         who = f"rank {rank} (process {note['pid']} on {note['host']})"
         if self._answers(rank):
             return [f"{who} is {note['where']}, for {note['waited']:.0f} s, in", *(f"  {line}" for line in note["stack"])]

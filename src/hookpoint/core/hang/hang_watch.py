@@ -1,7 +1,7 @@
-"""HangWatch: reports when the training thread waits too long for data or for other processes, and ends a wait for data.
+"""HangWatch: report when the training thread waits too long for data or for other ranks, and end a wait for data.
 
-A thread looks at the counters of the run and at the stack of the training thread every few seconds. The training thread does
-nothing for it.
+A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does nothing
+for it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-LOOKS = 12  # per `report_seconds`, or `data_seconds` where that is shorter
-FRAMES = 8  # of a stack that a report shows, the innermost
-SHORT = 4  # the same where several processes are shown
+LOOKS = 12  # per `report_seconds`, or `data_seconds` if that is shorter
+FRAMES = 8  # innermost frames of a stack in a report
+SHORT = 4  # the same if multiple ranks are shown
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
 class Interrupts(Protocol):
-    """Signals that can interrupt whatever the main thread waits for."""
+    """Signals that can interrupt the main thread."""
 
     def can_interrupt(self) -> bool: ...
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None: ...
 
 
 class OpenPass(Protocol):
-    """A pass over a loader, as far as it is known here."""
+    """An open pass over a loader."""
 
     loader: Any
     mode: Any
@@ -47,11 +47,11 @@ class OpenPass(Protocol):
 
 
 class HangWatch:
-    """Watch one run. The thread starts with the first pass that can hang: over workers, in a team, or with a timeout.
+    """Watch one run. The thread starts with the first pass that can hang: with workers, in a team, or with a timeout.
 
-    Without progress for `report_seconds` there is a report, and then after twice as long each time. `data_seconds` end a wait
-    for data. `passes` are those that are open, the innermost last. `fetching` is the code that asks a loader for a batch, with
-    the pass in its variable `one`; `loop_folder` is where the code around it is.
+    After `report_seconds` without progress there is a report, then after twice as long each time. `data_seconds` ends a wait
+    for data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader, with
+    the pass in its variable `pass_`; `loop_folder` contains the code around it.
     """
 
     def __init__(
@@ -80,30 +80,30 @@ class HangWatch:
         self._since = self._next_report = 0.0
 
     def begin(self) -> None:
-        """Remember which thread trains. All processes of a team start to watch here, as each may be waited for."""
+        """Record which thread trains. All ranks of a team start to watch here, as others may wait for each."""
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
-            cure = "in the main thread, or leave data_timeout_seconds out and give the DataLoader a timeout="
-            raise BadArgument("data_timeout_seconds interrupts the training thread with a signal.", run=cure)
+            cure = "the loop in the main thread, or pass timeout= to the DataLoader instead"
+            raise BadArgument("data_timeout_seconds interrupts the main thread with a signal.", run=cure)
         if self._posts is not None and self._report_seconds:
             self._posts.exchange(self._where(), [], 0.0, reads=False)
             self._start()
 
-    def enter(self, one: OpenPass) -> None:
-        """Get ready for a pass that is about to ask its loader for an iterator."""
-        self._entered = one
+    def enter(self, pass_: OpenPass) -> None:
+        """Prepare for a pass that is about to create the iterator of its loader."""
+        self._entered = pass_
         if self._report_seconds is None and self._data_seconds is None:
             return
         if self._workers is not None:
-            self._workers.prepare(one.loader)
-        if self._data_seconds is not None or getattr(one.loader, "num_workers", False):
+            self._workers.prepare(pass_.loader)
+        if self._data_seconds is not None or getattr(pass_.loader, "num_workers", False):
             self._start()
 
     def end(self) -> None:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add to an error of a loader the batch that was asked for, and which worker ended; end the other workers."""
+        """Add to an error of a loader the batch that was requested, and which worker ended; end the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -111,10 +111,10 @@ class HangWatch:
         if fetch is not None:
             stall, number = self._stall(frames), _pass_of(fetch).batches_seen
             note = "" if stall is None else stall.failure(number, error)
-            error.add_note(f"{note or f'in the loader, which was asked for batch {number}'} of epoch {self._clocks.epoch}")
+            error.add_note(f"{note or f'in the loader, at batch {number}'} of epoch {self._clocks.epoch}")
             if stall is not None:
                 stall.close()
-        elif self._entered is not None and self._workers is not None and self._workers.tells_of_end(error):
+        elif self._entered is not None and self._workers is not None and self._workers.is_worker_exit(error):
             error.add_note(f"seen after batch {self._entered.batches_seen} of epoch {self._clocks.epoch} was fetched")
 
     def _start(self) -> None:
@@ -126,12 +126,12 @@ class HangWatch:
     # In the thread
 
     def _watch(self) -> None:
-        seconds = [one for one in (self._report_seconds, self._data_seconds) if one is not None]
+        seconds = [limit for limit in (self._report_seconds, self._data_seconds) if limit is not None]
         try:
             while not self._over.wait(min(seconds) / LOOKS):
                 self._look()
         except Exception:
-            logger.exception("hang reports end here")
+            logger.exception("hang reports are disabled")
 
     def _look(self) -> None:
         frames = self._frames()
@@ -154,55 +154,55 @@ class HangWatch:
         who = self._run.name if self._posts is None else f"{self._run.name}, rank {self._run.rank},"
         if is_fetching:
             stall = self._stall(frames)
-            what, said = "data", _shown(frames) if stall is None else stall.report()
+            what, lines = "data", _shown(frames) if stall is None else stall.report()
             cures = {} if stall is None else stall.cures()
             if self._data_seconds is None:
-                cures["end"] = "the run after such a wait: data_timeout_seconds=300"
+                cures["end"] = "such a wait with data_timeout_seconds=300"
         else:
             assert self._posts is not None
             own = [f"rank {self._run.rank} is in", *(f"  {line}" for line in _shown(frames, SHORT))]
-            what, said = "other processes", [*self._posts.report(), *own]
-            cures = {"look": "at each process above; one that is stopped continues with kill -CONT <process>"}
+            what, lines = "other ranks", [*self._posts.report(), *own]
+            cures = {"inspect": "each process above; resume a stopped one with kill -CONT <process>"}
         head = f"{who} has waited {waited:.0f} s for {what}, {self._where()}."
-        return text("\n".join([head, *(f"  {line}" for line in said)]), **cures)
+        return text("\n".join([head, *(f"  {line}" for line in lines)]), **cures)
 
     def _give_up(self, frame: FrameType | None) -> None:
-        """End the wait, in the training thread; unless it is over, as a batch has arrived since."""
+        """End the wait, in the training thread, unless a batch has arrived since."""
         frames = _outwards(frame)
         if (self._is_fetching(frames), *self._counters()) != self._place:
             return
         stall, waited = self._stall(frames), monotonic() - self._since
-        said = [] if stall is None else stall.report()
+        report = [] if stall is None else stall.report()
         if stall is not None:
             stall.kill()
-        lines = [f"no data for {waited:.0f} s, {self._where()}.", *(f"  {line}" for line in said)]
-        cure = f"a longer data_timeout_seconds than {self._data_seconds:g} if the data is only slow"
-        raise DataTimeout("\n".join(lines), allow=cure, resume="the run: it continues from its last checkpoint")
+        lines = [f"no data for {waited:.0f} s, {self._where()}.", *(f"  {line}" for line in report)]
+        cure = f"more than data_timeout_seconds={self._data_seconds:g} if the data is only slow"
+        raise DataTimeout("\n".join(lines), allow=cure, resume="the run from its last checkpoint")
 
-    # Where the run is
+    # The position of the run
 
     def _counters(self) -> tuple[Any, ...]:
-        clocks, talks = self._clocks, getattr(self._run.team, "count", 0)
-        return clocks.epoch, clocks.iteration, clocks.step, talks, *((one.mode, one.batches_seen) for one in list(self._passes))
+        clocks, collectives = self._clocks, getattr(self._run.team, "count", 0)
+        passes = ((pass_.mode, pass_.batches_seen) for pass_ in list(self._passes))
+        return clocks.epoch, clocks.iteration, clocks.step, collectives, *passes
 
     def _where(self) -> str:
         passes = list(self._passes)
         if not passes:
             return f"in epoch {self._clocks.epoch}"
-        one = passes[-1]
-        return f"at {MODES[one.mode]}batch {one.batches_seen} of epoch {self._clocks.epoch}"
+        return f"at {MODES[passes[-1].mode]}batch {passes[-1].batches_seen} of epoch {self._clocks.epoch}"
 
     def _frames(self) -> list[FrameType]:
-        """Return the stack of the training thread, the innermost first."""
+        """Return the stack of the training thread, the innermost frame first."""
         return _outwards(frames_by_thread().get(self._training_thread))
 
     def _is_fetching(self, frames: list[FrameType]) -> bool:
-        """Say whether the training thread is asking a loader for a batch of this run's innermost pass."""
+        """Return whether the training thread is fetching a batch of this run's innermost pass."""
         fetch = self._fetch_in(frames)
         return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
 
     def _fetch_in(self, frames: list[FrameType]) -> FrameType | None:
-        """Return the frame that asks a loader for a batch, if the innermost frames, which come first, are the loader's."""
+        """Return the frame that fetches a batch, if the innermost frames, which come first, belong to the loader."""
         inner = None
         for frame in frames:
             if frame.f_code in self._fetching:
@@ -218,7 +218,7 @@ class HangWatch:
 
 
 def _pass_of(frame: FrameType) -> Any:
-    return frame.f_locals.get("one")
+    return frame.f_locals.get("pass_")
 
 
 def _outwards(frame: FrameType | None) -> list[FrameType]:
@@ -231,4 +231,4 @@ def _outwards(frame: FrameType | None) -> list[FrameType]:
 
 def _shown(frames: list[FrameType], count: int = FRAMES) -> list[str]:
     """Return the lines of a stack, the innermost frame last."""
-    return [f"{one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_qualname}" for one in frames[:count][::-1]]
+    return [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" for frame in frames[:count][::-1]]

@@ -1,4 +1,4 @@
-"""From entries to calls: which handlers run at which point, on which schedule, and what is checked around them."""
+"""From entries to calls: which handlers run at which point, on which schedule, with which checks."""
 
 from __future__ import annotations
 
@@ -45,45 +45,28 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
         yield Call("on_epoch_end", entry, handler, complete_only=True, gates=gates_of(entry, "on_epoch_end"))
     else:
         armed = entry.arm(schedule_key(handler), schedule)
-        if "iter" in schedule.moments():
-            gates = gates_of(entry, "on_iter_end")
-            yield Call(
-                "on_iter_end",
-                entry,
-                handler,
-                armed=armed,
-                when=repr(schedule),
-                moment="iter",
-                train_only=True,
-                gates=gates,
-            )
-        if "epoch" in schedule.moments():
-            gates = gates_of(entry, "on_epoch_end")
-            yield Call(
-                "on_epoch_end",
-                entry,
-                handler,
-                armed=armed,
-                when=repr(schedule),
-                moment="epoch",
-                complete_only=True,
-                gates=gates,
-            )
+        for moment, point in (("iter", "on_iter_end"), ("epoch", "on_epoch_end")):
+            if moment in schedule.moments():
+                call = Call(
+                    point, entry, handler, armed=armed, when=repr(schedule), moment=moment, gates=gates_of(entry, point)
+                )
+                call.train_only, call.complete_only = moment == "iter", moment == "epoch"
+                yield call
     if any(getattr(pipeline, "before_train", False) for pipeline in entry.path):
         yield Call("on_run_begin", entry, handler)
     yield Call("on_trigger", entry, handler)
 
 
 def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
-    """Return the conditions of the wrappers around a callback that have to hold at this point."""
+    """Return the conditions of the wrappers around a callback that apply at this point."""
     return () if point in NEVER_GATED else entry.gates()
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each reader check what it reads, once a writer that stands before it at this point has run.
+    """Make each reader check its metrics once a writer before it at this point has run.
 
-    Not where things begin: who only gets ready there has nothing to write yet. In the last epoch it is no error: a training
-    that is done returns, and a warning comes at its end.
+    Begin points are exempt: callbacks only prepare there. In the last epoch a missing metric is not an error: the finished
+    training returns, and ends with a warning.
     """
     before: dict[str, list[Call]] = {}  # by metric: the calls so far that write it
     for call in calls:
@@ -106,7 +89,7 @@ def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], N
             return
         for writer, names in written.items():
             for name in names if writer.has_run else ():
-                if name not in run.metrics and run.stop_reason is None:  # which cuts writers off
-                    raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} was to write and did not")
+                if name not in run.metrics and run.stop_reason is None:  # a stop cuts writers off
+                    raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} declares but did not log")
 
     return check

@@ -1,4 +1,4 @@
-"""The answer to "who runs when, and why there?"."""
+"""Explain: the table of which callbacks run when, and why in this order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}
 
 
 def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
-    """Return a table of points and their callbacks in order, and the handlers whose point nothing has declared.
+    """Return a table of points and their callbacks in order, and the handlers whose point is not declared.
 
-    A method is named where it is not called like its point. Columns that would say the usual of everyone are left out.
+    A method is named if its name differs from the point. Columns with only default values are left out.
     """
     rows: list[tuple[str, ...]] = []
     for point, in_order in calls.items():
@@ -32,8 +32,8 @@ def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> st
                 method = call.handler.spelling if call.handler.spelling != point else ""
                 rows.append((label, entry.name, method, when + gated, entry.ranks, entry.on_error, call.why))
                 label = ""
-    told = [column for column, name in enumerate(HEAD) if name not in USUAL or any(row[column] != USUAL[name] for row in rows)]
-    head, *rows = [tuple(row[column] for column in told) for row in (HEAD, *rows)]
+    shown = [column for column, name in enumerate(HEAD) if name not in USUAL or any(row[column] != USUAL[name] for row in rows)]
+    head, *rows = [tuple(row[column] for column in shown) for row in (HEAD, *rows)]
     return "\n".join([*table(head, rows), *_own_points(entries)])
 
 
@@ -53,7 +53,7 @@ def _own_points(entries: Iterable[Entry]) -> list[str]:
     if not own:
         return []
     known = declared()
-    lines = ["", "points of your own"]
+    lines = ["", "custom points"]
     for point, names in own.items():
-        lines.append(f"  {point}: {', '.join(names)}{'' if point in known else '   (nothing has declared it so far)'}")
+        lines.append(f"  {point}: {', '.join(names)}{'' if point in known else '   (not declared)'}")
     return lines

@@ -1,4 +1,4 @@
-"""Refuse a class that a run would never call, and say what each of its methods should be."""
+"""Reject a class that a run would never call, and suggest names for its methods."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
-# What a run calls or reads besides handlers.
+# What a run calls or reads, apart from handlers.
 CALLED = ("setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 
-# What methods of other systems are here, where their name is no spelling of a point.
+# Methods of other systems whose names are not spellings of a point, and ours.
 MEANT = {
     "__call__": "on_trigger(self, run)",
     "__enter__": "on_run_begin(self, run)",
@@ -31,17 +31,14 @@ MEANT = {
 
 
 def refuse_idle_class(subject: Any, callback: type) -> None:
-    """Raise if a subclass of `callback` without handlers has nothing else that a run calls, its own or inherited."""
+    """Raise if a subclass of `callback` without handlers has nothing else that a run calls, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
     is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
     if is_ours or any(name in vars(one) for one in (subject, *own) for name in CALLED):
         return
     name = type(subject).__name__
-    renames = list(_renames(own))
-    if renames:
-        cures = {"rename": f"\n{' ' * (CURE_WIDTH + 3)}".join(renames)}
-    else:
-        cures = {"write": "a method such as on_epoch_end(self, run)"}
+    renames = f"\n{' ' * (CURE_WIDTH + 3)}".join(_renames(own))
+    cures = {"rename": renames} if renames else {"write": "a method such as on_epoch_end(self, run)"}
     raise NotACallback(f"{name}: a run calls none of its methods.", **cures)
 
 

@@ -1,4 +1,4 @@
-"""Order: the list's, refined by what callbacks declare, per point and stably."""
+"""Order: the order of the list, refined per point by what callbacks declare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from hookpoint.core.callback.kept import identity_of
+from hookpoint.core.callback.callback_info import identity_of
 from hookpoint.core.errors import OrderError
 from hookpoint.core.hooks.entry import MAIN, MONITOR, PLAIN, Entry
 
@@ -18,8 +18,8 @@ BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last
 
 
 @dataclass(slots=True, eq=False)
-class Need:
-    """`first` has to come before `second`; `owner`, one of the two, says so, and is the one that moves."""
+class Constraint:
+    """`first` must run before `second`; `owner`, one of the two, declares it and is the one that moves."""
 
     first: Entry
     second: Entry
@@ -29,7 +29,7 @@ class Need:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """What moves as one inside a list: a callback, or a pipeline with all that is in it."""
+    """A callback, or a pipeline with its callbacks, which moves as one inside a list."""
 
     entries: list[Entry]
     pipeline: str = ""
@@ -45,20 +45,19 @@ class Unit:
 
 
 class Order:
-    """Arrange the callbacks of one point. `why` says of each why it stands where it stands."""
+    """Arrange the callbacks of one point. `why` explains the position of each."""
 
-    def __init__(self, point: str, entries: Sequence[Entry], said: set[str]) -> None:
+    def __init__(self, point: str, entries: Sequence[Entry], logged: set[str]) -> None:
         self._point = point
-        self._needs = _needs(entries)
-        self._said = said
+        self._constraints = _constraints(entries)
+        self._logged = logged
         self.why = {entry: BY_KIND[entry.kind] for entry in entries}
         self.entries = self._arranged(list(entries), 0)
 
     def _arranged(self, entries: list[Entry], depth: int) -> list[Entry]:
         units = self._units(entries, depth)
         units.sort(key=lambda unit: unit.kind)
-        units = self._moved_up(units)
-        units = self._moved_down(units)
+        units = self._move_down(self._move_up(units))
         return [entry for unit in units for entry in unit.entries]
 
     def _units(self, entries: list[Entry], depth: int) -> list[Unit]:
@@ -74,28 +73,28 @@ class Order:
                 units.append(Unit(group))
         return units
 
-    def _moved_up(self, units: list[Unit]) -> list[Unit]:
+    def _move_up(self, units: list[Unit]) -> list[Unit]:
         """Move callbacks that declare `before` up, each to just before the first it names."""
         of = _unit_of(units)
-        for need in self._needs:
-            mine, other = of.get(need.first), of.get(need.second)
-            if need.owner is not need.first or mine is None or other is None or mine.pipeline:
+        for constraint in self._constraints:
+            mine, other = of.get(constraint.first), of.get(constraint.second)
+            if constraint.owner is not constraint.first or mine is None or other is None or mine.pipeline:
                 continue
             if units.index(mine) > units.index(other):
                 units.remove(mine)
                 units.insert(units.index(other), mine)
-                self._moved(need.owner, need.why)
+                self._note_move(constraint.owner, constraint.why)
         return units
 
-    def _moved_down(self, units: list[Unit]) -> list[Unit]:
-        """Hold back what waits for others, and put it just after the last of them."""
+    def _move_down(self, units: list[Unit]) -> list[Unit]:
+        """Hold back callbacks that wait for others, and put each just after the last of them."""
         of = _unit_of(units)
-        waits: dict[int, list[Need]] = {id(unit): [] for unit in units}
-        for need in self._needs:
-            first, second = of.get(need.first), of.get(need.second)
+        waits: dict[int, list[Constraint]] = {id(unit): [] for unit in units}
+        for constraint in self._constraints:
+            first, second = of.get(constraint.first), of.get(constraint.second)
             if first and second and first is not second:
-                waits[id(second)].append(need)
-        missing = {id(unit): {id(of[need.first]) for need in waits[id(unit)]} for unit in units}
+                waits[id(second)].append(constraint)
+        missing = {id(unit): {id(of[constraint.first]) for constraint in waits[id(unit)]} for unit in units}
         waiting: dict[int, list[int]] = {}  # by unit: the numbers of those that wait for it
         for number, unit in enumerate(units):
             for waited_for in missing[id(unit)]:
@@ -103,38 +102,42 @@ class Order:
         placed: dict[int, int] = {}  # the place of each unit, in the order of places
         for arrived, unit in enumerate(units):
             ready = [arrived] if not missing[id(unit)] else []
-            while ready:  # of several that are ready, the one that stands first in the list
-                one = units[heappop(ready)]
-                placed[id(one)] = len(placed)
-                if one is not unit:
-                    last = max(waits[id(one)], key=lambda need: placed[id(of[need.first])])
-                    self._moved_behind(one, last, of)
-                for number in waiting.get(id(one), ()):
-                    missing[id(units[number])].discard(id(one))
+            while ready:  # if more than one is ready, the first of the list comes first
+                next_unit = units[heappop(ready)]
+                placed[id(next_unit)] = len(placed)
+                if next_unit is not unit:
+                    last = max(waits[id(next_unit)], key=lambda constraint: placed[id(of[constraint.first])])
+                    self._move_after(next_unit, last, of)
+                for number in waiting.get(id(next_unit), ()):
+                    missing[id(units[number])].discard(id(next_unit))
                     if number < arrived and not missing[id(units[number])]:
                         heappush(ready, number)
         if len(placed) < len(units):
-            held = [unit for unit in units if id(unit) not in placed]
-            raise OrderError.cycle(self._point, self._cycle(held, waits, of))
+            cycle = " -> ".join(self._cycle([unit for unit in units if id(unit) not in placed], waits, of))
+            raise OrderError(f"no order at {self._point}: {cycle} is a cycle.", drop="one of their after, before or reads")
         return sorted(units, key=lambda unit: placed[id(unit)])
 
-    def _moved_behind(self, unit: Unit, need: Need, of: dict[Entry, Unit]) -> None:
-        why = need.why if need.owner is need.second else f"goes behind {need.first.name}, which {need.why}"
+    def _move_after(self, unit: Unit, constraint: Constraint, of: dict[Entry, Unit]) -> None:
+        first, second = constraint.first, constraint.second
+        why = constraint.why if constraint.owner is second else f"comes after {first.name}, which {constraint.why}"
         if unit.pipeline:
-            raise OrderError.pipeline(need.second.name, unit.pipeline, why, behind=of[need.first].label)
-        self._moved(need.second, why)
+            raise OrderError(
+                f"{second.name} {why}, but cannot leave {unit.pipeline}.",
+                move=f"{unit.pipeline} after {of[first].label} in the list, or {second.name} out of {unit.pipeline}",
+            )
+        self._note_move(second, why)
 
-    def _moved(self, entry: Entry, why: str) -> None:
+    def _note_move(self, entry: Entry, why: str) -> None:
         self.why[entry] = f"moved: {why}"
         line = f"{entry.name} was moved: it {why}"
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             logger.info("%s", line)
 
-    def _cycle(self, held: list[Unit], waits: dict[int, list[Need]], of: dict[Entry, Unit]) -> list[str]:
+    def _cycle(self, held: list[Unit], waits: dict[int, list[Constraint]], of: dict[Entry, Unit]) -> list[str]:
         path = [held[0]]
         while True:
-            waited = next(of[need.first] for need in waits[id(path[-1])] if of[need.first] in held)
+            waited = next(of[constraint.first] for constraint in waits[id(path[-1])] if of[constraint.first] in held)
             if waited in path:
                 return [unit.label for unit in (*path[path.index(waited) :], waited)]
             path.append(waited)
@@ -144,26 +147,26 @@ def _unit_of(units: list[Unit]) -> dict[Entry, Unit]:
     return {entry: unit for unit in units for entry in unit.entries}
 
 
-def _needs(entries: Sequence[Entry]) -> list[Need]:
-    """Return what the callbacks declare, in the order of the list. Each is compared with those only that it may mean."""
-    called, writing = _by_what(entries, Entry.names), _by_what(entries, lambda entry: entry.declared("writes"))
-    needs = []
+def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
+    """Return what the callbacks declare, in the order of the list. Each is compared only with those it may refer to."""
+    named, writing = _positions(entries, Entry.names), _positions(entries, lambda entry: entry.declared("writes"))
+    constraints = []
     for place, owner in enumerate(entries):
         after, before, reads = (owner.declared(option) for option in ("after", "before", "reads"))
-        meant = [called.get(name, ()) for name in (*after, *before)] + [writing.get(name, ()) for name in reads]
+        meant = [named.get(name, ()) for name in (*after, *before)] + [writing.get(name, ()) for name in reads]
         for number in sorted({number for numbers in meant for number in numbers} - {place}):
             other = entries[number]
-            if any(other.is_called(name) for name in after):
-                needs.append(Need(other, owner, owner, f"comes after {other.name}"))
-            if any(other.is_called(name) for name in before):
-                needs.append(Need(owner, other, owner, f"comes before {other.name}"))
+            if not other.names().isdisjoint(after):
+                constraints.append(Constraint(other, owner, owner, f"comes after {other.name}"))
+            if not other.names().isdisjoint(before):
+                constraints.append(Constraint(owner, other, owner, f"comes before {other.name}"))
             metrics = sorted(set(reads) & set(other.declared("writes")))
-            needs += [Need(other, owner, owner, f"reads '{metric}' from {other.name}") for metric in metrics]
-    return needs
+            constraints += [Constraint(other, owner, owner, f"reads '{metric}' from {other.name}") for metric in metrics]
+    return constraints
 
 
-def _by_what(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
-    """Return the places of the entries that have each name."""
+def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
+    """Return the positions of the entries that have each name."""
     found: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
         for name in names_of(entry):

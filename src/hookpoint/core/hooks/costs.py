@@ -1,23 +1,23 @@
-"""What callbacks cost: seconds per callback and point, from the iterations that are sampled and from every rarer point."""
+"""Costs: seconds per callback and point, measured in sampled iterations and at every rarer point."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # the first iterations warm caches up and say little
-IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # what is sampled with the step
+FIRST_SAMPLE = 8  # the first iterations warm up caches
+IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled with the step
 
 
 @dataclass(slots=True, eq=False)
 class Cost:
-    """Time a callback took at a point, over the calls that were measured."""
+    """The measured time of a callback at a point."""
 
     callback: str
     point: str
     calls: int = 0
     seconds: float = 0.0
-    first_seconds: float = 0.0  # of the first call, in which caches are still cold
+    first_seconds: float = 0.0  # of the first call, with cold caches
 
     def add(self, seconds: float) -> None:
         if not self.calls:
@@ -31,20 +31,20 @@ class Cost:
 
 
 class StepShare:
-    """Find callbacks that take more than a tenth of the step, and name each of them once.
+    """Find callbacks that take more than a tenth of the step, and report each once.
 
-    The first step that is measured, and the first call of each callback, do not count: they warm up. What takes less than
-    `LEAST_SECONDS` a step is not worth a line, however short the step is.
+    The first measured step and the first call of each callback do not count: they warm up. A callback that takes less than
+    `LEAST_SECONDS` per step is never reported.
     """
 
     LIMIT = 0.1
     LEAST_SECONDS = 50e-6
-    WARM_STEPS = 2  # one may have been interrupted
+    WARM_STEPS = 2  # one may be an outlier
 
     def __init__(self) -> None:
         self._steps = -1
         self._step_seconds = 0.0
-        self._named: set[str] = set()
+        self._reported: set[str] = set()
 
     def add_step(self, seconds: float) -> None:
         self._steps += 1
@@ -52,7 +52,7 @@ class StepShare:
             self._step_seconds += seconds
 
     def heavy(self, costs: list[Cost]) -> list[str]:
-        """Return a line for each callback that takes too much of the step and was not named yet."""
+        """Return a line for each callback that takes too much of the step and was not reported yet."""
         if self._steps < self.WARM_STEPS:
             return []
         lines = []
@@ -60,7 +60,7 @@ class StepShare:
         for name in dict.fromkeys(cost.callback for cost in costs):
             seconds = sum(cost.seconds - cost.first_seconds for cost in costs if cost.callback == name)
             share = seconds / (self._step_seconds or float("inf"))
-            if share > self.LIMIT and seconds / self._steps > self.LEAST_SECONDS and name not in self._named:
-                self._named.add(name)
-                lines.append(f"{name} takes {share:.0%} of the step; where it can run less often, use when=Every(steps=50)")
+            if share > self.LIMIT and seconds / self._steps > self.LEAST_SECONDS and name not in self._reported:
+                self._reported.add(name)
+                lines.append(f"{name} takes {share:.0%} of the step; to run it less often, use when=Every(steps=50)")
         return lines

@@ -1,6 +1,6 @@
-"""Dispatch: the calls of a point as one function, written out and compiled, so that a step inspects nothing.
+"""Dispatch: compile the calls of a point into one function, so that a step inspects nothing.
 
-For two handlers, the second by name and with a schedule, the function reads
+For two handlers, the second with named arguments and a schedule, the function is
 
     def on_iter_end(run):
         try:
@@ -10,8 +10,8 @@ For two handlers, the second by name and with a schedule, the function reads
             blame(error, run)
             raise
 
-A loop over ready calls with arguments by name costs twice as much: each would need a function of its own. One line per
-call lets a traceback's line number say whose call failed.
+A loop over prepared calls costs twice as much: named arguments would need a function for each. With one line per call, the
+line number of a traceback identifies the call that failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
 
-# Where processes can agree on a skip: all of them are there, with a batch that has not ended.
+# The points where ranks can agree on a skip: all ranks reach them, with an iteration that has not ended.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
 ARGUMENTS = {
@@ -53,9 +53,9 @@ ARGUMENTS = {
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One handler at one point: when it runs, and what is checked around it.
+    """One handler at one point, its schedule and its checks.
 
-    `moment` is where a trigger's schedule is asked. `needs` raises when a metric that is read should be there and is not.
+    `moment` is where a trigger's schedule is checked. `needs` raises if a metric that is read is missing.
     """
 
     point: str
@@ -74,12 +74,12 @@ class Call:
 
     @property
     def agrees(self) -> bool:
-        """Whether the processes of a team agree after this call on what of the iteration is skipped."""
+        """Whether the ranks agree after this call on what to skip."""
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step, so that what it saves needs no agreement."""
+        """Whether every rank makes this call at the same step, so that its save needs no agreement."""
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False
@@ -91,7 +91,7 @@ class Call:
 
 @contextmanager
 def calling(call: Call) -> Iterator[None]:
-    """Make this the current call."""
+    """Set the current call."""
     outer = CURRENT_CALL.set(call)
     try:
         yield
@@ -100,7 +100,7 @@ def calling(call: Call) -> Iterator[None]:
 
 
 def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
-    """Return one function that makes the calls in order, or None where there are none."""
+    """Return one function that makes the calls in order, or None if there are none."""
     if not calls:
         return None
     names: dict[str, Any] = {"clock": perf_counter}
@@ -142,7 +142,7 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with its call made the current one, and a StopRun made a request to stop."""
+    """Return the function with the current call set, and a StopRun turned into a request to stop."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         outer = CURRENT_CALL.set(call)
@@ -174,14 +174,14 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return what adds to an exception the note of who failed where; the line number tells which call it was."""
+    """Return a function that adds the failed callback and point to an exception, found by the line number."""
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
-        if isinstance(error, StopIteration):  # a `for` over batches would take it for the end of the data
+        if isinstance(error, StopIteration):  # a `for` over batches would take it as the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error
         error.add_note(where)
 

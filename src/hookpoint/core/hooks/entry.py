@@ -1,4 +1,4 @@
-"""Entry: one callback as the compiler knows it, its handlers found, its options checked, its name unique."""
+"""Entry: one callback as the compiler sees it, with its handlers, checked options and a unique name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback_info import identity_of, run_method, schedule_of
 from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
-from hookpoint.core.callback.kept import identity_of, run_of, schedule_of
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
@@ -31,15 +31,16 @@ POLICIES = ("raise", "warn", "disable")
 RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
-# Points that a class which overrides `run` does not get through it: a schedule, a thread or a worker calls them, or the step.
+ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
+# Points that a class with its own `run` does not get through it: schedules, threads, workers or the step call them.
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A callback of the list, outside of any pipeline or inside of the pipelines in `path`.
+    """A callback of the list; `path` holds the pipelines around it.
 
-    Inside of a pipeline that overrides `run`, most points reach it through that; `called` leaves their handlers out.
+    In a pipeline that overrides `run`, most points reach the callback through that method; `called` excludes their handlers.
     """
 
     subject: Any
@@ -52,76 +53,72 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # a monitor whose thread does not return: whatever waits for that would wait, too
+    is_blocked: bool = False  # a monitor whose thread does not return: waiting for it would never end
     has_run: bool = False
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
-    catches_stops: bool = False  # a StopRun becomes a request: other processes, or a host, must not see it raised
-    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class does not take back, or not save again
+    catches_stops: bool = False  # turn a StopRun into a request: other ranks, or a host, must not see it raised
+    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
 
     @property
     def called(self) -> list[Handler]:
-        """The handlers that hooks call, and not the `run` of a pipeline around it."""
+        """The handlers that hooks call directly, not through the `run` of a pipeline."""
         if not any(map(_overrides_run, self.path)):
             return self.handlers
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
     def gates(self) -> tuple[ArmedSchedule, ...]:
-        """Return the conditions of the wrappers around it."""
+        """Return the conditions of the wrappers around the callback."""
         found = [getattr(pipeline, "gate", None) for pipeline in self.path]
         return tuple(gate.arm() for gate in found if gate is not None)
 
     @property
     def meets(self) -> bool:
-        """Whether all processes are to be at a handler before it is called: it talks to the others."""
+        """Whether all ranks must reach a handler before it is called: it communicates with other ranks."""
         return self.is_in_team and bool(getattr(self.subject, "collective", False))
 
     @property
     def may_skip(self) -> bool:
-        """Whether it may skip what all processes of a team do."""
+        """Whether the callback may skip work that all ranks of a team do."""
         return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
 
     @property
     def reads_by_steps(self) -> bool:
-        """Whether it looks at values within passes, since it last looked: it can, and has a schedule that is asked there."""
+        """Whether it reads values within passes: it supports that, and its schedule is checked there."""
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
     def belongs_on(self, rank: int, local_rank: int) -> bool:
-        """Say whether this rank has it."""
+        """Return whether the callback runs on this rank."""
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads, writes or may_write."""
         value = getattr(self.subject, option, ())
-        several = (value,) if isinstance(value, str | type) else tuple(value or ())
-        return tuple(one.__name__ if isinstance(one, type) else one for one in several)
+        values = (value,) if isinstance(value, str | type) else tuple(value or ())
+        return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
     def names(self) -> set[str]:
-        """Return what `after` and `before` may call this callback: its name, its class and the bases of that."""
+        """Return the names that `after` and `before` accept for this callback: its name, its class and base classes."""
         return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
 
-    def is_called(self, name: str) -> bool:
-        """Say whether `after` or `before` means this callback."""
-        return name in self.names()
-
     def arm(self, key: str, schedule: When) -> ArmedSchedule:
-        """Return the counting part of a schedule, kept under a key of its own for the checkpoint."""
+        """Return a new armed schedule, stored under a unique key for the checkpoint."""
         while key in self.armed:
             key += "+"
         self.armed[key] = armed = schedule.arm()
         return armed
 
     def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
-        """Return the function with failures handled by this callback's policy, and seen by those who watch."""
+        """Return the function with the callback's error policy and its watchers applied."""
         for watcher in self.watchers:
             function = watcher.around_call(self.name, point, function)
         if self.on_error == "raise":
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.disabled and point != "on_run_end":  # there it puts back what it changed
+            if self.disabled and point != "on_run_end":  # a disabled callback still restores what it changed
                 return None
             try:
                 result = function(*args, **kwargs)
@@ -130,49 +127,47 @@ class Entry:
             except Exception as error:
                 self.fail(point, error)
                 return None
-            if point != "state_dict":  # a save between two failures makes them no less failures in a row
+            if point != "state_dict":  # a save between two failures does not reset the count
                 self.failures = 0
             return result
 
         return call
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the callback and of its schedules."""
+        """Return the state of the callback and its schedules for a checkpoint."""
         is_asked = hasattr(self.subject, "state_dict") and not self.is_blocked
         state = self.contained(self.subject.state_dict, "state_dict")() if is_asked else {}
         return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
-    def load_state(self, kept: Mapping[str, Any]) -> None:
-        """Take back what `state` returned; what the class has no methods for is carried into later checkpoints."""
-        self.carried = kept["state"] if self.not_restored() else {}
-        if kept["state"] and hasattr(self.subject, "load_state_dict"):
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `state` returned. State that the class cannot load is carried into later checkpoints."""
+        self.carried = saved["state"] if self.not_restored() else {}
+        if saved["state"] and hasattr(self.subject, "load_state_dict"):
             try:
-                self.contained(self.subject.load_state_dict, "load_state_dict")(kept["state"])
+                self.contained(self.subject.load_state_dict, "load_state_dict")(saved["state"])
             except Exception as error:
-                error.add_note(f"while {self.name} took its state back from a checkpoint")
+                error.add_note(f"while restoring {self.name} from a checkpoint")
                 raise
         for key, armed in self.armed.items():
-            if key in kept["schedules"]:
-                armed.load_state(kept["schedules"][key])
+            if key in saved["schedules"]:
+                armed.load_state(saved["schedules"][key])
 
     def not_restored(self) -> str:
-        """Return what happens to saved state for which the class lacks a method; empty if it has both."""
-        keeps, loads = (_has_own(self.subject, method) for method in ("state_dict", "load_state_dict"))
+        """Return what happens to saved state if the class lacks a method; empty if it has both."""
+        saves, loads = (_has_own(self.subject, method) for method in ("state_dict", "load_state_dict"))
         if loads:
-            return "" if keeps else "restored, and kept as it was: its class has no state_dict"
-        return f"{'not restored' if keeps else 'kept for later'}: its class has no load_state_dict"
+            return "" if saves else "restored, and stored unchanged: its class has no state_dict"
+        return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
-        """Count a failure and say it; give the callback up when its policy says so."""
+        """Count and log a failure; disable the callback if its policy says so."""
         self.failures += 1
         limit = 1 if self.on_error == "disable" else FAILURES_IN_A_ROW
+        self.disabled |= self.failures >= limit
+        times = f" ({limit} times in a row)" if self.disabled and limit > 1 else ""
+        outcome = "it is disabled for the rest of the run" if self.disabled else "the run continues"
         what = f"{self.name} failed at {point}: {type(error).__name__}: {error}"
-        if self.failures >= limit:
-            self.disabled = True
-            again = "" if limit == 1 else f" ({limit} times in a row)"
-            logger.warning("%s%s; it is disabled for the rest of the run", what, again, exc_info=error)
-        else:
-            logger.warning("%s; the run goes on", what, exc_info=error)
+        logger.warning("%s%s; %s", what, times, outcome, exc_info=error)
 
 
 def _has_own(subject: Any, method: str) -> bool:
@@ -180,13 +175,13 @@ def _has_own(subject: Any, method: str) -> bool:
     return found is not None and getattr(found, "__func__", None) is not getattr(Callback, method)
 
 
-def is_anything(kept: Mapping[str, Any]) -> bool:
-    """Say whether there is anything in what a checkpoint keeps of a callback."""
-    return bool(kept["state"]) or bool(kept["schedules"])
+def is_anything(saved: Mapping[str, Any]) -> bool:
+    """Return whether the saved state of a callback contains anything."""
+    return bool(saved["state"]) or bool(saved["schedules"])
 
 
 def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback, also of other ranks, pipelines opened, names made unique."""
+    """Return an entry for each callback of all ranks, with pipelines expanded and names made unique."""
     entries: list[Entry] = []
     names: dict[str, int] = {}
     for subject, path in _leaves(callbacks, ()):
@@ -194,20 +189,23 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
         entry.name = _unique(entry.name, names)
         entry.is_in_team = is_in_team
         entries.append(entry)
-    _refuse_idle_schedules(entries)
+    _check_schedules(entries)
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
-        raise MainPointTaken.two(mains[0].name, mains[1].name)
+        raise MainPointTaken(
+            f"two MainCallbacks: {mains[0].name} and {mains[1].name}; a run computes its step once.",
+            keep="one of them, or derive the other from Callback",
+        )
     return entries
 
 
-def _unique(name: str, taken: dict[str, int]) -> str:
-    """Return the name, with a number behind it if it is taken, and take it; `taken` has the last number of each."""
-    unique, number = name, taken.get(name, 1)
-    while unique in taken:
+def _unique(name: str, last_number: dict[str, int]) -> str:
+    """Return the name, with a number appended if it is taken; `last_number` has the last number of each name."""
+    unique, number = name, last_number.get(name, 1)
+    while unique in last_number:
         number += 1
         unique = f"{name}#{number}"
-    taken[name], taken[unique] = number, taken.get(unique, 1)
+    last_number[name], last_number[unique] = number, last_number.get(unique, 1)
     return unique
 
 
@@ -217,37 +215,49 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
     for callback in callbacks:
         if isinstance(callback, CallbackPipeline) and not _overrides_run(callback):
             for handler in find_handlers(callback):
-                raise NotACallback.a_pipeline(type(callback).__name__, handler.spelling)
+                name = type(callback).__name__
+                raise NotACallback(
+                    f"{name}.{handler.spelling} would never be called: a pipeline only runs its callbacks.",
+                    move=f"{handler.spelling} into a callback of the pipeline",
+                    override="or run(self, hookpoint=None, logs=None), which receives every point",
+                )
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield callback, path
-            if _is_custom_pipeline(callback):  # whatever else is in it is its own business
-                yield from _leaves((one for one in callback.get_pipeline() if isinstance(one, Callback)), (*path, callback))
+            if _is_custom_pipeline(callback):  # its other elements are its own concern
+                yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
 
 def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
     if inspect.isclass(subject):
         raise NotACallback.a_class(subject)
     if inspect.isfunction(subject) and not marks(subject):
-        raise NotACallback.a_function(subject.__name__)
+        name = subject.__name__
+        raise NotACallback(f"the function {name} has no point.", write=f'@on("on_epoch_end") above def {name}')
     handlers = _handlers(subject)
     if not handlers:
+        if isinstance(subject, list | tuple):
+            raise NotACallback("a list inside a list of callbacks.", write="*callbacks, or CallbackPipeline(...)")
         if not isinstance(subject, Callback):
-            raise NotACallback.a_thing(subject)
+            write = "a class with a method such as on_epoch_end(self, run)"
+            raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
         refuse_idle_class(subject, Callback)
     name = _own_name(subject) or type(subject).__name__
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
     if not is_main:
         for point in sorted(has & {point.name for point in POINTS if point.main_only}):
-            raise MainPointTaken.outsider(handlers[0].owner, point)
-    options = _said_by_marks(subject) if inspect.isfunction(subject) else subject
-    is_monitor = "on_records" in has  # unless told otherwise, a monitor never ends a run, and only the chief has it
-    is_of_chief = getattr(subject, "chief_only", is_monitor)  # tensorpack's word
+            raise MainPointTaken(
+                f"{handlers[0].owner}.{point} is reserved for the MainCallback.",
+                derive=f"class {handlers[0].owner}(MainCallback), or use another point",
+            )
+    options = _marked_options(subject) if inspect.isfunction(subject) else subject
+    is_monitor = "on_records" in has  # by default, a monitor never ends a run, and only the chief has it
+    is_of_chief = getattr(subject, "chief_only", is_monitor)  # tensorpack's name
     ranks = _option(name, "ranks", options, RANKS, default="chief" if is_of_chief is True else "all")
-    for claim in ("collective", "may_skip") if ranks != "all" else ():
-        if getattr(subject, claim, False):
-            raise CompileError(f"{name} has {claim} = True and runs on the {ranks} only.", set='ranks = "all"')
+    for flag in ("collective", "may_skip") if ranks != "all" else ():
+        if getattr(subject, flag, False):
+            raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
     on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(_overrides_run, path), None)
     return Entry(
@@ -274,10 +284,10 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
     if own is not None and not triggers and not _is_custom_pipeline(subject):
         raise NoTrigger(name, own)
     inherited = map(schedule_of, reversed(path))
-    return own if own is not None else next((one for one in inherited if one is not None), None)
+    return own if own is not None else next((schedule for schedule in inherited if schedule is not None), None)
 
 
-def _refuse_idle_schedules(entries: list[Entry]) -> None:
+def _check_schedules(entries: list[Entry]) -> None:
     first: dict[int, Entry] = {}  # by pipeline, in the order of the list
     triggering = set()
     for entry in entries:
@@ -293,8 +303,8 @@ def _refuse_idle_schedules(entries: list[Entry]) -> None:
                 raise NoTrigger(first[id(pipeline)].name, schedule)
 
 
-def _said_by_marks(function: Any) -> Mark:
-    found = marks(function)  # one callback has one policy: where several marks name one, the innermost counts
+def _marked_options(function: Any) -> Mark:
+    found = marks(function)  # a callback has one policy: the innermost mark that sets one counts
     on_error = next((mark.on_error for mark in found if mark.on_error is not None), None)
     ranks = next((mark.ranks for mark in found if mark.ranks is not None), None)
     return Mark(found[0].point, on_error=on_error, ranks=ranks)
@@ -302,15 +312,15 @@ def _said_by_marks(function: Any) -> Mark:
 
 def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
     value: str | None = getattr(options, option, None)
-    if value is None or (value is getattr(Callback, option) and not _says(options, option)):
+    if value is None or (value is getattr(Callback, option) and not _sets(options, option)):
         value = default
     if value not in known:
         raise BadOption(name, option, value, known)
     return value
 
 
-def _says(options: Any, option: str) -> bool:
-    """Say whether an option was set by the callback or a class of its own, not only by our base class."""
+def _sets(options: Any, option: str) -> bool:
+    """Return whether the callback or its own class sets an option, not only our base class."""
     classes = [cls for cls in type(options).__mro__ if cls is not Callback]
     return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)
 
@@ -318,14 +328,12 @@ def _says(options: Any, option: str) -> bool:
 def _handlers(subject: Any) -> list[Handler]:
     if not _overrides_run(subject):
         return find_handlers(subject)
-    owner = type(subject).__name__  # it overrides run: every point goes through that
-    taken = (Parameter("run", "run", required=True, keyword_only=False),)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]
-    return [Handler(owner, point, "run", partial(_through_run, subject, point), taken) for point in points]
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # every point goes through its run
+    return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 
 def _overrides_run(subject: Any) -> bool:
-    own = type(subject).run if isinstance(subject, Callback) and run_of(subject) is not None else Callback.run
+    own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
     return own not in (Callback.run, CallbackPipeline.run)
 
 
@@ -334,11 +342,10 @@ def _is_custom_pipeline(subject: Any) -> bool:
 
 
 def _triggered_by(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return the handler as a pipeline that overrides `run` calls it: when it is due, `run` is called, and it alone answers."""
+    """Return the handler as called by a pipeline that overrides `run`: through `run`, with only this handler answering."""
     if handler.point != "on_trigger":
         return handler
-    taken = (Parameter("run", "run", required=True, keyword_only=False),)
-    return replace(handler, function=partial(_trigger_through_run, pipeline, subject), parameters=taken)
+    return replace(handler, function=partial(_trigger_through_run, pipeline, subject), parameters=ONLY_RUN)
 
 
 def _trigger_through_run(pipeline: Any, subject: Any, run: RunView) -> None:
@@ -354,7 +361,7 @@ def _through_run(callback: Callback, point: str, run: RunView) -> None:
 
 
 def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    """Call the `run` of a class that overrides it, as cinnamon does."""
-    own_run = run_of(callback)
+    """Call the `run` of a class that overrides it, as in cinnamon."""
+    own_run = run_method(callback)
     assert own_run is not None
     own_run(hookpoint=point, logs=payload)

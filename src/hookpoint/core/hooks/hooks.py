@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, answering
-from hookpoint.core.callback.kept import kept_of
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 
-def _made(name: str, call: Callable[[], object]) -> object:
+def _plain_call(name: str, call: Callable[[], object]) -> object:
     return call()
 
 
 class Hooks:
-    """Callbacks made ready: validated, ordered, and resolved into one function per point.
+    """Compiled callbacks: validated, ordered, and resolved into one function per point.
 
-    Compiling finds every mistake it can: near misses of points, unknown arguments, cycles, a class where an
-    instance belongs. The list is copied, never edited. Callbacks whose `ranks` leave this rank out are left out here.
+    Compiling raises for misspelled points, unknown arguments, cycles, and classes in place of instances. The list is copied,
+    never modified. Callbacks whose `ranks` exclude this rank are left out.
 
     >>> hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
-    >>> hooks.dispatch("on_iter_begin") is None      # nobody listens: a loop tests this once and pays nothing
+    >>> hooks.dispatch("on_iter_begin") is None      # no handlers: a loop tests this once and has no overhead
     True
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
         self.of_all_ranks = entries_of(callbacks, is_in_team=is_in_team)
         self.entries = [entry for entry in self.of_all_ranks if entry.belongs_on(rank, local_rank)]
-        # All ranks have to know what any of them reads: the mean over all of them is what it gets.
+        # All ranks must know what any of them reads: readers get the mean over all ranks.
         by_steps = [entry for entry in self.of_all_ranks if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
-        # The first of them is to be around the others, and is asked last.
+        # The first watcher is the outermost, and so wraps last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
-        self._moves_said: set[str] = set()
+        self._logged_moves: set[str] = set()
         self._calls = self._ordered(calls_of(self.entries))
         self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
@@ -69,18 +69,18 @@ class Hooks:
     # In a run
 
     def fire(self, point: str, run: Any) -> None:
-        """Make the calls of a built-in point."""
+        """Call the handlers of a built-in point."""
         dispatch = self._by_point.get(point)
         if dispatch is not None:
             dispatch(run)
 
     def _first(self, point: str, run: Any) -> None:
-        """Compile a point when it is fired for the first time; hooks of a guard never need most of them."""
-        self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _nothing
+        """Compile a point when it fires for the first time; the hooks of a guard never need most of them."""
+        self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
     def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
-        """Return one function that makes the calls of these points one after the other, or None where nobody listens."""
+        """Return one function that calls the handlers of these points in order, or None if there are none."""
         key = (points, mode, timed)
         if key not in self._tables:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
@@ -95,11 +95,11 @@ class Hooks:
         run: Any,
         *,
         monitors: bool | None = None,
-        around: Callable[[str, Callable[[], object]], object] = _made,
+        around: Callable[[str, Callable[[], object]], object] = _plain_call,
     ) -> list[Exception]:
-        """Make the calls of a point one by one, of monitors or of the others only; return the errors, raise none.
+        """Call the handlers of a point one by one and return their errors instead of raising them.
 
-        `around` gets the name of each callback and its call, and makes it.
+        `monitors` selects monitors only, or the other callbacks only. `around` receives the name and the call of each callback.
         """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -115,30 +115,30 @@ class Hooks:
         return errors
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Call `setup` of every callback of the list; a pipeline calls that of its own."""
+        """Call `setup` of every callback in the list; a pipeline forwards it."""
         tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
         for subject in {id(top): top for top in tops}.values():
             if hasattr(subject, "setup"):
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Tell callbacks what run they are in: methods of tensorpack's and Keras's kind ask `self.trainer` and `self.model`."""
+        """Set the run of the callbacks, for methods in the style of tensorpack and Keras: `self.trainer`, `self.model`."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
-                kept_of(entry.subject).run = run
+                info_of(entry.subject).run = run
         for watcher in self._watchers if run is None else ():
             watcher.leave()
 
     def start_schedules(self, clocks: Clocks) -> None:
-        """Let every schedule count from where the clocks stand."""
+        """Start every schedule at the current clocks."""
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
 
-    # Points of one's own
+    # Custom points
 
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
-        """Make the calls of a point of one's own with what it offers; return the payload's result, as replaced by a handler."""
+        """Call the handlers of a custom point; return the payload's result, or its replacement by a handler."""
         if point not in self._own:
             self._own[point] = list(self._answering(point))
         result = payload.get("result")
@@ -153,22 +153,22 @@ class Hooks:
         return result
 
     def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
-        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._moves_said).entries
+        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._logged_moves).entries
         for entry in entries:
             overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
             for handler in overrides_run[:1] or answering(entry.called, point):
                 yield entry, handler, gates_of(entry, point)
 
-    # What the user may ask
+    # Reports
 
     def explain(self) -> str:
-        """Return a table: each point's callbacks in order, when and where they run, and why they stand where they stand."""
+        """Return a table of each point's callbacks in order: when and where they run, and why in this order."""
         return explain(self._calls, self.entries)
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
-        """Return what each callback took at each point, the most expensive first; iterations are sampled, one in 64.
+        """Return the time of each callback at each point, the most expensive first; one iteration in 64 is sampled.
 
-        Where only those of users count, the callbacks of hookpoint are left out, but for those made of functions.
+        With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
         """
         calls = [call for calls in self._calls.values() for call in calls if call.cost and call.cost.calls]
         if of_users:
@@ -185,30 +185,30 @@ class Hooks:
         """The MainCallback, or None."""
         return next((entry.subject for entry in self.entries if entry.kind == MAIN), None)
 
-    # What a checkpoint keeps
+    # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of callbacks and of their schedules, under the callbacks' names.
+        """Return the state of callbacks and of their schedules, by the callbacks' names.
 
-        A state that was loaded and that no callback has taken is in it too: its callback may come back later.
+        Includes loaded state of callbacks that are not in the list: they may be added again later.
         """
         return {**self._for_later, **{entry.name: entry.state() for entry in self.entries}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned. Callbacks it does not know keep what they have."""
+        """Restore what `state_dict` returned. Callbacks that it does not contain are unchanged."""
         names = {entry.name for entry in self.entries}
-        self._for_later = {name: kept for name, kept in state.items() if name not in names and is_anything(kept)}
+        self._for_later = {name: saved for name, saved in state.items() if name not in names and is_anything(saved)}
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table of the callbacks with a state: restored, new, or kept for later; empty where all are restored."""
+        """Return a table of the callbacks with state: restored, new, or stored for later; empty if all are restored."""
         mine = {entry.name: is_anything(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_anything(state[name]) and not lacking.get(name)]
-        others = [(name, "new, starts afresh") for name, has_state in mine.items() if has_state and name not in state]
-        others += [(name, "kept for later") for name, kept in state.items() if name not in mine and is_anything(kept)]
+        others = [(name, "new, starts from scratch") for name, has_state in mine.items() if has_state and name not in state]
+        others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_anything(saved)]
         others += [(name, what) for name, what in lacking.items() if what]
         width = max((len(name) for name, _ in rows + others), default=0)
         return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows + others) if others else ""
@@ -219,13 +219,12 @@ class Hooks:
             by_point.setdefault(call.point, []).append(call)
         ordered = {}
         for point, found in by_point.items():
-            entries = list(dict.fromkeys(call.entry for call in found))
-            order = Order(point, entries, self._moves_said)
-            for call in found:
-                call.why = order.why[call.entry]
             of_entry: dict[Entry, list[Call]] = {}
             for call in found:
                 of_entry.setdefault(call.entry, []).append(call)
+            order = Order(point, list(of_entry), self._logged_moves)
+            for call in found:
+                call.why = order.why[call.entry]
             in_order = [call for entry in order.entries for call in of_entry[entry]]
             check_reads(in_order)
             if in_order:
@@ -239,8 +238,8 @@ def _is_of_user(subject: Any) -> bool:
     return not is_ours and not getattr(subject, "is_internal", False)
 
 
-def _nothing(run: Any) -> None:
-    """Nobody but a watcher would have listened, and it does not want to either."""
+def _do_nothing(run: Any) -> None:
+    """Stand in for a point with neither handlers nor a watcher."""
 
 
 def _answers(entry: Entry, point: str) -> bool:
@@ -261,6 +260,6 @@ def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, An
 def _run_of(payload: Mapping[str, Any], handler: Handler) -> Any:
     if payload.get("run") is None:
         raise OutsideRun(
-            f"{handler.owner}.{handler.spelling} has a schedule, and no run is going on whose clocks it could ask."
+            f"{handler.owner}.{handler.spelling} has a schedule, which needs the clocks of a run; no run is active."
         )
     return payload["run"]

@@ -1,4 +1,4 @@
-"""MonitorQueue: a bounded queue and a thread for each monitor, so that a slow one never stalls a step."""
+"""MonitorQueue: a bounded queue and a thread per monitor, so that a slow monitor never stalls a step."""
 
 from __future__ import annotations
 
@@ -11,38 +11,33 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
-LINGER_SECONDS = 0.25  # each wake-up takes the interpreter from the training thread; records that come close together share one
+LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread; records that arrive together share one
 
 Receive = Callable[[list[Record]], None]
 
 
 class MonitorQueue:
-    """Hand records to one monitor in order, on a thread of its own that starts with the first record.
+    """Deliver records to one monitor in order, on a thread that starts with the first record.
 
-    When the queue is full, `put` waits, or, where `drops` is set, drops the oldest and counts it. An error that `receive`
-    lets through ends the delivery; `error` keeps it for the training thread to raise.
+    If the queue is full, `put` waits or, if `drops` is set, drops the oldest record and counts it. An error in `receive` ends
+    the delivery; `error` stores it for the training thread to raise.
 
-    A monitor that `wait` or `put` has waited for in vain `is_blocked`: nobody waits for it again, and a full queue drops the
-    oldest, until it has caught up after all. Its thread is a daemon, which keeps no process from ending.
+    A monitor that `wait` or `put` has waited for too long `is_blocked`: it is not waited for again, and a full queue drops the
+    oldest records, until it catches up. Its thread is a daemon, so the process can exit.
     """
 
     def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
-        self.name = name
-        self.dropped = 0
-        self.is_blocked = False
+        self.name, self.drops, self.dropped, self.is_blocked = name, drops, 0, False
         self.error: Exception | None = None
-        self._receive = receive
-        self.drops = drops
-        self._capacity = capacity
+        self._receive, self._capacity = receive, capacity
         self._records: deque[Record] = deque()
         self._in_hand = 0
-        self._closing = False
-        self._is_urgent = False
+        self._closing = self._is_urgent = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, record: Record, seconds: float) -> bool:
-        """Add a record, for whose place a local monitor is waited for so long; say whether it was found to be blocked now."""
+        """Add a record, waiting this long for room in a local monitor's queue; return whether it was found blocked now."""
         was_blocked, until = self.is_blocked, None
         with self._change:
             while len(self._records) >= self._capacity and self.error is None:
@@ -53,7 +48,7 @@ class MonitorQueue:
                 elif monotonic() >= until:
                     self.is_blocked = True
                 else:
-                    self._change.wait(min(0.1, seconds))  # wakes now and then, so that Ctrl-C gets through
+                    self._change.wait(min(0.1, seconds))  # wakes up now and then, so that Ctrl-C works
             if self.error is None:
                 self._records.append(record)
             if self._thread is None:
@@ -64,7 +59,7 @@ class MonitorQueue:
             return self.is_blocked and not was_blocked
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all is delivered, for so long at most; say whether the monitor was found to be blocked now."""
+        """Wait until everything is delivered, at most this long; return whether the monitor was found blocked now."""
         if self.is_blocked:
             return False
         left = self.drain(monotonic() + seconds)
@@ -73,7 +68,7 @@ class MonitorQueue:
             return self.is_blocked
 
     def where(self) -> str:
-        """Return the line that the monitor is at, for the one who wrote it; empty if it is at none."""
+        """Return the source line that the monitor is executing; empty if none."""
         frame = None if self._thread is None else frames_by_thread().get(self._thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__") == "threading":
             frame = frame.f_back
@@ -81,13 +76,13 @@ class MonitorQueue:
         return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None and is_inside else ""
 
     def hurry(self) -> None:
-        """Have what is queued delivered now, without waiting for it."""
+        """Deliver the queued records now; do not wait for it."""
         with self._change:
             self._is_urgent = True
             self._change.notify_all()
 
     def drain(self, deadline: float) -> int:
-        """Wait until all is delivered or `monotonic()` passes the deadline; return how many records are left."""
+        """Wait until everything is delivered or `monotonic()` passes the deadline; return the number of records left."""
         with self._change:
             self._is_urgent = True
             self._change.notify_all()
@@ -98,11 +93,11 @@ class MonitorQueue:
 
     @property
     def is_in_hand(self) -> bool:
-        """Whether the monitor has not returned from the records that it was last given."""
+        """Whether the monitor has not returned from its last records."""
         return self._in_hand > 0 and self.error is None
 
     def close(self) -> None:
-        """Let the thread end once it has delivered what it holds."""
+        """End the thread once it has delivered its records."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -131,7 +126,7 @@ class MonitorQueue:
                 return
 
     def _linger(self) -> None:
-        """Wait a moment for more records, unless someone waits for these."""
+        """Wait a moment for more records, unless someone is waiting for these."""
         until = monotonic() + LINGER_SECONDS
         while not (self._closing or self._is_urgent or self._is_half_full()) and monotonic() < until:
             self._change.wait(until - monotonic())

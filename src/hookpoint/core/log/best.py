@@ -1,4 +1,4 @@
-"""Best: which of a metric's values is the best one. A plain object; whoever needs to know asks it."""
+"""Best: find the best value of a metric."""
 
 from __future__ import annotations
 
@@ -12,30 +12,16 @@ from hookpoint.core.schedule.moment import Moment
 Mode = Literal["min", "max"]
 
 LOWER_IS_BETTER = {"cer", "err", "error", "loss", "mae", "mape", "mse", "nll", "perplexity", "ppl", "rmse", "wer", "wrong"}
-HIGHER_IS_BETTER = {
-    "acc",
-    "accuracy",
-    "auc",
-    "auroc",
-    "bleu",
-    "dice",
-    "f1",
-    "iou",
-    "map",
-    "miou",
-    "precision",
-    "psnr",
-    "recall",
-}
+HIGHER_IS_BETTER = set("acc accuracy auc auroc bleu dice f1 iou map miou precision psnr recall".split())  # noqa: SIM905
 
 
 class Best:
-    """Keep the best value so far, with its step or moment. Better is strictly better: by more than `min_delta`, if given.
+    """Track the best value so far, with its step or moment. A value must be strictly better, by more than `min_delta` if given.
 
-    `relative` makes `min_delta` a share of the value to beat: 0.01 is one percent of it.
+    `relative` makes `min_delta` a fraction of the value to beat: 0.01 is one percent of it.
 
-    The first value that is not NaN becomes the best, also an infinite one; with a `threshold`, the first that is better than
-    it. NaN is never better, and 0.0 is a value like any other.
+    The first value that is not NaN becomes the best, even an infinite one; with a `threshold`, the first that is better than
+    it. NaN is never better.
 
     >>> best = Best("min")
     >>> [best.take(value, step) for step, value in enumerate([float("nan"), 0.5, 0.5, 0.0, 0.1])]
@@ -48,32 +34,29 @@ class Best:
         self, mode: Mode = "min", *, min_delta: float = 0.0, threshold: float | None = None, relative: bool = False
     ) -> None:
         if mode not in ("min", "max"):
-            raise BadArgument(f"mode={mode!r} does not say which value is better.", choose="'max', 'min'")
+            raise BadArgument(f"mode must be 'min' or 'max', got {mode!r}.")
         if not min_delta >= 0:
-            raise BadArgument(f"min_delta={min_delta!r} is no distance.", give="a number, 0 or more")
-        self.mode = mode
-        self.min_delta = min_delta
-        self.relative = relative
-        self.threshold = threshold
+            raise BadArgument(f"min_delta must be a number >= 0, got {min_delta!r}.")
+        self.mode, self.min_delta, self.relative, self.threshold = mode, min_delta, relative, threshold
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was best."""
+        """Forget the best value."""
         self.value: float | None = None
         self.step: int | None = None
         self.moment: Moment | None = None
 
     def is_beaten_by(self, value: float) -> bool:
-        """Say whether a value is better, changing nothing."""
+        """Return whether a value is better, without changing anything."""
         to_beat = self.threshold if self.value is None else self.value
         if to_beat is None:
             return not math.isnan(value)
-        share_of = abs(to_beat) if self.relative and math.isfinite(to_beat) else 1.0
-        margin = self.min_delta * share_of
+        scale = abs(to_beat) if self.relative and math.isfinite(to_beat) else 1.0
+        margin = self.min_delta * scale
         return value < to_beat - margin if self.mode == "min" else value > to_beat + margin
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Take in a value of a moment, or of a step; say whether it is the best one now."""
+        """Add a value of a moment, or of a step; return whether it is the best now."""
         is_better = self.is_beaten_by(value)
         if is_better:
             self.value = value
@@ -89,7 +72,7 @@ class Best:
 
 
 def mode_of(metric: str, mode: str) -> Mode:
-    """Return which values of a metric are better. "auto" goes by the words in its name, and is refused where they say nothing.
+    """Return which values of a metric are better. "auto" decides by the words in its name, and raises if they are unknown.
 
     >>> mode_of("val-error-top1", "auto"), mode_of("val_acc", "auto")
     ('min', 'max')
@@ -97,10 +80,8 @@ def mode_of(metric: str, mode: str) -> Mode:
     if mode in ("min", "max"):
         return cast(Mode, mode)
     if mode != "auto":
-        raise BadArgument(f"mode={mode!r} does not say which value is better.", choose="'auto', 'max', 'min'")
+        raise BadArgument(f"mode must be 'auto', 'min' or 'max', got {mode!r}.")
     words = set(re.findall(r"f1|[a-z]+", metric.lower()))
     if bool(words & LOWER_IS_BETTER) == bool(words & HIGHER_IS_BETTER):
-        raise BadArgument(
-            f"mode='auto': the name '{metric}' does not say whether less or more is better.", write="mode='min' or mode='max'"
-        )
+        raise BadArgument(f"mode='auto': the name '{metric}' is ambiguous.", write="mode='min' or mode='max'")
     return "min" if words & LOWER_IS_BETTER else "max"

@@ -1,4 +1,4 @@
-"""Shared means: those of all processes of a team, weighted by samples, made of their sums."""
+"""Means over all ranks of a team, weighted by samples."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from hookpoint.core.log.metrics import Mean
-from hookpoint.core.log.sums import added
+from hookpoint.core.log.sums import sum_means
 from hookpoint.core.team.checked_team import CheckedTeam
 
 
 def global_means(
     team: CheckedTeam, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
-    """Return groups of means over all processes with different data, of each name that any of them has; the same everywhere."""
+    """Return groups of means over all ranks with different data, for each name that any rank has; identical on all ranks."""
     with may_wait():
         mine = [{name: mean.state() for name, mean in means.items()} for means in groups]
-    said = team.gather([mine, team.model_rank], what)
-    return [_together([(sums[number], model_rank) for sums, model_rank in said]) for number in range(len(groups))]
+    gathered = team.gather([mine, team.model_rank], what)
+    return [_merged([(sums[number], model_rank) for sums, model_rank in gathered]) for number in range(len(groups))]
 
 
-def _together(said: list[tuple[dict[str, list[float]], int]]) -> dict[str, Mean]:
-    parts: list[dict[str, list[float]]] = []
-    for sums, model_rank in said:
+def _merged(gathered: list[tuple[dict[str, list[float]], int]]) -> dict[str, Mean]:
+    by_data: list[dict[str, list[float]]] = []
+    for sums, model_rank in gathered:
         if model_rank == 0:
-            parts.append({})
-        parts[-1] = {**sums, **parts[-1]}  # of ranks with the same data the first counts; others may have names of their own
-    names = dict.fromkeys(name for sums in parts for name in sums)
-    return {name: Mean().restore(added([sums[name] for sums in parts if name in sums])) for name in names}
+            by_data.append({})
+        by_data[-1] = {**sums, **by_data[-1]}  # of ranks with the same data the first counts; others may have more names
+    names = dict.fromkeys(name for sums in by_data for name in sums)
+    return {name: Mean().restore(sum_means([sums[name] for sums in by_data if name in sums])) for name in names}

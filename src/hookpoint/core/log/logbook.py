@@ -1,15 +1,15 @@
-"""Logbook: what is logged, averaged over passes, and sent on at log steps and at the end of epochs."""
+"""Logbook: logged values, averaged over passes, and sent at log steps and at the end of epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.log._reader_windows import Windows
-from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, floats_one_by_one, held
+from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, as_scalar, floats_one_by_one
 from hookpoint.core.log.name_limit import NameLimit
-from hookpoint.core.log.reader_window import ReaderWindow
+from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows, ReadMean
 
 if TYPE_CHECKING:
     from hookpoint.core.log.loss_check import LossCheck
@@ -18,46 +18,47 @@ if TYPE_CHECKING:
 
 Shared = Callable[[Sequence[Mapping[str, Mean]], str], list[dict[str, Mean]]]
 PREFIX = {"train": "", "val": "val_", "pred": "pred_"}
-ALREADY_SAID = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
-OF_VALIDATION = (*ALREADY_SAID["val"], *ALREADY_SAID["pred"])
+KNOWN_PREFIXES = {"val": ("val_", "val-", "val/", "validation"), "pred": ("pred_", "pred-", "pred/")}
+OF_VALIDATION = (*KNOWN_PREFIXES["val"], *KNOWN_PREFIXES["pred"])
 
 
 def logged_name(name: str, mode: str) -> str:
-    """Return the name under which a value that is logged in a validation or prediction pass is known."""
-    return name if name.startswith(ALREADY_SAID[mode]) else PREFIX[mode] + name
+    """Return the metric name of a value logged in a validation or prediction pass."""
+    return name if name.startswith(KNOWN_PREFIXES[mode]) else PREFIX[mode] + name
 
 
 def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return what was logged in a validation pass under the names of another one: `val_loss` as `test_loss`.
+    """Return validation results under the names of another data set: `val_loss` as `test_loss`.
 
     >>> renamed({"val_loss": 1, "val/acc": 2}, "test"), renamed({"val_loss": 1}, "test/")
     ({'test_loss': 1, 'test/acc': 2}, {'test/loss': 1})
     """
     joint = "" if prefix.endswith(("_", "-", "/")) else None
-    found = {}
+    result = {}
     for name, value in values.items():
-        mark = next((one for one in ALREADY_SAID["val"] if one != "validation" and name.startswith(one)), "")
-        found[prefix + (joint if joint is not None else mark[-1:] or "_") + name.removeprefix(mark)] = value
-    return found
+        mark = next((mark for mark in ("val_", "val-", "val/") if name.startswith(mark)), "")
+        result[prefix + (joint if joint is not None else mark[-1:] or "_") + name.removeprefix(mark)] = value
+    return result
 
 
+@dataclass(slots=True, eq=False)
 class Page:
-    """What one pass has logged: a mean per name since the last log step, one of the whole pass, and what was put last."""
+    """The values of one pass: per name, a mean since the last log step, one of the whole pass, and the last value put.
 
-    __slots__ = ("aside", "is_final", "is_shared", "mode", "put", "whole", "window")
+    `is_side` marks a pass that stays out of the metrics; `is_shared` one whose means are taken over all ranks.
+    """
 
-    def __init__(self, mode: str, aside: bool, is_shared: bool = False) -> None:
-        self.is_shared = is_shared
-        self.mode = mode
-        self.aside = aside
-        self.is_final = False
-        self.window: dict[str, Mean] = {}
-        self.whole: dict[str, Any] = {}
-        self.put: dict[str, Mean] = {}
+    mode: str
+    is_side: bool = False
+    is_shared: bool = False
+    is_final: bool = False
+    window: dict[str, Mean] = field(default_factory=dict)
+    whole: dict[str, Any] = field(default_factory=dict)
+    put: dict[str, Mean] = field(default_factory=dict)
 
 
 class Logbook:
-    """Take in values on the training thread, without waiting for any of them."""
+    """Store values on the training thread, without waiting for a device."""
 
     def __init__(
         self,
@@ -69,35 +70,33 @@ class Logbook:
         may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.metrics = Metrics()
-        self.windows = Windows(read_by_steps, floats, may_wait)
+        self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
-        self.is_muted = False  # on the way back to where a checkpoint was made: that was logged before it
+        self.is_muted = False  # while a run resumes: these values were logged before the checkpoint
         self.next_log_step = log_every or 0
-        self._clocks = clocks
-        self._log_every = log_every
-        self._floats = floats
+        self._clocks, self._log_every, self._floats = clocks, log_every, floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
         self._limit = NameLimit()
-        self._names = self._limit.names  # a known name costs a look into this set, and no call
-        self.shared: Shared | None = None  # in a team: how the means of all processes become one
+        self._names = self._limit.names  # a known name costs one set lookup, not a call
+        self.shared: Shared | None = None  # in a team: computes means over all ranks
         self.loss_check: LossCheck | None = None
-        self.has_validated = False  # a validation pass of the run itself is over
+        self.has_validated = False  # whether a validation pass of the run itself is over
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
-    def open_page(self, mode: str, *, aside: bool = False, is_shared: bool = False) -> None:
-        """Begin a page for a pass; one that `is_shared` is made by all processes of a team, which have its means in common."""
-        self.flush()  # with the clocks of now, not those of the next log step
-        self._pages.append(Page(mode, aside, is_shared))
+    def open_page(self, mode: str, *, is_side: bool = False, is_shared: bool = False) -> None:
+        """Begin a page for a pass."""
+        self.flush()  # with the current clocks, not those of the next log step
+        self._pages.append(Page(mode, is_side, is_shared))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-        """Take in a value: inside a pass it counts for the pass's mean, between passes it stands for itself."""
-        value = held(name, value)
+        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a value of its own."""
+        value = as_scalar(name, value)
         if self.is_muted:
             return
         page = self._pages[-1] if self._pages else None
-        if page is not None and page.mode == "train" and not page.aside and name in page.window:
-            page.window[name].add(value, weight)  # the way of all values but the first since a log step
+        if page is not None and page.mode == "train" and not page.is_side and name in page.window:
+            page.window[name].add(value, weight)  # the path of all values except the first since a log step
             self.metrics.refresh(name, value)
             return
         if page is not None and page.mode != "train" and not as_given:
@@ -119,67 +118,67 @@ class Logbook:
                 return
             mean = page.window[name] = self._new_mean(page, name)
         mean.add(value, weight)
-        if not page.aside:
+        if not page.is_side:
             self.metrics.show(name, value, self._clocks.epoch)
 
     def logs(self) -> Logs:
-        """Return the metrics with a value of the running epoch; where a training pass ends, those of training alone."""
+        """Return the metrics with a value of the running epoch; at the end of a training pass, only those of training."""
         ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
     def put(self, values: Mapping[str, Any], weight: float) -> None:
-        """Take in values that stand for themselves, also inside a pass: they are sent at once, with the clocks of now.
+        """Send values at once, with the current clocks, instead of averaging them.
 
-        A pass aside sends nothing: what is put there counts for its means. Of several processes each has its own value; when
-        their pass ends, the mean of the last ones is the value that counts for all of them.
+        A side pass sends nothing: its values count for its means. Each rank has its own value; when their pass ends, the mean
+        of the last ones counts for all ranks.
         """
-        kept = {name: held(name, value) for name, value in values.items()}
+        scalars = {name: as_scalar(name, value) for name, value in values.items()}
         page = self._pages[-1] if self._pages else None
         if self.is_muted:
             return
-        if not self._names.issuperset(kept):
-            kept = self._admitted(kept)
-        if page is None or page.is_final or page.aside:
-            if page is None and not kept.keys().isdisjoint(self._between):  # what is put twice is sent twice
+        if not self._names.issuperset(scalars):
+            scalars = self._admitted(scalars)
+        if page is None or page.is_final or page.is_side:
+            if page is None and not scalars.keys().isdisjoint(self._between):  # a value put twice is sent twice
                 self.flush()
-            for name, value in kept.items():
+            for name, value in scalars.items():
                 self.log(name, value, weight, as_given=True)
             return
-        self._send({name: self._put(page, name, value, weight) for name, value in kept.items()}, "value")
+        self._send({name: self._put(page, name, value, weight) for name, value in scalars.items()}, "value")
 
     def _put(self, page: Page, name: str, value: Any, weight: float) -> Any:
-        way = self.windows.ways.get(name) if page.mode == "train" else None
-        if way is not None:
-            way.put(value, weight)
+        readers = self.windows.by_metric.get(name) if page.mode == "train" else None
+        if readers is not None:
+            readers.put(value, weight)
         mean = page.put[name] = Mean(self._floats)
         mean.add(value, 1.0)
-        mean.close()  # the copy of a device tensor is queued now, and nobody waits for it
+        mean.close()  # queues the copy of a device tensor
         value = mean if mean.is_pending else value
         if self.shared is not None and page.is_shared:
             self.metrics.show(name, value, self._clocks.epoch)
         else:
             self._observe(page, name, value)
-            if way is not None:
+            if readers is not None:
                 self.windows.ignore([name])
         return value
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of what was logged since a reader last looked, as far as it is visible; None where nothing was."""
+        """Return the mean of the visible values since a reader last read; None if there are none."""
         if self._log_every and self._clocks.step >= self.next_log_step:
-            self.windows.land()  # this is a log step, which has not ended its window yet
+            self.windows.land()  # this is a log step, and its window is not closed yet
         return self.windows.read(reader)
 
     def log_final(self, values: Mapping[str, Any], mode: str) -> None:
-        """Take in the results of a pass that is over: each stands for itself, also in the middle of another pass."""
-        kept = {name: held(name, value) for name, value in values.items()}
+        """Add the results of a finished pass as single values, even in the middle of another pass."""
+        scalars = {name: as_scalar(name, value) for name, value in values.items()}
         if not self.is_muted:
-            kept = self._admitted(kept)
-            for name, value in kept.items():
+            scalars = self._admitted(scalars)
+            for name, value in scalars.items():
                 self.metrics.observe(name, value, self._clocks.moment)
-            self._send(kept, "epoch", mode)
+            self._send(scalars, "epoch", mode)
 
     def end_window(self, *, send: bool) -> None:
-        """Start new means on the current page; at a log step the finished ones are sent."""
+        """Start new means on the current page; at a log step, send the finished ones."""
         page = self._pages[-1]
         window, page.window = page.window, {}
         for name, mean in window.items():
@@ -194,21 +193,21 @@ class Logbook:
                 window, late = self.shared([window, late], "the means of a log step")
                 window = _settled(window)
             self.windows.launch(late)
-            extra = [added for function in self.at_log_step for added in function(window).items()]
+            extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # the same on all processes
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # identical on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
-        """Make a value the latest one without counting it for any mean: a host's may be a mean already."""
-        value = held(name, value)
+        """Set the latest value without counting it for a mean: a host's value may be a mean already."""
+        value = as_scalar(name, value)
         if not self.is_muted and (name in self._names or self._limit.admits(name)):
             self.metrics.show(name, value, self._clocks.epoch)
 
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Make the means of a finished pass its results, and the latest values; what is logged from now on is final too.
+        """Make the means of a finished pass its results and the latest values; later values of the pass are final too.
 
-        `finals` are values of the whole pass that a host has computed; a name that was logged in the pass keeps its mean.
+        `finals` are values of the whole pass computed by a host; a name that was logged in the pass keeps its mean.
         """
         self.end_window(send=False)
         page = self._pages[-1]
@@ -217,8 +216,8 @@ class Logbook:
             name = name if page.mode == "train" else logged_name(name, page.mode)
             if name not in page.whole and not self.is_muted and self._limit.admits(name):
                 page.whole[name] = Mean(self._floats)
-                page.whole[name].add(held(name, value), 1.0)
-        is_read = page.mode == "train" and not page.aside
+                page.whole[name].add(as_scalar(name, value), 1.0)
+        is_read = page.mode == "train" and not page.is_side
         late, observed = self.windows.close() if is_read else {}, page.whole
         if self.shared is not None and page.is_shared:
             page.whole, late, page.put = self.shared([page.whole, late, page.put], f"the means of a {page.mode} pass")
@@ -235,46 +234,45 @@ class Logbook:
         return page.whole
 
     def close_page(self) -> None:
-        """Send the results of a finished pass; what was put was sent then."""
+        """Send the results of a finished pass; values that were put are already sent."""
         page = self._pages.pop()
-        if not page.aside:
+        if not page.is_side:
             self.has_validated |= page.mode == "val"
             self._send({name: value for name, value in page.whole.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
-        """Forget the pass that an exception cut off."""
+        """Forget the pass that an exception ended."""
         if self._pages.pop().mode == "train":
             self.windows.drop()
 
     def drop_pages(self) -> None:
-        """Forget passes that an exception cut off."""
+        """Forget all passes that an exception ended."""
         self._pages.clear()
 
     def flush(self) -> None:
-        """Send what was logged between passes."""
+        """Send the values logged between passes."""
         between, self._between = self._between, {}
         self._send(between, "value")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the metrics, and the means of the training pass that is open, if one is."""
-        page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train", aside=False)
+        """Return the metrics, and the means of the open training pass, if any."""
+        page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train")
+        whole = page.whole
         return {
             "metrics": self.metrics.state_dict(),
             "next_log_step": self.next_log_step,
             "between": {name: float(value) for name, value in self._between.items()},
             "window": {name: mean.state() for name, mean in page.window.items()},
-            "whole": {
-                name: mean.state() for name, mean in page.whole.items() if isinstance(mean, Mean) and name not in page.put
-            },
+            "whole": {name: mean.state() for name, mean in whole.items() if isinstance(mean, Mean) and name not in page.put},
             "put": {name: mean.state() for name, mean in page.put.items()},
             **self.windows.state_dict(),
             "loss_check": None if self.loss_check is None else self.loss_check.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
-        """Take back what was kept; with a training pass open again, its means too."""
+        """Restore the state; if the training pass is open again, its means too."""
         self.metrics.load_state_dict(state["metrics"])
-        self._limit.take_back(self.metrics)
+        self._limit.restore(self.metrics)
         self.next_log_step = state["next_log_step"] if self._log_every else 0
         self._between = dict(state["between"])
         self.windows.load_state_dict(state)
@@ -287,14 +285,14 @@ class Logbook:
             page.put = {name: Mean(self._floats).restore(sums) for name, sums in state.get("put", {}).items()}
 
     def _new_mean(self, page: Page, name: str) -> Mean:
-        way = self.windows.ways.get(name) if page.mode == "train" and not page.aside else None
-        return Mean(self._floats) if way is None else way.mean()
+        readers = self.windows.by_metric.get(name) if page.mode == "train" and not page.is_side else None
+        return Mean(self._floats) if readers is None else ReadMean(readers, self._floats)
 
     def _admitted(self, values: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if self._limit.admits(name)}
 
     def _observe(self, page: Page, name: str, value: Any) -> None:
-        if not page.aside:
+        if not page.is_side:
             self.metrics.observe(name, value, self._clocks.moment)
 
     def _send(self, values: dict[str, Any], at: str, mode: str | None = None) -> None:
@@ -303,5 +301,5 @@ class Logbook:
 
 
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
-    """Return global means as floats; one whose values are all NaN or infinite stays a mean, which knows that."""
+    """Return global means as floats; one whose values are all NaN or infinite stays a Mean, for `is_all_bad`."""
     return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

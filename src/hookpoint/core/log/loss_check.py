@@ -1,4 +1,4 @@
-"""LossCheck: what happens when all training losses are NaN or infinite. A Runner ends, and a Loop warns."""
+"""LossCheck: react if all training losses are NaN or infinite. A Runner raises, and a Loop warns."""
 
 from __future__ import annotations
 
@@ -32,36 +32,34 @@ class Seen(NamedTuple):
 
 
 class LossCheck:
-    """Raise NonFiniteLoss, or warn, when all losses of two log steps in a row, or of a training pass, are NaN or infinite.
+    """Raise NonFiniteLoss, or warn, if all losses of two consecutive log steps, or of a training pass, are NaN or infinite.
 
-    It reads the means of "loss" that are logged anyway; in a team these are the means of all processes, so that all of them
-    raise at the same step. A mean of host numbers counts at its log step. One of device tensors counts at the next log step or
-    at the end of the pass: if it is to raise, it waits there for the copy that was queued at the log step, so that the step at
-    which a run ends does not depend on the speed of the machine. If it only warns, it never waits.
+    It reads the means of "loss" that are logged anyway; in a team these are means over all ranks, so all ranks raise at the
+    same step. A mean of host numbers is checked at its log step, one of device tensors at the next log step or at the end of
+    the pass. To raise, it waits there for the copy that was queued at the log step, so that the step at which a run ends does
+    not depend on the speed of the machine. To warn, it never waits.
     """
 
     def __init__(
         self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self.has_warned = False
-        self._run = run
-        self._raises = on_nonfinite == "raise"
-        self._may_wait = may_wait
+        self._run, self._raises, self._may_wait = run, on_nonfinite == "raise", may_wait
         self._late: deque[Seen] = deque()
         self._bad_steps: list[int] = []
 
     def at_log_step(self, loss: Any) -> None:
-        """Take in the mean since the last log step; None where no loss was logged."""
+        """Check the mean since the last log step; None if no loss was logged."""
         self._take(loss, is_whole=False)
 
     def at_pass_end(self, loss: Any) -> None:
-        """Take in the mean of a whole training pass, and do not leave any for later if there is to be an error."""
+        """Check the mean of a whole training pass; if it may raise, check all pending means."""
         self._take(loss, is_whole=True)
         if self._raises:
             self.look()
 
     def look(self) -> None:
-        """Look at the means that were on a device when they were taken in, in their order."""
+        """Check the means that were on a device when they arrived, in order."""
         while self._late and (self._raises or not getattr(self._late[0].loss, "is_pending", False)):
             self._judge(self._late.popleft())
 
@@ -78,28 +76,28 @@ class LossCheck:
         with self._may_wait():
             value = float(seen.loss)
         if not (isinstance(seen.loss, Mean) and seen.loss.is_all_bad):
-            if not seen.is_whole or math.isfinite(value):  # else the last ones of the pass may be as bad as they were
+            if not seen.is_whole or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
                 self.has_warned, self._bad_steps = False, []
             return
         if seen.is_whole:
-            self._tell(seen, value, f"all losses of epoch {seen.epoch} are NaN or infinite")
+            self._report(seen, value, f"all losses of epoch {seen.epoch} are NaN or infinite")
             return
         self._bad_steps = [*self._bad_steps, seen.step][-LOG_STEPS_IN_A_ROW:]
         if len(self._bad_steps) == LOG_STEPS_IN_A_ROW:
             steps = " and ".join(map(str, self._bad_steps))
-            self._tell(seen, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {seen.epoch}")
+            self._report(seen, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {seen.epoch}")
 
-    def _tell(self, seen: Seen, value: float, what: str) -> None:
+    def _report(self, seen: Seen, value: float, what: str) -> None:
         if self._raises:
-            if self._run.stop_reason is not None:  # whoever has stopped the run knows
-                return
-            raise NonFiniteLoss(value, epoch=seen.epoch, step=seen.step, now=self._run.step, what=what)
+            if self._run.stop_reason is None:  # otherwise the run is stopping already
+                raise NonFiniteLoss(value, epoch=seen.epoch, step=seen.step, now=self._run.step, what=what)
+            return
         if not self.has_warned and self._run.is_chief:
             logger.warning("%s: the mean at step %d is %s; training continues", what, seen.step, value)
         self.has_warned = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to end at the same step; waits for values that are on a device."""
+        """Return what a resumed run needs to end at the same step; waits for values on a device."""
         late = [[seen.loss.state(), *seen[1:]] for seen in self._late if isinstance(seen.loss, Mean)]
         return {"has_warned": self.has_warned, "bad_steps": list(self._bad_steps), "late": late}
 
@@ -111,8 +109,8 @@ class LossCheck:
 def loss_check(
     run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
 ) -> LossCheck | None:
-    """Return the check of a run; None where a callback of the list says what happens to losses that are not finite."""
-    everywhere = (entry.subject for entry in entries if entry.ranks == "all")  # what all processes have
+    """Return the check of a run; None if a callback of the list handles losses that are not finite."""
+    everywhere = (entry.subject for entry in entries if entry.ranks == "all")
     if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):
         return None
     return LossCheck(run, on_nonfinite=on_nonfinite, may_wait=may_wait)

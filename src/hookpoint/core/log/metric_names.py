@@ -1,4 +1,4 @@
-"""MetricNames: what is known before a run begins of the metrics that it will log."""
+"""MetricNames: the metrics that a run will log, as far as known before it begins."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 
 def always() -> bool:
-    """Say that other names may be logged, too."""
+    """Return True: other names may be logged, too."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """The names that a run logs by itself, beside those that callbacks declare.
+    """The names that a run logs itself, in addition to those that callbacks declare.
 
-    `validates` says whether the run makes validation passes; None where nobody knows, as in a loop of the user's own.
-    `can_be_more` says whether anything but callbacks could log other names; it is called only if a name is unknown.
-    `reads` maps what else reads a metric, in words for messages, to the metric's name.
+    `validates` is whether the run makes validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
+    anything except callbacks could log other names; it is called only if a name is unknown. `reads` maps other readers of
+    metrics, as text for messages, to the name of the metric.
     """
 
     known: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Metrics that somebody else has written: objects that add up over a pass, alone or in a collection of torchmetrics."""
+"""Metrics of other libraries: objects that accumulate over a pass, alone or in a collection of torchmetrics."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics 
 
 
 def has_state(metric: Any) -> bool:
-    """Say whether a metric is an object that adds up over a pass, and no function."""
+    """Return whether a metric is an object that accumulates over a pass, not a function."""
     return all(callable(getattr(metric, part, None)) for part in PARTS) and not isinstance(metric, type)
 
 
 def is_collection(metric: Any) -> bool:
-    """Say whether a metric is several by name, as a MetricCollection of torchmetrics is."""
+    """Return whether a metric contains others by name, as a MetricCollection of torchmetrics does."""
     return has_state(metric) and all(callable(getattr(metric, part, None)) for part in ("keys", "values"))
 
 
 def by_name(metrics: Any) -> dict[str, Any]:
-    """Return metrics by their names; a collection has names of its own, and none as a whole."""
+    """Return metrics by name; a collection has its own names, and is stored under an empty one."""
     if metrics is None:
         return {}
     if is_collection(metrics):
         return {"": metrics}
     if not isinstance(metrics, Mapping):
-        several = metrics if isinstance(metrics, list | tuple) else [metrics]
-        pairs = ", ".join(f'"{_called(one)}": {_called(one)}' for one in several)
+        given = metrics if isinstance(metrics, list | tuple) else [metrics]
+        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in given)
         raise BadArgument(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}")
     return dict(metrics)
 
@@ -41,7 +41,7 @@ def names_of(name: str, metric: Any) -> tuple[str, ...]:
 
 
 def returns_more(metric: Any) -> bool:
-    """Say whether what a metric computes has names that are not known before: its `compute` says that it returns a dict."""
+    """Return whether a metric returns names that are not known before: its `compute` is annotated to return a dict."""
     if is_collection(metric):
         return any(map(returns_more, metric.values()))
     annotation = str(getattr(getattr(metric, "compute", None), "__annotations__", {}).get("return", "")).lower()
@@ -52,37 +52,37 @@ def computed(name: str, metric: Any) -> Iterator[tuple[str, Any]]:
     """Compute a metric; yield each of its values with its name."""
     value = metric.compute()
     if isinstance(value, Mapping):
-        yield from ((_joined(name, str(key)), one) for key, one in value.items())
+        yield from ((_joined(name, str(key)), item) for key, item in value.items())
     else:
         yield name, value
 
 
 def adds_up_over_all(metric: Any) -> bool:
-    """Say whether a metric adds up over all processes itself, as those of torchmetrics do."""
+    """Return whether a metric accumulates over all ranks itself, as those of torchmetrics do."""
     return all(map(adds_up_over_all, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
 
 
 def takes_tensors(function: Any) -> bool:
-    """Say whether a criterion or metric is one of torch or torchmetrics, which cannot take outputs with names."""
+    """Return whether a criterion or metric is from torch or torchmetrics, which cannot take named outputs."""
     owner = function if hasattr(function, "__name__") else type(function)
     return str(getattr(owner, "__module__", "")).partition(".")[0] in TAKE_TENSORS
 
 
 def scores_in(outputs: Any, reader: Any) -> Any:
-    """Return what such a function takes of a model's outputs: themselves, or their `logits` where they have names."""
-    parts = named_fields(outputs)
-    if not parts:
+    """Return the input of such a function: the outputs themselves, or their `logits` if they have names."""
+    fields = named_fields(outputs)
+    if not fields:
         return outputs
-    if "logits" in parts:
-        return parts["logits"]
-    name = _called(reader)
+    if "logits" in fields:
+        return fields["logits"]
+    name = _name_of(reader)
     raise BadArgument(
-        f"{name} takes a tensor; the model returned {type(outputs).__name__} with {', '.join(map(str, parts))}.",
-        write=f"lambda outputs, targets: {name}(outputs[{next(iter(parts))!r}], targets) in place of {name}",
+        f"{name} takes a tensor; the model returned {type(outputs).__name__} with {', '.join(map(str, fields))}.",
+        write=f"lambda outputs, targets: {name}(outputs[{next(iter(fields))!r}], targets) instead of {name}",
     )
 
 
-def _called(metric: Any) -> str:
+def _name_of(metric: Any) -> str:
     return str(getattr(metric, "__name__", type(metric).__name__))
 
 

@@ -1,6 +1,6 @@
-"""Metrics: logged values kept as they came, and turned into floats when they are read.
+"""Metrics: logged values, stored as given and converted to floats when read.
 
-A device tensor that is logged stays on its device: the training thread neither waits for it nor copies it.
+A logged device tensor stays on its device: the training thread neither waits for it nor copies it.
 """
 
 from __future__ import annotations
@@ -17,72 +17,66 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
-ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers need no device
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are on the host
 
-# Called on the training thread, without waiting; what it returns is called off that thread, and may wait for the device.
+# Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
 
 
 def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
-    """Turn values into floats when asked to. An engine may give a quicker way, such as one copy for all of them."""
+    """Return a function that converts the values to floats. An engine may pass a faster one, such as one copy for all."""
     return lambda: [float(value) for value in values]
 
 
-def held(name: str, value: Any) -> Any:
-    """Return what is kept of a logged value: numbers as they are, tensors without their graph; refuse what is no scalar."""
+def as_scalar(name: str, value: Any) -> Any:
+    """Return what to store of a logged value: numbers as they are, tensors detached; raise BadValue if it is not a scalar."""
     if type(value) is float or type(value) is int:
         return value
-    if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: its value is there, and costs less than a copy
+    if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: reading it costs less than a copy
         number = value.item()
         if type(number) is not complex:
             return number
     if isinstance(value, str | bytes) or value is None:
-        raise BadValue(f"'{name}' is {value!r}; only numbers are logged.", write=f"run.put_text('{name}', ...)")
+        raise BadValue(f"'{name}' is {value!r}; expected a number.", write=f"run.put_text('{name}', ...)")
     if math.prod(getattr(value, "shape", None) or (1,)) != 1:
         raise BadValue(
-            f"'{name}' has shape {tuple(value.shape)}; only scalars are logged.",
-            log="its mean, or each part under a name of its own",
-            write=f"run.put_histogram('{name}', ...) to see how it is spread",
+            f"'{name}' has shape {tuple(value.shape)}; expected a scalar.",
+            log="its mean, or each element under its own name",
+            write=f"run.put_histogram('{name}', ...) for its distribution",
         )
-    _refuse_odd(name, value)
+    _check_real(name, value)
     if hasattr(value, "detach"):
         return value.item() if getattr(value, "is_cpu", False) else value.detach()
     if hasattr(value, "__float__"):
         if type(value).__module__.split(".")[0] not in ON_HOST:
             return value
         try:
-            return float(value.item() if hasattr(value, "item") else value)  # NumPy makes no float of an array with dimensions
+            return float(value.item() if hasattr(value, "item") else value)  # float() rejects NumPy arrays with dimensions
         except (TypeError, ValueError):
-            pass  # an array of something else
-    raise BadValue(f"'{name}' is {value!r}; only numbers are logged.", log="a number or a tensor of one element")
+            pass  # an array of another type
+    raise BadValue(f"'{name}' is {value!r}; expected a number.", log="a number or a one-element tensor")
 
 
-def _refuse_odd(name: str, value: Any) -> None:
-    """Raise BadValue for one element that no float can be made of."""
+def _check_real(name: str, value: Any) -> None:
+    """Raise BadValue for an element without a value, or a complex one."""
     if getattr(value, "is_meta", False):
         raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data")
     dtype = getattr(value, "dtype", None)
-    if (
-        getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c"
-    ):  # torch's types have the first, NumPy's the second
-        raise BadValue(
-            f"'{name}' is complex; only real numbers are logged.", log="its magnitude, or each part under its own name"
-        )
+    if getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c":  # in torch, in NumPy
+        raise BadValue(f"'{name}' is complex; expected a real number.", log="its magnitude, or each part under its own name")
 
 
 class Mean:
-    """A weighted mean of values that may not be floats yet. Reading it turns them into floats, once.
+    """A weighted mean of values that may not be floats yet. Reading it converts them, once.
 
-    It is finite where all values are: the sum of the largest ones, which no float can hold, is an exact integer.
+    The mean is finite if all values are: a sum that no float can hold is an exact integer.
     """
 
     __slots__ = ("_bad", "_floats", "_lock", "_pending", "_started", "_total", "_weight")
 
     def __init__(self, floats: Floats = floats_one_by_one) -> None:
-        self._floats = floats
-        self._lock = Lock()
-        self._total = 0.0
-        self._weight = 0.0
+        self._floats, self._lock = floats, Lock()
+        self._total = self._weight = 0.0
         self._bad = 0.0  # the weight of values that are NaN or infinite
         self._pending: list[tuple[Any, float]] = []
         self._started: Callable[[], list[float]] | None = None
@@ -102,14 +96,14 @@ class Mean:
             self._pending.append((value, weight))
 
     def add_mean(self, part: Mean) -> None:
-        """Take in another mean with the weight of all its values; what is in already and settled is folded, to stay small."""
+        """Add another mean with the weight of all its values; settled ones are folded in, to stay small."""
         self._pending.append((part, 0.0))
         with self._lock:
             while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
                 self._add_sums(self._pending.pop(0)[0])
 
     def close(self) -> None:
-        """Start turning the values into floats: nothing is added any more."""
+        """Start converting the values to floats; nothing is added afterwards."""
         if self._pending:
             self._started = self._floats([value for value, _ in self._pending if not isinstance(value, Mean)])
 
@@ -120,12 +114,12 @@ class Mean:
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum and the sum of weights."""
         with self._lock:
-            pending = self._pending  # kept while the floats come: whoever sees none pending need not wait for the lock
+            pending = self._pending  # replaced at the end: a reader that sees none pending need not wait for the lock
             started, self._started = self._started, None
             if started is None:
                 started = self._floats([value for value, _ in pending if not isinstance(value, Mean)])
             numbers = iter(started() if pending else ())
-            for value, weight in pending:  # in the order they came, so that the sum is the same every time
+            for value, weight in pending:  # in order of arrival, so that the sum is reproducible
                 if isinstance(value, Mean):
                     self._add_sums(value)
                 else:
@@ -134,7 +128,7 @@ class Mean:
             return self._total, self._weight
 
     def _add_odd(self, value: float, weight: float) -> None:
-        """Add any value, also one that is not finite, or that makes the sum too large for a float."""
+        """Add any value, even one that is not finite or that makes the sum too large for a float."""
         self._bad += weight if value - value else 0.0
         self._total = plus(self._total, times(value, weight))
         self._weight += weight
@@ -147,7 +141,7 @@ class Mean:
 
     @property
     def is_all_bad(self) -> bool:
-        """Whether there are values, and all of them are NaN or infinite; those that may have to be waited for are left out."""
+        """Whether there are values and all of them are NaN or infinite; pending values do not count."""
         return self._weight > 0 and self._bad == self._weight
 
     def __float__(self) -> float:
@@ -155,22 +149,22 @@ class Mean:
         return quotient(total, weight) if weight else math.nan
 
     def state(self) -> list[float]:
-        """Return what a checkpoint keeps; waits for values that are on a device."""
+        """Return the state for the checkpoint; waits for values on a device."""
         sums = list(self.sums())
         return [*sums, self._bad] if self._bad else sums
 
     def restore(self, state: Sequence[float]) -> Mean:
-        """Take back what `state` returned; returns itself."""
+        """Restore what `state` returned; return self."""
         self._total, self._weight, *bad = state
         self._bad = bad[0] if bad else 0.0
         return self
 
 
 class Metrics(Mapping[str, float]):
-    """The latest value of each metric; a value becomes a float when it is read.
+    """The latest value of each metric, converted to a float when read.
 
-    `observations(name)` counts how often a value came, so that a reader can tell a new one from an old one. Only values
-    that are final count: epoch means, validation results, and what is logged outside of an iteration.
+    `observations(name)` counts the values, so that a reader can tell a new one from an old one. Only final values count:
+    epoch means, validation results, and values logged outside of an iteration.
     """
 
     def __init__(self) -> None:
@@ -201,37 +195,34 @@ class Metrics(Mapping[str, float]):
         return f"Metrics({', '.join(self)})"
 
     def as_logged(self, name: str, default: Any = None) -> Any:
-        """Return the latest value as it was logged: a tensor may be on a device, and a float would be waited for."""
+        """Return the latest value as logged: a tensor may be on a device, and converting it would wait."""
         return self._values.get(name, default)
 
     def show(self, name: str, value: Any, epoch: int) -> None:
-        """Make a value the latest one, without counting it as an observation."""
+        """Set the latest value without counting it as an observation."""
         self._values[name] = value
         self._epochs[name] = epoch
 
     def refresh(self, name: str, value: Any) -> None:
-        """Make a value the latest one of a name that has one of this epoch already."""
+        """Set the latest value of a name that already has one of this epoch."""
         self._values[name] = value
 
     def observe(self, name: str, value: Any, moment: Moment) -> None:
-        """Take in a final value, with the moment of the run it belongs to."""
+        """Add a final value, with its moment."""
         self._values[name] = value
         self._epochs[name] = moment.epoch
         self._counts[name] = self._counts.get(name, 0) + 1
-        history = self._history.get(name)
-        if history is None:
-            history = self._history[name] = deque(maxlen=HISTORY_LENGTH)
-        history.append((moment, value))
+        self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append((moment, value))
 
     def observations(self, name: str) -> int:
         return self._counts.get(name, 0)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) of the final values of a metric, the oldest first."""
+        """Return (step, value) of the final values of a metric, oldest first."""
         return [(moment.step, float(value)) for moment, value in self._history.get(name, ())]
 
     def newest(self, name: str) -> tuple[Moment, float]:
-        """Return the newest final value of a metric, with its moment; there has to be one."""
+        """Return the newest final value of a metric and its moment; there must be one."""
         moment, value = self._history[name][-1]
         return moment, float(value)
 
@@ -244,7 +235,7 @@ class Metrics(Mapping[str, float]):
             "values": {name: float(value) for name, value in self._values.items()},
             "epochs": dict(self._epochs),
             "counts": dict(self._counts),
-            "history": {name: [[*moment, float(value)] for moment, value in kept] for name, kept in self._history.items()},
+            "history": {name: [[*moment, float(value)] for moment, value in rows] for name, rows in self._history.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -256,13 +247,13 @@ class Metrics(Mapping[str, float]):
 
 
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
-    """Return a value of a checkpoint with its moment; older ones have the step only, and count as of the last epoch."""
+    """Return a value of a checkpoint with its moment; older checkpoints have only the step, and count as of the last epoch."""
     *moment, value = row
     return Moment(epoch, None, *moment) if len(moment) == 1 else Moment(*moment), value
 
 
 class Logs(Mapping[str, float]):
-    """The metrics of this moment: those with a value of the running epoch, without names that begin as in `without`."""
+    """The current metrics: those with a value of the running epoch, except names that start with one of `without`."""
 
     def __init__(self, metrics: Metrics, epoch: int, *, without: tuple[str, ...] = ()) -> None:
         self._metrics = metrics
@@ -280,7 +271,7 @@ class Logs(Mapping[str, float]):
         return len(self._names)
 
     def __setitem__(self, name: str, value: object) -> None:
-        raise BadArgument("logs is for reading.", log=f"run.log({name!r}, value), which every monitor gets")
+        raise BadArgument("logs is read-only.", log=f"run.log({name!r}, value), which every monitor receives")
 
     def __repr__(self) -> str:
         return f"Logs({', '.join(self._names)})"
@@ -288,4 +279,4 @@ class Logs(Mapping[str, float]):
 
 def _meant(name: str, known: Iterable[str]) -> dict[str, str]:
     meant = near_miss(name, known)
-    return {} if meant is None else {"read": f"'{meant}', if that was meant"}
+    return {} if meant is None else {"read": f"'{meant}'?"}

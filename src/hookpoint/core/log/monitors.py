@@ -1,4 +1,4 @@
-"""Monitors: the way from what is logged to those who receive it, and the place to look a value up."""
+"""Monitors: send records to all monitors, and look up the latest values."""
 
 from __future__ import annotations
 
@@ -22,97 +22,95 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: one that was found blocked is not waited for again
-LEAVE_SECONDS = 1.0  # the same for one that was found blocked, and for a process that is to leave after a second signal
+DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: a blocked one is not waited for again
+LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and for a process that leaves after a second signal
 END_SECONDS = 60.0  # how long a run waits for on_run_end of a local monitor, which may have a file to finish
 
 
 class Monitors:
-    """Everything that receives records, as one; callbacks ask it for the latest value of a metric and its history."""
+    """All monitors of a run. Callbacks read the latest value of a metric and its history here."""
 
     def __init__(self, hooks: Hooks, run: RunView, metrics: Metrics, clocks: Clocks) -> None:
         self.is_muted = False
-        self._metrics = metrics
-        self._clocks = clocks
-        self._run = run
-        self._hooks = hooks
+        self._metrics, self._clocks, self._run, self._hooks = metrics, clocks, run, hooks
         self._entries = {
             MonitorQueue(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry
             for entry in hooks.entries
             if entry.kind == MONITOR
         }
-        self._gates = {delivery: entry.gates() for delivery, entry in self._entries.items()}
-        self._deliveries = list(self._gates)
-        self._said_blocked: set[MonitorQueue] = set()
+        self._gates = {queue: entry.gates() for queue, entry in self._entries.items()}
+        self._queues = list(self._gates)
+        self._reported: set[MonitorQueue] = set()
         self._resolver = MonitorQueue("values", _resolve)
 
     def get_latest(self, name: str) -> float:
-        """Return the latest value of a metric; a missing one is an error that lists what there is."""
+        """Return the latest value of a metric; raise MissingMetric if there is none."""
         return self._metrics[name]
 
     def get_history(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) of the last 10,000 final values of a metric, the oldest first; empty if there are none."""
+        """Return (step, value) of the last 10,000 final values of a metric, oldest first; empty if there are none."""
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a value under just this name, also in validation. It keeps its step: only `run.log` averages."""
+        """Log a value under exactly this name, also in validation. It keeps its step; only `run.log` averages."""
         self._run.put_scalar(name, value)
 
     def put_image(self, name: str, image: Any) -> None:
-        """Send an image, height x width x channels or a batch of such, to the monitors."""
+        """Send an image to the monitors: height x width x channels, or a batch of such images."""
         self._run.put_image(name, image)
 
     def put_event(self, name: str, **fields: Any) -> None:
-        """Send word of something that happened to the monitors."""
+        """Send an event to the monitors."""
         self._run.put_event(name, **fields)
 
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
-        """Send a record to every monitor; a wrapper such as EnableCallbackIf says now whether the one in it gets this."""
+        """Send a record to every monitor whose wrappers, such as EnableCallbackIf, allow it now."""
         if self.is_muted:
             return
         clocks = self._clocks
         record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
-        receivers = [one for one in self._deliveries if all(gate.ready(self._run, None) for gate in self._gates[one])]
-        for delivery in receivers:
-            if delivery.put(record, DRAIN_SECONDS):
-                self._say_blocked(delivery, DRAIN_SECONDS)
+        receivers = [queue for queue in self._queues if all(gate.ready(self._run, None) for gate in self._gates[queue])]
+        for queue in receivers:
+            if queue.put(record, DRAIN_SECONDS):
+                self._report_blocked(queue)
         if not receivers and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
             self._resolver.put(record, DRAIN_SECONDS)
 
     def raise_errors(self) -> None:
-        """Raise what a monitor with `on_error="raise"` failed with, on the thread that trains."""
+        """Raise the errors of monitors with `on_error="raise"`, on the training thread."""
         errors = self.take_errors()
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("monitors failed", errors)
 
     def take_errors(self) -> list[Exception]:
-        """Return what monitors failed with; they get no further records."""
-        failed = [delivery for delivery in self._deliveries if delivery.error is not None]
-        for delivery in failed:
-            self._deliveries.remove(delivery)
-        return [delivery.error for delivery in failed if delivery.error is not None]
+        """Return the errors of monitors; those monitors get no further records."""
+        failed = [queue for queue in self._queues if queue.error is not None]
+        self._queues = [queue for queue in self._queues if queue not in failed]
+        return [queue.error for queue in failed if queue.error is not None]
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
-        """Wait until every monitor has what was sent to it, for so long at most, by default 10 s; say what was lost."""
-        seconds = _limit(is_leaving) if seconds is None else seconds
-        deliveries = (*self._deliveries, self._resolver)
-        for delivery in deliveries:
-            delivery.hurry()
+        """Wait until every monitor has its records, at most this long (default 10 s); log what was lost."""
+        if seconds is None:
+            seconds = min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
+        queues = (*self._queues, self._resolver)
+        for queue in queues:
+            queue.hurry()
         deadline = monotonic() + seconds
-        for delivery in deliveries:
-            was_blocked = delivery.is_blocked
-            left = delivery.drain(min(deadline, monotonic() + LEAVE_SECONDS) if was_blocked else deadline)
+        for queue in queues:
+            was_blocked = queue.is_blocked
+            left = queue.drain(min(deadline, monotonic() + LEAVE_SECONDS) if was_blocked else deadline)
             if was_blocked and left:
-                logger.warning("%s is still blocked: %d records did not reach it", delivery.name, left + delivery.dropped)
-            elif left and delivery.error is None:
-                logger.warning("%s was too slow: %d records did not reach it within %g s", delivery.name, left, seconds)
-            if delivery.dropped and not (was_blocked and left):
-                logger.warning("%s was too slow: the oldest %d records were dropped", delivery.name, delivery.dropped)
+                logger.warning("%s is still blocked: %d records did not reach it", queue.name, left + queue.dropped)
+                continue
+            if left and queue.error is None:
+                logger.warning("%s was too slow: %d records did not reach it within %g s", queue.name, left, seconds)
+            if queue.dropped:
+                logger.warning("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Fire on_run_end of the monitors, each for a bounded time; return their errors.
+        """Fire on_run_end of the monitors, each for a limited time; return their errors.
 
-        They are called on a thread, as `on_records` is: one that never returns does not keep the process from ending.
+        They are called on a thread, as `on_records` is: if one never returns, the process can still exit.
         """
         most = {
             entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
@@ -121,35 +119,30 @@ class Monitors:
         return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_bounded, most))
 
     def settle(self) -> None:
-        """Wait until the monitors of this machine have what was sent to them, so that a checkpoint knows where they stand.
+        """Wait until the local monitors have their records, so that a checkpoint contains their current state.
 
-        One that does not come is named once, and not waited for again; of its state, a checkpoint keeps nothing new.
+        A monitor that does not return is reported once and not waited for again; its state in the checkpoint is not updated.
         """
-        local = [delivery for delivery in self._deliveries if not delivery.drops]
-        for delivery in local:
-            if not delivery.is_blocked:
-                delivery.hurry()
-        for delivery in local:
-            if delivery.wait(DRAIN_SECONDS):
-                self._say_blocked(delivery, DRAIN_SECONDS)
-            self._entries[delivery].is_blocked = delivery.is_blocked
+        local = [queue for queue in self._queues if not queue.drops]
+        for queue in local:
+            if not queue.is_blocked:
+                queue.hurry()
+        for queue in local:
+            if queue.wait(DRAIN_SECONDS):
+                self._report_blocked(queue)
+            self._entries[queue].is_blocked = queue.is_blocked
 
     def close(self) -> None:
-        """End the threads; what was sent after this reaches nobody."""
-        for delivery in (*self._deliveries, self._resolver):
-            delivery.close()
+        """End the threads; later records are lost."""
+        for queue in (*self._queues, self._resolver):
+            queue.close()
 
-    def _say_blocked(self, delivery: MonitorQueue, seconds: float) -> None:
-        if delivery in self._said_blocked:
-            return
-        self._said_blocked.add(delivery)
-        where = delivery.where()
-        logger.warning(
-            "%s blocks: it has not returned from on_records for %g s%s; the run continues, and does not wait for it again",
-            delivery.name,
-            seconds,
-            f" ({where})" if where else "",
-        )
+    def _report_blocked(self, queue: MonitorQueue) -> None:
+        if queue not in self._reported:
+            self._reported.add(queue)
+            where = f" ({place})" if (place := queue.where()) else ""
+            line = "%s blocks: it has not returned from on_records for %g s%s; the run continues and does not wait for it again"
+            logger.warning(line, queue.name, DRAIN_SECONDS, where)
 
     def _hand_over(self, entry: Entry, records: list[Record]) -> None:
         for handler in entry.handlers:
@@ -161,12 +154,8 @@ class Monitors:
                     raise
 
 
-def _limit(is_leaving: bool) -> float:
-    return min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
-
-
 def _bounded(most: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Make a call, on a thread where the callback has a limit of seconds; raise what it has raised until then."""
+    """Make a call, on a thread if the callback has a limit of seconds; raise its error."""
     if name not in most:
         call()
         return

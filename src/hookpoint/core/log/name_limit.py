@@ -1,4 +1,4 @@
-"""NameLimit: how many metrics a run may have."""
+"""NameLimit: limit the number of metrics of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MOST_NAMES = 10_000
 
 
 class NameLimit:
-    """The names that a run has logged, at most `most`. A new name beyond that is not recorded, and one warning says so.
+    """The names that a run has logged, at most `most`. New names beyond that are not recorded; one warning is logged.
 
-    Each name costs memory for as long as the run lasts, in every monitor. So many of them are most often a mistake: a name that
-    has a step or a sample in it.
+    Each name costs memory in every monitor for as long as the run lasts. Thousands of names are usually a mistake: a name that
+    contains a step or a sample.
 
     >>> limit = NameLimit(2)
     >>> [limit.admits(name) for name in ("loss", "accuracy", "loss/17", "loss")]
@@ -24,26 +24,26 @@ class NameLimit:
     def __init__(self, most: int = MOST_NAMES) -> None:
         self.names: set[str] = set()
         self._most = most
-        self._is_told = False
+        self._has_warned = False
 
     def admits(self, name: str) -> bool:
-        """Say whether values of this name are recorded; a new name is, while there is room."""
+        """Return whether values of this name are recorded; a new name is, while there is room."""
         if name in self.names:
             return True
         if len(self.names) < self._most:
             self.names.add(name)
             return True
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
-                "run.log: '%.100s' is not recorded, nor is any other new name: a run has at most %d metrics. Those it has are "
-                "recorded as before. Use a name for each quantity, not for each step or sample; for many values under one "
-                "name, use run.put_histogram",
+                "run.log: '%.100s' is not recorded, nor is any other new name: a run has at most %d metrics. Existing metrics "
+                "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
+                "use run.put_histogram",
                 name,
                 self._most,
             )
         return False
 
-    def take_back(self, names: Iterable[str]) -> None:
-        """Take in the names of a checkpoint, however many there are."""
+    def restore(self, names: Iterable[str]) -> None:
+        """Add the names of a checkpoint, without a limit."""
         self.names.update(names)

@@ -1,4 +1,4 @@
-"""Records: what monitors receive."""
+"""Records: the logged data that monitors receive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Kind = Literal["scalars", "image", "histogram", "text", "event"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something that was logged, with the clocks of that moment.
+    """Logged data, with the clocks of that moment.
 
-    `values` holds scalars by name, or one image, histogram, text, or an event's fields under its name. Scalars become
-    floats in `scalars()`, which a monitor calls off the training thread. `at` says what they are: the mean since the last
-    record ("step"), the mean of a whole pass ("epoch"), or values that stand for themselves ("value"). `mode` is that of the
-    pass a mean belongs to, and None for everything else. `iteration` counts the training batches done.
+    `values` holds scalars by name, or one image, histogram, text, or the fields of an event under its name. Scalars become
+    floats in `scalars()`, which a monitor calls outside of the training thread. `at` is the kind of value: the mean since the
+    last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is that of the pass a mean
+    belongs to, and None for everything else. `iteration` counts the training batches done.
     """
 
     kind: Kind
@@ -33,9 +33,9 @@ class Record:
 
     @property
     def moment(self) -> Moment:
-        """Epoch, iteration and step of the run when this was logged."""
+        """The epoch, iteration and step when this was logged."""
         return Moment(self.epoch, self.iteration, self.step)
 
     def scalars(self) -> dict[str, float]:
-        """Return the values as floats; waits for the device where they are still on one."""
+        """Return the values as floats; waits for values that are still on a device."""
         return {name: float(value) for name, value in self.values.items()}

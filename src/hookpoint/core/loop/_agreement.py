@@ -1,10 +1,11 @@
-"""Agreement: what any process of a team asks for happens on all of them, at the same step.
+"""Agreement: a request of any rank takes effect on all ranks, at the same step.
 
-In a team a verdict is a wish until all have heard of it. At the end of each training iteration a rank says whether it has
-wishes, and goes on training while the others are asked; at the end of the next one it knows whether anybody has any, and only
-then are they told, and granted everywhere; the time of the run is agreed on along the way. Between passes and epochs, and in an
-iteration in which the team has talked anyway, wishes are told and granted at once. Handlers of signals only set flags: they may
-come while somebody talks. In a team with a lag, whose ranks need not be at the same step, it takes so many steps, not one.
+In a team, a verdict is pending until all ranks know of it. At the end of each training iteration, a rank announces whether it
+has requests, and continues training while the answer is in flight. At the end of the next iteration it knows whether any rank
+has requests; only then are they exchanged, and applied on all ranks. The time of the run is agreed on along the way. Between
+passes and epochs, and in an iteration that had another collective call, requests are exchanged and applied at once. Signal
+handlers only set flags: they may run during a collective call. In a team with a lag, whose ranks need not be at the same step,
+it takes that many steps instead of one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.current import CURRENT_CALL
@@ -24,7 +25,7 @@ from hookpoint.core.run.run import Run, now_of
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.loop._saving import Saving
-    from hookpoint.core.loop._signals import TeamSignals
+    from hookpoint.core.loop._signals import Signals
     from hookpoint.core.run.verdicts import Verdicts
     from hookpoint.core.team.checked_team import CheckedTeam
     from hookpoint.core.team.team import Answer
@@ -32,197 +33,176 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-WISH = 1 << 60  # above the time: the largest number has it if any has
+REQUEST = 1 << 60  # above the time: the maximum over ranks has this bit if any rank has it
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
 class Agreement:
-    """Hear what every rank wishes, and grant it on all of them at once. One process alone has none of this."""
+    """Collect the requests of every rank, and apply them on all ranks at once."""
 
     def __init__(self, run: Run, team: CheckedTeam, verdicts: Verdicts, clocks: TeamClocks) -> None:
-        self._team = team
-        self._clocks = clocks
-        self._run = run
-        self._verdicts = verdicts
-        self._mine: dict[str, Any] = {}  # what this rank wishes, and has not told the others
-        self._hyper = run.hyper
+        self._run, self._team, self._verdicts, self._clocks, self._hyper = run, team, verdicts, clocks, run.hyper
+        self._mine: dict[str, Any] = {}  # the requests of this rank that are not announced yet
         self._lag = team.lag
         self._step = 0
-        self._asked: deque[tuple[Answer, dict[str, Any]]] = deque()  # what is on its way, with the wishes that it is about
-        self._talks_heard = 0
+        self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # answers in flight, with the requests they are about
+        self._collectives_seen = 0
         self._skips: set[str] = set()
         self._keeps: dict[str, tuple[Keep | None, Mapping[str, Any] | None]] = {}
-        self._is_save_signalled = False
-        self._is_signal_told = False
+        self._is_save_signalled = self._is_signal_announced = False
         self._saving: Saving
-        self._signals: TeamSignals
-        run.hyper.wish = self.ask_setting
+        self._signals: Signals
+        run.hyper.request = self.request_setting
 
-    def connect(self, saving: Saving, signals: TeamSignals) -> None:
+    def connect(self, saving: Saving, signals: Signals) -> None:
         self._saving, self._signals = saving, signals
 
-    # Wishes of this rank
+    # Requests of this rank
 
-    def ask_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         if not self._verdicts.stop:
             self._mine.setdefault("stop", reason)
-            self._mine.setdefault("stop", reason)  # again: another thread may have asked while the wishes were taken
+            self._mine.setdefault("stop", reason)  # again: another thread may have taken the requests in between
 
-    def ask_stop_epoch(self) -> None:
+    def request_stop_epoch(self) -> None:
         self._mine["stop_epoch"] = True
 
-    def ask_save(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
-        self._saving.refuse_if_nowhere()
+    def request_save(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
+        self._saving.require_store()
         call = CURRENT_CALL.get()
         if call is not None and call.same_on_all_ranks:
-            self._saving.ask(tag, keep, in_background, measured)  # at the step it is asked for, not one later
+            self._saving.request(tag, keep, in_background, measured)  # at this step, not one later
             return
         self._keeps[tag] = keep, measured
         self._mine.setdefault("save", {})[tag] = in_background
 
-    def ask_save_by_signal(self) -> None:
+    def request_save_by_signal(self) -> None:
         self._is_save_signalled = True
 
-    def ask_setting(self, name: str, value: Any) -> None:
+    def request_setting(self, name: str, value: Any) -> None:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
-            how = "a number, a text, True or False, or a list of such"
-            raise BadValue(f"{name} is set to {value!r}, which other processes cannot be told.", give=how) from None
+            how = "a number, a string, a bool, or a list of these"
+            raise BadValue(f"{name} is set to {value!r}, which cannot be sent to other ranks.", set=how) from None
         self._mine.setdefault("settings", {})[name] = value
 
-    def ask_skip(self, what: str) -> None:
-        """Note that a callback wants part of this iteration skipped, or refuse it."""
+    def request_skip(self, what: str) -> None:
+        """Record that a callback wants part of this iteration skipped, or raise."""
         call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
-            cure = "may_skip = True in its class" if call is not None else "in a callback with may_skip = True"
-            raise BadLoop(f"{who} asks for skip_{what}(), and {self._team.size} processes have to agree on it.", declare=cure)
+            cure = "may_skip = True in its class" if call is not None else "a callback with may_skip = True, and skip there"
+            raise BadLoop(f"{who} calls skip_{what}(), on which {self._team.size} ranks must agree.", declare=cure)
         if call.point not in SKIP_POINTS:
             where = ", ".join(SKIP_POINTS)
-            raise BadLoop(f"{call.entry.name} asks for skip_{what}() at {call.point}.", ask=f"in several processes at {where}")
+            raise BadLoop(f"{call.entry.name} calls skip_{what}() at {call.point}.", call=f"it at {where}")
         self._skips.add(what)
 
-    def refuse_retry(self) -> None:
+    def reject_retry(self) -> None:
         raise BadLoop(
-            f"run.retry() is for one process; this run has {self._team.size}, which would not do the same.",
-            ask="for run.skip_batch(), with may_skip = True in the callback",
+            f"run.retry() supports one rank; this run has {self._team.size}.",
+            call="run.skip_batch(), with may_skip = True in the callback",
         )
 
     # Agreeing
 
     def at_step(self) -> None:
-        """Grant what was wished in the iteration before, and let the others know whether there are new wishes."""
+        """Apply the requests of the previous iteration, and announce whether there are new ones."""
         if self._lag == 1 or self._has_stepped():
-            if self._team.count != self._talks_heard:
-                self.now("what the iteration has asked for")
+            if self._team.count != self._collectives_seen:
+                self.now("the requests of the iteration")
                 return
-            self._hear()
-        announced = self._taken()
-        bits = WISH if announced else 0
-        self._asked.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), announced))
+            self._apply_answers()
+        mine = self._take_requests()
+        bits = REQUEST if mine else 0
+        self._announced.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), mine))
 
     def now(self, what: str) -> None:
-        """Grant at once what anybody wishes; all ranks are here."""
-        announced = [wishes for _, wishes in self._asked]
-        while self._asked:
-            self._asked.popleft()[0]()
-        said = self._team.gather([[*announced, self._taken()], self._clocks.milliseconds()], what)
-        self._clocks.agree(max(one[1] for one in said))
-        self._talks_heard = self._team.count
-        for wishes in zip(*(one[0] for one in said), strict=True):
-            self._grant(list(wishes))
+        """Apply the requests of all ranks at once; all ranks call this."""
+        announced = [requests for _, requests in self._announced]
+        while self._announced:
+            self._announced.popleft()[0]()
+        gathered = self._team.gather([[*announced, self._take_requests()], self._clocks.milliseconds()], what)
+        self._clocks.agree(max(milliseconds for _, milliseconds in gathered))
+        self._collectives_seen = self._team.count
+        for requests in zip(*(requests for requests, _ in gathered), strict=True):
+            self._apply(list(requests))
 
-    def _hear(self) -> None:
-        """Wait for answers that are as old as they may get, and grant what they are about."""
-        while len(self._asked) >= self._lag:
-            answer, announced = self._asked.popleft()
+    def _apply_answers(self) -> None:
+        """Wait for answers that have reached the lag, and apply the requests they are about."""
+        while len(self._announced) >= self._lag:
+            answer, mine = self._announced.popleft()
             agreed = answer()
-            self._clocks.agree(agreed % WISH)
-            if agreed & WISH:
-                self._grant(self._team.gather(announced, "what is asked for"))
-                self._talks_heard = self._team.count
+            self._clocks.agree(agreed % REQUEST)
+            if agreed & REQUEST:
+                self._apply(self._team.gather(mine, "the requests"))
+                self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Say whether a step was made since this was asked: in between, others may wait for the gradient of this rank."""
+        """Return whether a step was made since the last call: before, others may wait for the gradient of this rank."""
         before, self._step = self._step, self._clocks.step
         return self._step != before
 
-    def talk_next(self) -> None:
-        """Let the iteration that follows end with talk, as it does after a checkpoint: who goes on from one does the same."""
-        self._talks_heard = -1
+    def sync_next(self) -> None:
+        """Exchange requests at the end of the next iteration, as after a checkpoint: a resumed run does the same."""
+        self._collectives_seen = -1
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the value of every rank."""
+        """Return the values of all ranks."""
         return self._team.gather(value, what)
 
     def meet(self) -> None:
-        """Wait until all ranks are about to make the current call; whoever is elsewhere is named.
+        """Wait until all ranks are about to make the current call; the error names a rank that is elsewhere.
 
-        Nobody is waited for after a failure: what a callback puts back at the end, it puts back alone.
+        After a failure nothing waits: cleanup at the end of a run happens on each rank alone.
         """
         if not self._team.has_ended:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks what any rank wants skipped; in training only: other passes may differ in length."""
+        """Skip on all ranks what any rank wants to skip; in training only: other passes may differ in length."""
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
             agreed = self._team.any_of(bits)
             for what, bit in SKIPS.items():
                 if agreed & bit:
-                    now_of(self._run).ask_skip(what)
+                    now_of(self._run).request_skip(what)
 
     def end(self, why: str) -> None:
-        """Talk no more: this rank has failed."""
+        """Make no further collective calls: this rank has failed."""
         self._team.end(why)
-        self._asked.clear()  # an answer that is on its way keeps the line open on which the others wait
+        self._announced.clear()  # an answer in flight keeps a connection open on which the others wait
 
-    def _taken(self) -> dict[str, Any]:
-        """Return what this rank wishes, and wish it no longer."""
+    def _take_requests(self) -> dict[str, Any]:
+        """Return and clear the requests of this rank."""
         mine, self._mine = self._mine, {}
         if self._is_save_signalled:
             self._is_save_signalled = False
             mine.setdefault("save", {})["manual"] = True
-        if self._signals.caught is not None and not self._is_signal_told:
-            self._is_signal_told = True
+        if self._signals.caught is not None and not self._is_signal_announced:
+            self._is_signal_announced = True
             mine["signal"] = self._signals.caught.name
         return mine
 
-    def _grant(self, wishes: list[dict[str, Any]]) -> None:
-        """Do what was wished, in the order of ranks: what is done is the same everywhere."""
-        grants: dict[str, Callable[[Any], None]] = {
-            "stop": self._stop,
-            "signal": self._be_signalled,
-            "save": self._save,
-            "stop_epoch": lambda _: self._verdicts.ask_stop_epoch(),
-        }
-        for wish in wishes:
-            for name, value in wish.items():
-                if name in grants:
-                    grants[name](value)
-        self._set([wish["settings"] for wish in wishes if "settings" in wish])
-
-    def _stop(self, reason: str) -> None:
-        if self._verdicts.ask_stop(reason):
-            self._run.put_event("stop", reason=reason)
-
-    def _be_signalled(self, name: str) -> None:
-        if self._signals.received is None:
-            self._signals.take(signal.Signals[name])
-
-    def _save(self, tags: Mapping[str, bool]) -> None:
-        for tag, in_background in tags.items():
-            keep, measured = self._keeps.pop(tag, (None, None))
-            self._saving.ask(tag, keep, in_background, measured)
-
-    def _set(self, settings: list[dict[str, Any]]) -> None:
+    def _apply(self, requests: list[dict[str, Any]]) -> None:
+        """Apply the requests of all ranks in rank order, with the same result on every rank."""
+        for request in requests:
+            for name, value in request.items():
+                if name == "stop" and self._verdicts.request_stop(value):
+                    self._run.put_event("stop", reason=value)
+                elif name == "signal" and self._signals.received is None:
+                    self._signals.take(signal.Signals[value])
+                elif name == "save":
+                    for tag, in_background in value.items():
+                        keep, measured = self._keeps.pop(tag, (None, None))
+                        self._saving.request(tag, keep, in_background, measured)
+                elif name == "stop_epoch":
+                    self._verdicts.request_stop_epoch()
         values: dict[str, Any] = {}
-        for one in settings:
-            for name, value in one.items():
-                if values.setdefault(name, value) != value and self._team.rank == 0:
-                    logger.warning(
-                        "%s is set to %r and to %r by different ranks; %r stays", name, values[name], value, values[name]
-                    )
-        self._hyper.granted(values)
+        for name, value in (item for request in requests for item in request.get("settings", {}).items()):
+            first = values.setdefault(name, value)
+            if first != value and self._team.rank == 0:
+                logger.warning("%s is set to %r and to %r by different ranks; %r is used", name, first, value, first)
+        self._hyper.apply_agreed(values)

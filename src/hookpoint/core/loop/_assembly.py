@@ -1,4 +1,4 @@
-"""How a machine is put together: its parts, its components, and what each of them is given."""
+"""Assemble a machine: its objects and its components."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.crashes import Crashes
-from hookpoint.core.checkpoint.randomness import HostRandomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hang.hang_watch import HangWatch
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.global_means import global_means
@@ -16,7 +16,6 @@ from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.loop._agreement import Agreement
-from hookpoint.core.loop._host_owned import HostSignals, HostSteps
 from hookpoint.core.loop._model_stop import ModelStop
 from hookpoint.core.loop._resuming import Resuming
 from hookpoint.core.loop._run_record import RunRecord
@@ -28,7 +27,7 @@ from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.loop.run_components import RunComponents
+from hookpoint.core.loop.run_objects import RunObjects
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.loop.services import Services
 from hookpoint.core.run.run import Run, set_loop, set_stepper
@@ -41,45 +40,30 @@ from hookpoint.core.team.team_clocks import TeamClocks
 
 
 def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team: Team, place: Mapping[str, int]) -> Machine:
-    """Return the machine of a new run; its run is the current one from here on."""
+    """Return the machine of a new run, and make its run the current one."""
     clocks = Clocks() if team.size == 1 else TeamClocks()
     verdicts = Verdicts()
-    logbook = Logbook(
-        clocks,
-        log_every=options.log_every,
-        floats=options.floats,
-        read_by_steps=hooks.read_by_steps,
-        may_wait=options.may_wait,
-    )
+    waits, reads = options.may_wait, hooks.read_by_steps
+    logbook = Logbook(clocks, log_every=options.log_every, floats=options.floats, read_by_steps=reads, may_wait=waits)
     run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.given())
     run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
     logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, options.may_wait)
     set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
-    randomness = HostRandomness() if options.randomness is None else options.randomness
-    parts = RunComponents(
-        run=run,
-        hooks=hooks,
-        clocks=clocks,
-        logbook=logbook,
-        verdicts=verdicts,
-        scopes=Scopes(),
-        team=run.team,
-        positions=options.positions(randomness),
-        randomness=randomness,
-        may_wait=options.may_wait,
-        stateful=stateful,
-    )
-    machine = Machine(parts, options, _components(parts, options, agreement))
+    randomness = PlainRandomness() if options.randomness is None else options.randomness
+    scopes, positions = Scopes(), options.positions(randomness)
+    shared = run, hooks, clocks, logbook, verdicts, scopes, run.team, positions, randomness, options.may_wait, stateful
+    objects = RunObjects(*shared)
+    machine = Machine(objects, options, _components(objects, options, agreement))
     set_loop(run, Services(machine))
     return machine
 
 
 def find_checkpoint(machine: Machine) -> None:
-    """Find out whether the run resumes, and from where; refuse a saver that has nowhere to save to."""
+    """Find the checkpoint to resume from, if any; raise if a saver has no store."""
     try:
         if machine.options.run_points:
-            machine.saving.refuse_without_store()
+            machine.saving.check_store()
             machine.resuming.open(machine.options.resume, machine.options.identity)
     except BaseException:
         machine.clean_up()
@@ -87,50 +71,50 @@ def find_checkpoint(machine: Machine) -> None:
 
 
 def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, options: LoopOptions) -> Agreement | None:
-    """Return what lets processes act as one; None for one process, which needs none of it."""
+    """Return the agreement between ranks; None for a single rank."""
     if not isinstance(clocks, TeamClocks):
         return None
     run.team = team = CheckedTeam(run.team, run)
     logbook.shared = partial(global_means, team, options.may_wait)
-    logbook.windows.have_all_late()
+    logbook.windows.delay_all()
     return Agreement(run, team, verdicts, clocks)
 
 
-def _components(parts: RunComponents, options: LoopOptions, agreement: Agreement | None) -> Components:
-    run, clocks, hooks, host = parts.run, parts.clocks, parts.hooks, options.host
+def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement | None) -> Components:
+    run, clocks, hooks, host = objects.run, objects.clocks, objects.hooks, options.host
     missing = MissingMetrics(
         hooks.of_all_ranks,
         hooks.entries,
         options.names,
-        has_validated=lambda: parts.logbook.has_validated,
+        has_validated=lambda: objects.logbook.has_validated,
         gather=None if agreement is None else agreement.gather,
     )
     if options.run_points:
         missing.check_names(is_chief=run.is_chief)
     store = options.store if options.run_points else None
-    parts.positions.remembers = store is not None
-    agree = _nothing if agreement is None else agreement.now
-    signals = Signals(parts.verdicts.ask_stop, is_in_team=agreement is not None) if host is None else HostSignals()
-    saving = Saving(parts, store, signals, agree=agree)
+    objects.positions.remembers = store is not None
+    agree = _do_nothing if agreement is None else agreement.now
+    signals = Signals(objects.verdicts.request_stop, is_in_team=agreement is not None, has_host=host is not None)
+    saving = Saving(objects, store, signals, agree=agree)
     if store is not None:
-        signals.ask_save = saving.ask_by_signal if agreement is None else agreement.ask_save_by_signal
+        signals.request_save = saving.request_by_signal if agreement is None else agreement.request_save_by_signal
     crashes = Crashes(options.max_crashes)
     if agreement is not None:
         agreement.connect(saving, signals)
     return Components(
         saving=saving,
-        resuming=Resuming(parts, saving, agreement, crashes=crashes, after_load=options.after_load, is_quiet=host is not None),
+        resuming=Resuming(objects, saving, agreement, crashes, after_load=options.after_load, is_quiet=host is not None),
         agreement=agreement,
         agree=agree,
         signals=signals,
-        steps=StepHooks(run, clocks) if host is None else HostSteps(run, clocks),
+        steps=StepHooks(run, clocks, has_host=host is not None),
         record=RunRecord(run, clocks, saving.resumable, crashes),
         missing=missing,
         model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
         watch=HangWatch(
             run,
             clocks,
-            parts.scopes.passes,
+            objects.scopes.passes,
             signals,
             options.loader_workers,
             report_seconds=options.hang_report_seconds if host is None else None,
@@ -141,5 +125,5 @@ def _components(parts: RunComponents, options: LoopOptions, agreement: Agreement
     )
 
 
-def _nothing(what: str) -> None:
-    """There is nobody to agree with."""
+def _do_nothing(what: str) -> None:
+    """Stand in for an agreement between ranks."""

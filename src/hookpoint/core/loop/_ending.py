@@ -1,4 +1,4 @@
-"""How a run ends for the code around it: what is raised, and what is dealt with."""
+"""How a run ends for the surrounding code: what is raised, and what is suppressed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from hookpoint.core.errors import StopRun
 
 
-def is_dealt_with(
+def is_handled(
     error: BaseException | None, failure: BaseException | None, problems: list[Exception], ending: BaseException | None
 ) -> bool:
-    """Say whether the exception that left the loop's body is dealt with, or raise what the run ends with instead.
+    """Return whether to suppress the exception that left the loop's body, or raise what the run ends with instead.
 
-    `failure` is what ended the run, `problems` are those of on_run_end, `ending` is that of a signal.
+    `failure` ended the run, `problems` are the errors of on_run_end, `ending` is the exception of a signal.
     """
     if failure is not None:
         for problem in problems:
@@ -31,7 +31,7 @@ def is_dealt_with(
 
 
 def errors_of(function: Callable[..., object], *arguments: Any) -> list[Exception]:
-    """Call a function, and return what it raised: what follows it has to run all the same."""
+    """Call a function and return its error, if any, so that the caller can continue."""
     try:
         function(*arguments)
     except Exception as error:

@@ -1,65 +1,17 @@
-"""What belongs to a host and not to the loop that it drives: signals, steps, data, random numbers, checkpoints."""
+"""What a host owns instead of the loop that it drives: data, random numbers, checkpoints."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from hookpoint.core.checkpoint.positions import Entered
+from hookpoint.core.checkpoint.positions import Entered, PlainPositions
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
-from hookpoint.core.run.run import Run
-from hookpoint.core.schedule.clocks import Clocks
-
-
-class HostSignals:
-    """Ctrl-C and SIGTERM are for the host to handle."""
-
-    caught: signal.Signals | None = None
-    received: signal.Signals | None = None
-    has_stopped = False
-    is_leaving = False
-    ask_save: Callable[[], None] | None = None
-
-    def install(self) -> None: ...
-    def restore(self) -> None: ...
-    def take(self, received: signal.Signals) -> None: ...
-    def interrupt(self, check: Any) -> None: ...
-
-    def can_interrupt(self) -> bool:
-        return False
-
-    def ending(self) -> BaseException | None:
-        return None
-
-
-class HostSteps:
-    """Optimizer steps that the host reports."""
-
-    are_reported = True
-
-    def __init__(self, run: Run, clocks: Clocks) -> None:
-        self._run, self._clocks = run, clocks
-
-    def install(self) -> None:
-        self._begin = self._run.hooks.dispatch("on_step_begin", mode="train")
-        self._end = self._run.hooks.dispatch("on_step_end", mode="train")
-
-    def remove(self) -> None: ...
-
-    def begin_step(self) -> None:
-        if self._begin is not None:
-            self._begin(self._run)
-
-    def end_step(self) -> None:
-        self._clocks.count_step()
-        if self._end is not None:
-            self._end(self._run)
 
 
 class HostLoader:
-    """The loader of a pass whose batches a host brings; it may know how many there will be."""
+    """The loader of a pass whose batches a host provides; it may know their number."""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -69,12 +21,12 @@ class HostLoader:
 
     def __len__(self) -> int:
         if self._total is None:
-            raise TypeError("the host did not say how many batches there are")
+            raise TypeError("the host did not give the number of batches")
         return self._total
 
 
 class HostRandomState:
-    """Random numbers that the host keeps, and puts back."""
+    """Random state that the host saves and restores."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -82,17 +34,10 @@ class HostRandomState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class HostPositions:
-    """The place in the data, which the host finds by itself."""
-
-    def __init__(self, randomness: Any = None) -> None:
-        self.remembers = False
-        self.notes: list[str] = []
+class HostPositions(PlainPositions):
+    """The position in the data, which the host restores itself."""
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        return iter(loader)
-
-    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -107,7 +52,7 @@ class HostPositions:
 
 
 class HostStore:
-    """Checkpoints that the host writes; what a run resumes from is the state that the host had kept for it."""
+    """Checkpoints that the host writes; a run resumes from the state that the host has saved for it."""
 
     def __init__(self, write: Callable[[Sequence[str], int], Any] | None = None) -> None:
         self.found: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""ModelStop: `model.stop_training = True`, which is how Keras's callbacks ask a run to stop."""
+"""ModelStop: honour `model.stop_training = True`, which Keras callbacks use to stop a run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Look for the flag on the models of a run, inside of torch.compile's and DistributedDataParallel's wrappers too.
+    """Check the flag on the models of a run, also inside of the wrappers of torch.compile and DistributedDataParallel.
 
-    Nobody looks where the list has no callback of the user's.
+    Nothing is checked if the list has no callback of the user's.
     """
 
     def __init__(self, *, has_users_callback: bool) -> None:
@@ -24,19 +24,19 @@ class ModelStop:
         self._attributes: list[dict[str, Any]] = []
 
     def begin(self, run: Run) -> None:
-        """Find the models, and remove a flag that an earlier run left on them."""
+        """Find the models, and remove the flag of an earlier run."""
         if self._has_users_callback:
-            self._attributes = [vars(one) for model in run.models for one in _with_inner(model)]
+            self._attributes = [vars(module) for model in run.models for module in _with_inner(model)]
         for attributes in self._attributes:
             if attributes.get(FLAG) is True:
                 del attributes[FLAG]
 
-    def watch(self, one: Pass) -> None:
-        """Look after the last handlers of each iteration of a training pass."""
-        if one.is_train and self._attributes:
-            one.end, one.timed = self._after(one.end), (one.timed[0], self._after(one.timed[1]))
+    def watch(self, pass_: Pass) -> None:
+        """Check after the last handlers of each iteration of a training pass."""
+        if pass_.is_train and self._attributes:
+            pass_.end, pass_.timed = self._after(pass_.end), (pass_.timed[0], self._after(pass_.timed[1]))
 
-    def heed(self, run: Run) -> None:
+    def check(self, run: Run) -> None:
         """Stop the run if the flag is set."""
         if any(attributes.get(FLAG) is True for attributes in self._attributes):
             run.stop("model.stop_training was set")
@@ -45,15 +45,15 @@ class ModelStop:
         def ended(run: Run) -> None:
             if end is not None:
                 end(run)
-            self.heed(run)
+            self.check(run)
 
         return ended
 
 
 def _with_inner(model: Any) -> Iterator[Any]:
     if isinstance(model, list | tuple):
-        for one in model:
-            yield from _with_inner(one)
+        for item in model:
+            yield from _with_inner(item)
         return
     while hasattr(model, "__dict__"):
         yield model

@@ -1,12 +1,12 @@
-"""Resuming: how a run finds back to where a checkpoint left it.
+"""Resuming: return a run to where a checkpoint was made.
 
-A checkpoint is made between epochs, or inside a training pass. The run first gets back there, with `run.resuming` set and
-nothing logged: epochs and passes that were over are left out, and what a user's code does on the way is undone when everything
-is put back. That is when the next epoch opens, or, in the second case, when the epoch and the pass are open again: state first,
-then the place in the data, last the generators of random numbers.
+A checkpoint is made between epochs, or inside a training pass. The run first returns there, with `run.resuming` set and nothing
+logged: finished epochs and passes are skipped, and changes by the user's code on the way are undone when the state is restored.
+This happens when the next epoch opens or, in the second case, when the epoch and the pass are open again: first the state, then
+the position in the data, last the random generators.
 
-The state is therefore loaded twice. The first load comes before any code of the user's, which may look at the model, and before
-on_load. The second one undoes what that code, and begin points that come again, have changed since. The first load gets a copy.
+So the state is loaded twice. The first load comes before the user's code, which may read the model, and before on_load. The
+second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import Entered
-from hookpoint.core.checkpoint.rank_state import share_of
+from hookpoint.core.checkpoint.rank_state import state_of_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.loop.run_components import RunComponents
+    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -39,15 +39,15 @@ BETWEEN_EPOCHS = {"in_epoch": False}
 
 
 class Resuming:
-    """What is left to be put back. `place` is where the checkpoint was made, as long as the run is not back there."""
+    """The state to restore. `place` is the position of the checkpoint until the run is back there."""
 
     def __init__(
         self,
-        parts: RunComponents,
+        objects: RunObjects,
         saving: Saving,
         agreement: Agreement | None,
-        *,
         crashes: Crashes,
+        *,
         after_load: Callable[[Run], None] | None = None,
         is_quiet: bool = False,
     ) -> None:
@@ -55,95 +55,95 @@ class Resuming:
         self.identity: Mapping[str, Any] = {}
         self.has_resumed = False
         self.moved: Mapping[str, int] | None = None
-        self._shared, self._saving, self._agreement = parts, saving, agreement
+        self._objects, self._saving, self._agreement = objects, saving, agreement
         self._after_load, self._is_quiet, self._crashes = after_load, is_quiet, crashes
-        self._run, self._clocks, self._parts = parts.run, parts.clocks, parts.stateful
+        self._run, self._clocks, self._stateful = objects.run, objects.clocks, objects.stateful
         self._found: Checkpoint | None = None
         self._epochs_over = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
-        """Look for a checkpoint; where there is one, set the clocks, and log nothing until all is put back."""
+        """Look for a checkpoint; if there is one, set the clocks, and log nothing until the state is restored."""
         run = self._run
         self._saving.script_rates = rates_of(run.optimizers)
         store = self._saving.resumable
         if self._agreement is not None:
-            _refuse_different(self._agreement.gather(store is not None, "the workdir"))
+            _check_workdirs(self._agreement.gather(store is not None, "the workdir"))
         if store is None and resume not in ("auto", "never"):
             raise CannotResume(
-                f"resume={str(resume)!r} needs a workdir, from which a run resumes and to which it writes.",
+                f"resume={str(resume)!r} needs a workdir.",
                 give='workdir="runs/name"',
-                start="or from weights alone, with init_weights=hookpoint.load_weights(...) of a Runner",
+                start="from weights alone with Runner(init_weights=hookpoint.load_weights(...))",
             )
         if store is not None:
-            self._refuse_crash_loop(store, resume)
+            self._check_crashes(store, resume)
             self.identity = identity()
             self._found = store.open(resume, self.identity)
         if self._found is not None:
-            self._found = Checkpoint(self._found.path, share_of(self._found.state, run.rank, run.world_size))
+            self._found = Checkpoint(self._found.path, state_of_rank(self._found.state, run.rank, run.world_size))
             self.moved = self._found.state.get("moved")
             self._clocks.load_state_dict(self._found.state["clocks"])
             self._crashes.reached(self._clocks.moment)
             self.place = self._found.state["place"]
             self.has_resumed = run.resuming = True
-            self._shared.logbook.is_muted = run.monitors.is_muted = True
+            self._objects.logbook.is_muted = run.monitors.is_muted = True
 
-    def _refuse_crash_loop(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at one moment; whoever gives `resume` by hand wants to try again."""
+    def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
+        """Raise CannotResume if the run keeps crashing at one moment, unless `resume` is given explicitly."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)
             self._crashes.load(facts)
             again = 'resume="must"' if facts.get("has_checkpoint") else 'resume="never"'
-            self._crashes.refuse(str(self._run.workdir or self._run.name), again)
+            self._crashes.check(str(self._run.workdir or self._run.name), again)
 
     def inexact(self) -> list[str]:
-        """Return what makes a run that goes on another one than it would have been, where anything does."""
+        """Return why a resumed run may differ from an uninterrupted one; empty if it does not."""
         why, run = [], self._run
         if self.moved is not None:
-            why.append(f"from step {run.step} on by {self.moved['to']} processes, before by {self.moved['from']}")
+            why.append(f"from step {run.step} with {self.moved['to']} ranks, before with {self.moved['from']}")
         if self.has_resumed and run.team.inexact:
-            why.append(f"gone on with from step {run.step}: {run.team.inexact}")
+            why.append(f"resumed at step {run.step}: {run.team.inexact}")
         return why
 
-    def put_back(self) -> Checkpoint | None:
-        """Restore what was saved, after the begin points of the run; say so, and return it. A fresh run has none."""
+    def restore(self) -> Checkpoint | None:
+        """Restore the state after the begin points of the run, and return the checkpoint; None for a new run."""
         found, run = self._found, self._run
         if found is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
-        if fill is not None:  # now, not before: it takes the model as the processes share it to know what each has to read
-            found = self._found = fill(found, self._parts)
-        where = f"epoch {run.epoch}, step {run.step}"
+        if fill is not None:  # not earlier: the sharded model determines what each rank has to read
+            found = self._found = fill(found, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
-            say(f'{run.name} goes on from {found.path} ({where}); resume="never" starts anew')
+            where = f"{found.path} (epoch {run.epoch}, step {run.step})"
+            say(f'Resuming {run.name} from {where}. Pass resume="never" to start from scratch.')
         if run.is_chief:
             self._report(found)
         saved = list(saved_optimizers(found.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
-        if rates == rates_of(saved):  # as it is when one process trains on: the script's are those of before
+        if rates == rates_of(saved):  # a process that trains again: its rates are the script's earlier ones
             self._saving.script_rates = found.state.get("script_rates", rates)
         self._load(found.state, is_last=False)
-        self._shared.positions.load_state_dict(found.state["data"])
-        self._put_generators(found.state)
-        self._saving.keep_at()
+        self._objects.positions.load_state_dict(found.state["data"])
+        self._load_rng(found.state)
+        self._saving.mark_saved()
         return found
 
     # Back to the pass
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the run is still on its way back into the epoch that the checkpoint was made in."""
+        """Whether the run is still on its way back into the epoch of the checkpoint."""
         return bool(self.place["in_epoch"])
 
     @property
     def epochs_opened(self) -> int:
-        """How many epochs were opened; the one in which the checkpoint was made is to be opened again."""
+        """How many epochs were opened; the epoch of the checkpoint is opened again."""
         return self._clocks.epoch - self.is_under_way
 
     def is_over(self) -> bool:
-        """Say whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
+        """Return whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
 
-        The last such pass is where the checkpoint was made: what follows it in the script is no longer on the way back.
+        The checkpoint was made in the last such pass; what follows it in the script is not on the way back.
         """
         if not self.has_resumed:
             return False
@@ -157,59 +157,61 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Let what a user's code does before the pass be what it was: the order of the data may be drawn there."""
+        """Restore the generators for the user's code before the pass: it may draw the order of the data."""
         if self.is_under_way and self.place["rng"] is not None:
-            self._shared.randomness.load_state_dict(self.place["rng"])
+            self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
-        """Return what is known of a pass that was over before the checkpoint, or None for one that is to run."""
+        """Return the results of a pass that was over before the checkpoint, or None for one that has to run."""
         if self.is_under_way and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
-                self._shared.randomness.load_state_dict(done["rng"])
+                self._objects.randomness.load_state_dict(done["rng"])
             return done
         return None
 
     def enter_epoch(self) -> None:
-        """Put everything back, where the checkpoint was made between epochs, before one opens or the run ends."""
+        """Restore everything before an epoch opens or the run ends, if the checkpoint was made between epochs."""
         if self._found is not None and not self.is_under_way:
-            self._load(self._found.state)
-            self._finish(self._found.state)
+            self._load_and_finish(self._found.state)
 
     def leave_epochs(self) -> None:
-        """Put everything back when all epochs are over, unless the checkpoint was made later, at the very end."""
+        """Restore everything when all epochs are over, unless the checkpoint was made later, at the end."""
         if not self.place.get("is_end"):
             self.enter_epoch()
 
     def arrive(self) -> None:
-        """Put everything back in an epoch whose passes were over: a host that resumes there ends it without another pass."""
+        """Restore everything in an epoch whose passes were over: a host that resumes there ends it without another pass."""
         if self.is_under_way and self._found is not None and self.place["batches"] is None:
-            self._load(self._found.state)
-            self._finish(self._found.state)
+            self._load_and_finish(self._found.state)
 
-    def enter_data(self, one: Pass) -> None:
-        """Begin to iterate over the loader of a pass: in its middle, with everything put back, if that is where it resumes."""
-        positions, epoch = self._shared.positions, self._run.epoch
-        if not one.is_train:
-            one.source = iter(one.loader) if one.is_aside else positions.visit(one.loader)
+    def _load_and_finish(self, state: Mapping[str, Any]) -> None:
+        self._load(state)
+        self._finish(state)
+
+    def enter_data(self, pass_: Pass) -> None:
+        """Begin to iterate over the loader of a pass: in its middle, with everything restored, if it resumes there."""
+        positions, epoch = self._objects.positions, self._run.epoch
+        if not pass_.is_train:
+            pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
         elif self.is_under_way:
-            one.source, one.batches_seen, total = self._enter_pass(one.loader)
-            one.total = one.total if total is None else total
-            one.steps_before = self._clocks.step
-            one.sampled_next += one.batches_seen
+            pass_.source, pass_.batches_seen, total = self._enter_pass(pass_.loader)
+            pass_.total = pass_.total if total is None else total
+            pass_.steps_before = self._clocks.step
+            pass_.sampled_next += pass_.batches_seen
         else:
-            one.source = positions.begin(one.loader, epoch)
+            pass_.source = positions.begin(pass_.loader, epoch)
         if positions.notes:
             self._report_data()
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
-        """Put everything back, now that the pass is open; return what is left of it."""
+        """Restore everything now that the pass is open; return the rest of it."""
         assert self._found is not None
-        positions, state, batches = self._shared.positions, self._found.state, self.place["batches"]
-        self._saving.passes_done = [dict(one) for one in self.place["passes"]]
+        positions, state, batches = self._objects.positions, self._found.state, self.place["batches"]
+        self._saving.passes_done = [dict(done) for done in self.place["passes"]]
         entered = None
-        with self._shared.may_wait():
+        with self._objects.may_wait():
             self._load(state, in_pass=batches is not None)
             if batches is not None:
                 enter = positions.resume if self.moved is None else positions.resume_in_team
@@ -218,33 +220,35 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Say how the data of a resumed run differs from that of its checkpoint."""
-        notes, self._shared.positions.notes = self._shared.positions.notes, []
+        """Report how the data of a resumed run differs from that of its checkpoint."""
+        notes, self._objects.positions.notes = self._objects.positions.notes, []
         for note in notes:
             if self._run.is_chief:
                 logger.warning("%s", note)
             self._run.put_event("inexact_resume", reason=note)
 
-    def refuse_if_lost(self) -> None:
-        """Say that the epoch ended, and the pass that was to be gone on with never came."""
-        if self.is_under_way and not self._shared.verdicts.stop:
+    def check_arrived(self) -> None:
+        """Raise if the epoch ended without the pass that was to be resumed."""
+        if self.is_under_way and not self._objects.verdicts.stop:
             found, number = self._found, len(self.place["passes"]) + 1
             assert found is not None
             raise CannotResume(
-                f"{found.path} was made in pass {number} of epoch {self._run.epoch}, and this epoch has fewer passes.",
-                run="the script as it was",
-                start='anew with resume="never"',
+                f"{found.path} was saved in pass {number} of epoch {self._run.epoch}, but this epoch has fewer passes.",
+                run="the script unchanged",
+                start='from scratch with resume="never"',
             )
 
-    def say_finished(self, epochs: int | None) -> None:
-        """Say that there is nothing left to do, where that is so."""
+    def report_finished(self, epochs: int | None) -> None:
+        """Print that there is nothing left to do, if so."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
-            more = f'epochs={done + epochs} goes on with it, resume="never" starts anew'
-            how_many = (
-                f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, of {epochs} asked for"
+            epochs_done = (
+                f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
             )
-            say(f"{self._run.name} is finished: {how_many}, and its state is loaded; {more}")
+            say(
+                f"{self._run.name} is finished: {epochs_done}, and its state is loaded. "
+                f'Pass epochs={done + epochs} to train on, or resume="never" to start from scratch.'
+            )
 
     def _is_finished(self, epochs: int | None) -> bool:
         done = self._clocks.epochs_done
@@ -253,74 +257,68 @@ class Resuming:
     def _finish(self, state: Mapping[str, Any]) -> None:
         assert self._found is not None
         path, self.place, self._found = self._found.path, BETWEEN_EPOCHS, None
-        self._run.resuming = self._shared.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # now: the way back is no training time
+        self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
+        self._clocks.load_state_dict(state["clocks"])  # now: the way back is not training time
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
         if self._run.team.inexact:
             self._run.put_event("inexact_resume", reason=self._run.team.inexact)
-        self._put_generators(state)
+        self._load_rng(state)
         if self._agreement is not None:
-            self._agreement.talk_next()
+            self._agreement.sync_next()
 
-    def _put_generators(self, state: Mapping[str, Any]) -> None:
-        if state["rng"] is not None:  # made by another number of processes, it has none for this one: they begin afresh
-            self._shared.randomness.load_state_dict(state["rng"])
+    def _load_rng(self, state: Mapping[str, Any]) -> None:
+        if state["rng"] is not None:  # after a change of the number of ranks there is none; generators start from scratch
+            self._objects.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
-        shared, run, parts = self._shared, self._run, state["parts"]
-        given: Callable[[Any], Any] = _as_it_is if is_last else own_copy
-        for name, part in self._parts.items():
-            if name in parts:
+        objects, run, saved = self._objects, self._run, state["parts"]
+        given: Callable[[Any], Any] = (lambda value: value) if is_last else own_copy
+        for name, item in self._stateful.items():
+            if name in saved:
                 try:
-                    load_state(part, parts[name], is_last=is_last)
+                    load_state(item, saved[name], is_last=is_last)
                 except Exception as error:
-                    error.add_note(f"while the {name} of a checkpoint was put back; was it made with another one?")
+                    error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
-        stepper_of(run).load_state_dict(run, given(parts["stepper"]))
-        if "gradients" in parts:
-            put_gradients(self._parts["model"], parts["gradients"])
+        stepper_of(run).load_state_dict(run, given(saved["stepper"]))
+        if "gradients" in saved:
+            put_gradients(self._stateful["model"], saved["gradients"])
         self._saving.finite_buffers = state.get("finite_buffers") or self._saving.finite_buffers
-        shared.hooks.load_state_dict(given(state["callbacks"]))
-        shared.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
+        objects.hooks.load_state_dict(given(state["callbacks"]))
+        objects.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
         if self._after_load is not None:
             self._after_load(run)
 
     def _report(self, found: Checkpoint) -> None:
-        """Say what the checkpoint and the run do not have in common; what nobody takes is kept for later checkpoints."""
+        """Log the differences between the checkpoint and the run; unused state is stored in later checkpoints."""
         saved = found.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was made by %d processes, and %d go on: from here on the run is inexact; no sample is lost or repeated, but"
-                " random numbers begin afresh, and a step is made of other samples",
+                "%s was saved by %d ranks, and %d resume: from here on the run is inexact; no sample is lost or repeated, but"
+                " random generators start from scratch, and each step has other samples",
                 found.path,
                 self.moved["from"],
                 self.moved["to"],
             )
         for name in saved:
-            if name not in ("stepper", "gradients") and name not in self._parts:
-                logger.warning("the checkpoint has a state of '%s', which this run has no use for", name)
-        for name, part in self._parts.items():
-            if has_state(part) and name not in saved:
-                logger.warning("the checkpoint has no state of '%s': it starts as it is", name)
+            if name not in ("stepper", "gradients") and name not in self._stateful:
+                logger.warning("the checkpoint has a state of '%s', which this run does not use", name)
+        for name, item in self._stateful.items():
+            if has_state(item) and name not in saved:
+                logger.warning("the checkpoint has no state of '%s'; it is unchanged", name)
         optimizers = list(saved_optimizers(saved.get("optimizer")))
         if line := changed_rate(self._saving.script_rates, found.state.get("script_rates"), optimizers):
             logger.warning("%s", line)
-        table = self._shared.hooks.compared(found.state["callbacks"])
+        table = self._objects.hooks.compared(found.state["callbacks"])
         if table:
             logger.warning("callbacks and the checkpoint:\n%s", table)
 
 
-def _as_it_is(state: Any) -> Any:
-    return state
-
-
-def _refuse_different(workdirs: list[bool]) -> None:
-    """Raise BadLoop where some processes keep checkpoints and others do not: they would wait for each other."""
+def _check_workdirs(workdirs: list[bool]) -> None:
+    """Raise BadLoop if only some ranks write checkpoints: they would wait for each other."""
     if len(set(workdirs)) > 1:
-        one, other = workdirs.index(True), workdirs.index(False)
-        raise BadLoop(
-            f"rank {one} has a workdir, and rank {other} has none.", give="all of them the same: what one writes is settled"
-        )
+        ranks = workdirs.index(True), workdirs.index(False)
+        raise BadLoop("rank {} has a workdir, but rank {} has none.".format(*ranks), give="all ranks the same workdir")

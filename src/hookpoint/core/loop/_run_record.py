@@ -1,4 +1,4 @@
-"""RunRecord: what a run is and how it stands, in plain values, for the store to keep where people and programs look."""
+"""RunRecord: write facts about a run, and its status, as plain values for people and programs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ logger = logging.getLogger("hookpoint")
 
 
 class RunRecord:
-    """Tell the store what runs, how many epochs it is to have, and how it ended. A store that cannot be told ends no run.
+    """Write to the store what runs, its number of epochs, and how it ended. An error of the store does not end the run.
 
-    Secrets in the settings that a user gave, in the command, and in what it failed with or was stopped for, are masked.
+    Secrets in the config, the command, the error and the stop reason are masked.
     """
 
     def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None, crashes: Crashes) -> None:
@@ -37,7 +37,7 @@ class RunRecord:
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         run = self._run
-        self._tell(
+        self._write(
             name=run.name,
             status="running",
             reason="",
@@ -49,39 +49,39 @@ class RunRecord:
             command=shlex.join(masked(_command())),
             config=masked(run.config),
             hyper=masked({name: run.hyper[name] for name in run.hyper}),
-            objects={name: type(kept).__name__ for name in _OBJECTS if (kept := getattr(run, name)) is not None},
+            objects={name: type(item).__name__ for name in _OBJECTS if (item := getattr(run, name)) is not None},
             callbacks=[masked(entry.name) for entry in run.hooks.entries],
             identity=identity,
-            **({"inexact": [masked(one) for one in inexact]} if inexact else {}),
+            **({"inexact": [masked(reason) for reason in inexact]} if inexact else {}),
             **({"crashes": self._crashes.rows} if self._crashes.rows else {}),
-            **self._standing(),
+            **self._status(),
         )
 
     def plan(self, epochs: int | None) -> None:
-        self._tell(epochs=epochs)
+        self._write(epochs=epochs)
 
     def note_failure(self, failure: BaseException) -> None:
-        """Tell the monitors what the run fails with."""
+        """Send the failure of the run to the monitors."""
         self._run.put_event("exception", type=type(failure).__name__, text=masked(str(failure)))
 
     def end(self, failure: BaseException | None) -> None:
         status, reason = self._outcome(failure)
         try:
-            standing = self._standing()
+            facts = self._status()
         except Exception as error:  # a value on a device that has failed
-            logger.warning("how %s stood when it ended is not known: %s", self._run.name, error)
-            standing = {}
-        self._tell(status=status, reason=masked(reason), ended=_now(), **standing, **self._crashed(failure, status))
+            logger.warning("the final status of %s is unknown: %s", self._run.name, error)
+            facts = {}
+        self._write(status=status, reason=masked(reason), ended=_now(), **facts, **self._crashed(failure, status))
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
-        """Count an exception that ended the run, and say when there are too many of its kind."""
+        """Count an exception that ended the run, and log if its limit is reached."""
         crashes, moment = self._crashes, self._clocks.moment
         had_any = bool(crashes.rows)
         if isinstance(failure, Exception):
             count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
             if count == crashes.most and self._describe is not None and self._run.is_chief:
-                said = "%s has ended with this error at this moment as often as max_crashes=%d allows; it will not start again"
-                logger.error(said, self._run.name, count)
+                text = "%s has ended with this error at this moment %d times, the limit of max_crashes; it will not start again"
+                logger.error(text, self._run.name, count)
         elif status == "finished":
             crashes.rows = []
         else:
@@ -100,7 +100,7 @@ class RunRecord:
             return "stopped", f"the loop was left after {done} of {run.max_epochs} epochs"
         return "finished", ""
 
-    def _standing(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         run, clocks = self._run, self._clocks.state_dict()
         return {
             "epochs": run.max_epochs,
@@ -110,19 +110,19 @@ class RunRecord:
             "best": {name: best for entry in run.hooks.entries for name, best in _best_of(entry.subject)},
         }
 
-    def _tell(self, **facts: Any) -> None:
+    def _write(self, **facts: Any) -> None:
         if self._describe is not None:
             try:
                 self._describe(plain(facts))
             except Exception as error:
-                logger.warning("what %s is and how it stands could not be written down: %s", self._run.name, error)
+                logger.warning("the record of %s could not be written: %s", self._run.name, error)
 
 
 _OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")
 
 
 def config_of(config: Any) -> dict[str, Any]:
-    """Return the settings that a user gave as a mapping, a dataclass or a namespace."""
+    """Return the user's config, which is a mapping, a dataclass or a namespace, as a dict."""
     if config is None:
         return {}
     if is_dataclass(config) and not isinstance(config, type):
@@ -131,7 +131,7 @@ def config_of(config: Any) -> dict[str, Any]:
         return dict(config)
     if hasattr(config, "__dict__") and not isinstance(config, type):
         return dict(vars(config))
-    raise BadArgument(f"config is no {type(config).__name__}.", give="a dict, a dataclass, or what argparse returns")
+    raise BadArgument(f"config must be a dict, a dataclass or an argparse.Namespace, got {type(config).__name__}.")
 
 
 def _best_of(subject: Any) -> list[tuple[str, dict[str, Any]]]:

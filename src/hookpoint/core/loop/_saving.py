@@ -1,4 +1,4 @@
-"""Saving: the checkpoints of one run. What is asked for, when it is written, and what goes into it."""
+"""Saving: the checkpoints of one run: requests, when they are written, and their contents."""
 
 from __future__ import annotations
 
@@ -14,50 +14,45 @@ from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.components import Listens
-    from hookpoint.core.loop.run_components import RunComponents
+    from hookpoint.core.loop._signals import Signals
+    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 
 logger = logging.getLogger("hookpoint")
 
 FAILURES_IN_A_ROW = 3
-WEIGHTS = ("model", "criterion")  # the parts whose parameters are trained
+WEIGHTS = ("model", "criterion")  # the objects whose parameters are trained
 
 
 class Saving:
     """Write checkpoints at the boundaries of a run: after a training step, after an epoch, at the end.
 
-    `is_due` is the one thing an iteration looks at. Where there is a saver, a signal, a stop in the middle of an epoch, and
-    the end of the run are saved too. A checkpoint that cannot be written does not end the run; the third in a row does, and
-    the last one of a run in any case.
+    An iteration checks only `is_due`. If there is a saver, the run is also saved on a signal, on a stop in the middle of an
+    epoch, and at the end. A checkpoint that cannot be written does not end the run; the third failure in a row does, and a
+    failure of the last checkpoint always does.
     """
 
-    def __init__(self, parts: RunComponents, store: Store | None, signals: Listens, *, agree: Callable[[str], None]) -> None:
+    def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
         self.announce: Callable[[Saved], None]  # fires on_save
-        self.is_due = False
-        self.window_is_open = False
+        self.is_due = self.is_accumulating = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
         self.finite_buffers: Mapping[str, list[str]] = {}
         self.script_rates: list[float] = []
-        self.parts = parts.stateful
+        self.stateful = objects.stateful
         self.store = store
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
-        self._shared = parts
-        self._signals, self._agree = signals, agree
-        self._run, self._hooks, self._clocks = parts.run, parts.hooks, parts.clocks
-        self._is_in_team = parts.team.size > 1
-        _join(store, parts.run)
+        self._objects, self._signals, self._agree = objects, signals, agree
+        self._run, self._hooks, self._clocks = objects.run, objects.hooks, objects.clocks
+        self._is_in_team = objects.team.size > 1
+        _join(store, objects.run)
         self._request = Request()
-        self._was_signalled = False
-        self._in_flight = 0
-        self._failures = 0
-        self._is_last_chance = False
-        self._has_stopped = False
+        self._was_signalled = self._is_last_chance = self._has_stopped = False
+        self._in_flight = self._failures = 0
         self._failure: Exception | None = None
         self._place: dict[str, Any] | None = None
-        self._kept_at: tuple[Any, ...] | None = None
+        self._saved_at: tuple[Any, ...] | None = None
         self._last: Any = None
         savers = [entry for entry in self._hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
@@ -68,117 +63,114 @@ class Saving:
         self._marks: dict[str, tuple[Moment, Keep | None, Mapping[str, Any]]] = {}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
 
-    # Asking
+    # Requests
 
-    def refuse_without_store(self) -> None:
-        """Say, before anything runs, that a saver has nowhere to save to."""
+    def check_store(self) -> None:
+        """Raise, before anything runs, if a saver has no store."""
         if self.savers and self.store is None:
             raise NothingToSaveTo(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"')
 
-    def refuse_if_nowhere(self) -> None:
+    def require_store(self) -> None:
         if self.store is None:
-            raise NothingToSaveTo("there is nothing to save to.", give='workdir="runs/name", or a store')
+            raise NothingToSaveTo("run.save() has nowhere to save to.", give='workdir="runs/name", or a store')
 
-    def ask(
-        self,
-        tag: str,
-        keep: Keep | None = None,
-        in_background: bool = False,
-        measured: Mapping[str, Any] | None = None,
+    def request(
+        self, tag: str, keep: Keep | None = None, in_background: bool = False, measured: Mapping[str, Any] | None = None
     ) -> None:
-        self.refuse_if_nowhere()
+        self.require_store()
         self._request.add(tag, keep, in_background, measured)
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """Give the checkpoint of this moment a tag, if one is written: that is for savers to ask for."""
+        """Add a tag to the checkpoint of this moment, if a saver requests one."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
-    def ask_by_signal(self) -> None:
-        """Ask from inside a signal's handler: nothing but flags is set."""
+    def request_by_signal(self) -> None:
+        """Request a checkpoint inside of a signal handler: only flags are set."""
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:
-        """Find out before the first step whether what callbacks keep can be read back."""
+        """Check before the first step that the state of the callbacks can be loaded again."""
         if self.saves and self.resumable is not None:
             self.resumable.check({"callbacks": self._hooks.state_dict()})
 
     def begin(self) -> None:
-        """Note which buffers and frozen parameters are finite when the run begins: they must stay so. A mask of -inf is not."""
+        """Record which buffers and frozen parameters are finite when the run begins: they must stay so. A -inf mask is not."""
         not_finite = getattr(self.resumable, "not_finite", None)
         if not_finite is not None:
-            with self._shared.may_wait():
-                for part in WEIGHTS:
-                    frozen = [(name, one) for name, one in named_parameters(self.parts[part]) if not _is_trained(one)]
-                    buffers = dict([*named_buffers(self.parts[part]), *frozen])
+            with self._objects.may_wait():
+                for name in WEIGHTS:
+                    model = self.stateful[name]
+                    frozen = [item for item in named_parameters(model) if not _is_trained(item[1])]
+                    buffers = dict([*named_buffers(model), *frozen])
                     bad = set(not_finite(buffers.items()))
-                    self.finite_buffers = {**self.finite_buffers, part: [name for name in buffers if name not in bad]}
+                    self.finite_buffers = {**self.finite_buffers, name: [key for key in buffers if key not in bad]}
 
     # Boundaries
 
     def at_boundary(self) -> None:
-        """Tell of what the background has finished, and write what was asked for."""
+        """Report the finished background saves, and write the requested checkpoint."""
         self._collect()
         if self._was_signalled:
             self._was_signalled = False
-            self.ask("manual")
+            self.request("manual")
         if self._request.tags:
             self._write()
 
     def before_end_points(self) -> None:
-        """Save where a stop or a signal cuts the run off, before the end points run: there it can be gone on with."""
+        """Save before the end points if a stop or a signal cuts the run off: here the run can resume."""
         stopped_by = self._signals.received
-        if self.saves and not self._has_stopped and (stopped_by is not None or self._shared.verdicts.stop):
+        if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
-                self._collect(wait=True)  # what the background could not write is written here
-                if not self._is_kept():
-                    self.ask("stop" if stopped_by is None else "signal")
-                    self._request.in_background = False
-                    self._is_last_chance = True
-                    self._write()
+                self._collect(wait=True)  # a failed background save is written here
+                if not self._is_saved():
+                    self.request("stop" if stopped_by is None else "signal")
+                    self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # raised at the end, when the end points have run
+                self._failure = error  # raised at the end, after the end points
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
-        """Save what was asked for in the epoch's end points, or a signal that came in them."""
-        if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_kept():
-            self.ask("signal")
+        """Save what was requested in the end points of the epoch, or because of a signal in them."""
+        if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_saved():
+            self.request("signal")
         if self.is_due:
             self.at_boundary()
 
     def before_failure(self) -> None:
-        """Remember where an exception cut the run off, for those who save even then."""
+        """Remember where an exception ended the run, for callbacks that save even then."""
         if self.saves:
             self._place = self.place()
 
     def before_restoring(self) -> None:
-        """Write the last checkpoint, if there is to be one, now: at on_run_end, the model is about to get other weights."""
+        """Write the last checkpoint now, if one is due: at on_run_end, the model is about to get other weights."""
         self._collect(wait=True)
-        self._ask_for_last()
+        self._request_last()
         if self._request.tags:
-            self._request.in_background = False
-            self._is_last_chance = True
-            self._write()
+            self._write_last()
 
-    def _ask_for_last(self) -> None:
-        if self.savers and self.store is not None and not self._has_stopped and not self._is_kept():
-            self.ask("end")
+    def _write_last(self) -> None:
+        self._request.in_background, self._is_last_chance = False, True
+        self._write()
+
+    def _request_last(self) -> None:
+        if self.savers and self.store is not None and not self._has_stopped and not self._is_saved():
+            self.request("end")
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint, or that of a failure where one was asked for, and wait for what is under way."""
+        """Write the last checkpoint, or that of a failure if one was requested, and wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
-            self._collect(wait=True)  # before it counts as the last chance: what the background could not write is written here
+            self._collect(wait=True)  # before the last chance: a failed background save is written here
         self._is_last_chance = failure is None
         if failure is not None:
             wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
             self._request.tags = {} if self._is_in_team else wanted
             if wanted and self._is_in_team:
-                logger.warning("rank %d does not save after an exception: the other processes are elsewhere", self._run.rank)
+                logger.warning("rank %d does not save after an exception: the other ranks are elsewhere", self._run.rank)
         else:
-            self._ask_for_last()
+            self._request_last()
         if self._request.tags:
             self._request.in_background = False
             self._write()
@@ -194,37 +186,37 @@ class Saving:
     # Writing
 
     def state(self) -> dict[str, Any]:
-        """Return everything that a run needs to go on as if nothing had happened."""
-        shared, run = self._shared, self._run
-        parts = {name: state_of(part) for name, part in self.parts.items() if has_state(part)}
+        """Return the state that a run needs to resume exactly."""
+        objects, run = self._objects, self._run
+        parts = {name: state_of(item) for name, item in self.stateful.items() if has_state(item)}
         parts["stepper"] = stepper_of(run).state_dict(run)
-        if self.window_is_open:
-            parts["gradients"] = gradients_of(self.parts["model"])
-        is_apart = run.team.has_stages  # what callbacks keep of a model's weights is of each process's own
-        of_ranks = [entry.name for entry in self._hooks.entries if is_apart or getattr(entry.subject, "per_rank_state", False)]
+        if self.is_accumulating:
+            parts["gradients"] = gradients_of(self.stateful["model"])
+        is_split = run.team.has_stages  # then callbacks store the weights of each rank
+        per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
         return {
-            **({"per_rank": of_ranks} if self._is_in_team else {}),
+            **({"per_rank": per_rank} if self._is_in_team else {}),
             "clocks": self._clocks.state_dict(),
             "place": place,
             "parts": parts,
             "rates": run.hyper.rates.state_dict(),
-            "finite": {**{part: self._must_be_finite(part) for part in WEIGHTS}, "optimizer": None},
+            "finite": {**{name: self._must_be_finite(name) for name in WEIGHTS}, "optimizer": None},
             "finite_buffers": dict(self.finite_buffers),
             "callbacks": self._hooks.state_dict(),
-            "logbook": shared.logbook.state_dict(),
-            "data": shared.positions.state_dict(place.get("batches")),
-            "rng": shared.randomness.state_dict(),
+            "logbook": objects.logbook.state_dict(),
+            "data": objects.positions.state_dict(place.get("batches")),
+            "rng": objects.randomness.state_dict(),
             "script_rates": self.script_rates,
         }
 
-    def _must_be_finite(self, part: str) -> list[str]:
-        trained = (name for name, one in named_parameters(self.parts[part]) if _is_trained(one))
-        return [*trained, *self.finite_buffers.get(part, ())]
+    def _must_be_finite(self, name: str) -> list[str]:
+        trained = (key for key, parameter in named_parameters(self.stateful[name]) if _is_trained(parameter))
+        return [*trained, *self.finite_buffers.get(name, ())]
 
     def place(self) -> dict[str, Any]:
-        """Return where in the epoch the run is: between epochs, before its next pass, or so many batches into one."""
-        scopes = self._shared.scopes
+        """Return the position in the epoch: between epochs, before its next pass, or a number of batches into one."""
+        scopes = self._objects.scopes
         if not scopes.epoch_is_open:
             return {"in_epoch": False}
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
@@ -232,33 +224,33 @@ class Saving:
         place["batches"] = scopes.passes[0].batches_done if is_in_training else None
         return place
 
-    def pass_is_done(self, results: Mapping[str, Any], batches: int) -> None:
-        """Remember a pass of this epoch: who goes on in a later one leaves it out, and draws the numbers that follow it."""
+    def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
+        """Record a finished pass of this epoch: a run that resumes in a later one skips it, with the generators after it."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
-    def body_begins(self) -> None:
-        """Remember where the generators stand before a user's code of an epoch, which is run again by who goes on in it."""
+    def begin_body(self) -> None:
+        """Record the random generators before the user's code of an epoch, which a run that resumes in it repeats."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
-        return self._shared.randomness.state_dict() if self.store is not None else None
+        return self._objects.randomness.state_dict() if self.store is not None else None
 
-    def keep_at(self) -> None:
-        """Take note that the state of this moment is on disk, or on its way."""
-        self._kept_at = self._moment()
+    def mark_saved(self) -> None:
+        """Record that the current state is on disk, or being written."""
+        self._saved_at = self._moment()
 
-    def _is_kept(self) -> bool:
-        return self._kept_at == self._moment()
+    def _is_saved(self) -> bool:
+        return self._saved_at == self._moment()
 
     def _moment(self) -> tuple[Any, ...]:
         clocks = self._clocks
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
-        self._agree("what is asked for before a checkpoint")  # what is granted later would not be in it
+        self._agree("the requests before a checkpoint")  # requests applied later would not be in it
         request, self._request = self._request, Request()
-        if self._has_stopped:  # whoever goes on, goes on in the middle of the epoch; what follows is that of a stop
-            logger.warning("%s is not saved: the checkpoint of the stop is this run's last", ", ".join(request.tags))
+        if self._has_stopped:  # a resumed run continues in the middle of the epoch; what follows belongs to the stop
+            logger.warning("%s is not saved: the checkpoint of the stop is the last of this run", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
             if moment.is_same(self._clocks.moment):
@@ -267,20 +259,20 @@ class Saving:
         request.rules, request.limits = self._rules, self._limits
         self._run.monitors.settle()
         try:
-            with self._shared.may_wait():
-                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # that of a team: what fails on one rank fails on all
+            with self._objects.may_wait():
+                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # in a team, a failure on one rank is one on all
                 saved = self._put(self.state() if on_all_ranks is None else on_all_ranks(self.state), request)
         except Exception as error:
             if self.resumable is None:
                 raise
-            self._not_saved(error)
+            self._handle_failure(error)
         else:
-            self.keep_at()
+            self.mark_saved()
             if saved is None:
                 self._in_flight += 1
                 self.is_due = True
             else:
-                self._tell(saved)
+                self._report(saved)
 
     def _put(self, state: dict[str, Any], request: Request) -> Saved | None:
         clocks = self._clocks
@@ -296,68 +288,59 @@ class Saving:
                 finished = self.resumable.collect(wait=wait)
             except BaseException as error:
                 self._in_flight -= 1
-                self._not_saved(error)
+                self._handle_failure(error)
             else:
                 self._in_flight -= len(finished)
                 for saved in finished:
-                    self._tell(saved)
+                    self._report(saved)
         self.is_due = bool(self._in_flight)
 
-    def _tell(self, saved: Saved) -> None:
+    def _report(self, saved: Saved) -> None:
         run = self._run
         self._failures, self._last = 0, saved.path
-        took = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
-        run.put_event("save", path=str(saved.path), tags=list(saved.tags), **took)
+        seconds = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
+        run.put_event("save", path=str(saved.path), tags=list(saved.tags), **seconds)
         self.announce(saved)
 
-    def _not_saved(self, error: BaseException) -> None:
-        """Go on without a checkpoint that could not be written, or raise what disk, memory and weights are not at fault for."""
+    def _handle_failure(self, error: BaseException) -> None:
+        """Continue without a checkpoint that could not be written; raise other errors."""
+        step, last = self._run.step, self._last or "none"
+        self._saved_at = None
         if isinstance(error, NotFinite):
-            self._refused(error)
-        elif is_out_of_memory(error):
-            self._failed(out_of_memory(error))
-        elif isinstance(error, OSError):
-            self._failed(error)
-        else:
+            logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
+            self._run.put_event("save_refused", reason=str(error))
+            if self._is_last_chance and not self._objects.verdicts.stop:  # after a stop, the divergence is known
+                raise error
+            return
+        if is_out_of_memory(error):
+            error = out_of_memory(error)
+        elif not isinstance(error, OSError):
             raise error
-
-    def _refused(self, error: NotFinite) -> None:
-        self._kept_at = None
-        logger.error("step %d is not saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none")
-        self._run.put_event("save_refused", reason=str(error))
-        if self._is_last_chance and not self._shared.verdicts.stop:  # who stops a run that has diverged knows it
-            raise error
-
-    def _failed(self, error: OSError) -> None:
-        self._kept_at = None
         self._failures += 1
-        logger.error(
-            "step %d could not be saved: %s; the last good checkpoint is %s", self._run.step, error, self._last or "none"
-        )
+        logger.error("step %d could not be saved: %s; the last good checkpoint is %s", step, error, last)
         self._run.put_event("save_failed", reason=str(error), in_a_row=self._failures)
         if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
             cures = {"last": f"good checkpoint: {self._last or 'none of this run'}"}
             if error.errno == errno.ENOMEM:
-                cures["free"] = "memory, or save without async_save=True, which needs a copy, and start again: the run resumes"
+                cures["free"] = "memory, or save without async_save=True, which needs a copy; then start again to resume"
             else:
-                cures["make"] = "room, or the folder writable, and start again: the run goes on from there"
-            raise CannotSave(f"step {self._run.step} could not be saved: {error}", **cures, errno=error.errno) from error
+                cures["free"] = "disk space, or make the folder writable; then start again to resume"
+            raise CannotSave(f"step {step} could not be saved: {error}", **cures, errno=error.errno) from error
 
 
 def _join(store: Any, run: Run) -> None:
-    """Let a store know the team whose state it keeps, or refuse one that knows of none."""
+    """Pass the team to a store; raise if it supports only one rank."""
     if hasattr(store, "join"):
         store.join(run.team)
     elif store is not None and run.team.size > 1:
         raise NothingToSaveTo(
-            f"{type(store).__name__} keeps the state of one process, and this run has {run.world_size}.",
-            give='workdir="runs/name" instead of store=, or the store a method join(team)',
+            f"{type(store).__name__} stores the state of one rank; this run has {run.world_size}.",
+            give='workdir="runs/name" instead of store=, or add a method join(team) to the store',
         )
 
 
-def _plain(one_pass: Mapping[str, Any]) -> dict[str, Any]:
-    results = {name: float(value) for name, value in one_pass["results"].items()}
-    return {**one_pass, "results": results}
+def _plain(done: Mapping[str, Any]) -> dict[str, Any]:
+    return {**done, "results": {name: float(value) for name, value in done["results"].items()}}
 
 
 def _is_trained(parameter: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Signals: the first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, the second leaves at once; SIGUSR1 asks for a checkpoint.
+"""Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run, the second exits at once; SIGUSR1 requests a checkpoint.
 
-SIGHUP comes when a terminal is closed or a connection is lost; under `nohup` it is ignored, and stays so.
+SIGHUP arrives when a terminal is closed or a connection is lost; under `nohup` it stays ignored.
 """
 
 from __future__ import annotations
@@ -9,53 +9,40 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol
-
-
-class TeamSignals(Protocol):
-    """Signals as the processes of a team handle them: one that was `caught` is `received` when all of them know of it."""
-
-    caught: signal.Signals | None
-    received: signal.Signals | None
-
-    def take(self, received: signal.Signals) -> None: ...
-
+from typing import Any
 
 WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Signals:
-    """Handlers that only set a flag; the loop acts on it at its next boundary. Whatever was installed is put back.
+    """Handlers that only set a flag; the loop acts on it at its next boundary. Previous handlers are restored at the end.
 
-    Only a main thread may install handlers; elsewhere, and for signals that are ignored, nothing happens. SIGUSR1 is watched
-    where there is something to save to and nobody else listens to it. `has_stopped` says whether a signal, and nothing else
-    before it, has asked the run to stop.
+    Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens.
+    SIGUSR1 is handled if there is a store and no other handler. `has_stopped`: a signal was the first to stop the run.
 
-    Where a process is one of several, a signal that was `caught` is `received` when all of them know of it.
+    In a team, a signal that was `caught` is `received` once all ranks know of it.
     """
 
-    def __init__(self, ask_stop: Callable[[str], bool], *, is_in_team: bool = False) -> None:
+    def __init__(self, request_stop: Callable[[str], bool], *, is_in_team: bool = False, has_host: bool = False) -> None:
         self.caught: signal.Signals | None = None
         self.received: signal.Signals | None = None
-        self.has_stopped = False
-        self.is_leaving = False
-        self.ask_save: Callable[[], None] | None = None  # None where there is nothing to save to
-        self._is_in_team = is_in_team
-        self._ask_stop = ask_stop
+        self.has_stopped = self.is_leaving = self.is_restored = False
+        self.request_save: Callable[[], None] | None = None  # None if there is no store
+        self._request_stop, self._is_in_team, self._has_host = request_stop, is_in_team, has_host
         self._before: dict[signal.Signals, Any] = {}
-        self.is_restored = False
         self._check: Callable[[FrameType | None], None] | None = None
 
     def install(self) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self._has_host:
             for number in WATCHED:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._handle)
-            if self.ask_save is not None and hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-                self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._save)
+            user = getattr(signal, "SIGUSR1", None)
+            if self.request_save is not None and user is not None and signal.getsignal(user) is signal.SIG_DFL:
+                self._before[user] = signal.signal(user, self._save)
 
     def restore(self) -> None:
-        """Put back what was there before. Where another run has its handler on top, that one does so when it ends."""
+        """Restore the previous handlers. If another run has installed its own since, that run restores them when it ends."""
         if not self.is_restored:
             self.is_restored = True
             for number in self._before:
@@ -63,21 +50,21 @@ class Signals:
                     signal.signal(number, self.found_before(number))
 
     def found_before(self, number: signal.Signals) -> Any:
-        """Return the handler that was there before, or, if it is of a run that has ended since, the one before that."""
+        """Return the previous handler or, if it belongs to a run that has ended, the one before that."""
         before = self._before[number]
         owner = getattr(before, "__self__", None)
         return owner.found_before(number) if isinstance(owner, Signals) and owner.is_restored else before
 
     def ending(self) -> BaseException | None:
-        """Return what a run that a signal stopped ends with, or None."""
+        """Return the exception that ends a run stopped by a signal, or None."""
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Say whether a signal of this process reaches a handler of this run."""
+        """Return whether a signal of this process reaches a handler of this run."""
         return any(self._is_ours(number) for number in self._before)
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
-        """Call `check` in the main thread, inside of whatever it waits for; what it raises ends that wait."""
+        """Call `check` in the main thread, inside of what it waits for; an exception of `check` ends that wait."""
         number = next((number for number in self._before if number in WATCHED and self._is_ours(number)), None)
         if number is not None:
             self._check = check
@@ -102,11 +89,11 @@ class Signals:
     def take(self, received: signal.Signals) -> None:
         """Act on a signal."""
         self.received = received
-        self.has_stopped = self._ask_stop(f"{received.name} was received")
+        self.has_stopped = self._request_stop(f"{received.name} was received")
 
     def _save(self, number: int, frame: FrameType | None) -> None:
-        if self.ask_save is not None:
-            self.ask_save()
+        if self.request_save is not None:
+            self.request_save()
 
 
 def _ending(number: signal.Signals) -> BaseException:

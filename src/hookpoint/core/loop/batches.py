@@ -1,4 +1,4 @@
-"""BatchLoop: the iterator over batches that a user's inner `for` gets. It drives the machine."""
+"""BatchLoop: the iterator over batches for the inner `for`. It drives the machine."""
 
 from __future__ import annotations
 
@@ -15,87 +15,87 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run_loop import Mode
 
 
-def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_aside: bool = False) -> BatchLoop:
-    """Return the iterator of a new pass; what a pass aside logs stays out of the run's metrics and records."""
+def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> BatchLoop:
+    """Return the iterator of a new pass; what a side pass logs stays out of the run's metrics and records."""
     if mode not in MODES:
-        raise BadArgument(f"there is no mode {mode!r}.", choose=", ".join(map(repr, MODES)))
+        raise BadArgument(f"run.batches: unknown mode {mode!r}.", choose=", ".join(map(repr, MODES)))
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise BadArgument(f"run.batches() takes something to iterate over, not {loader!r}.", give="a loader or a list")
+        raise BadArgument(f"run.batches: expected an iterable such as a loader or a list, got {loader!r}.")
     machine.scopes.settle()
     says_idle = mode == "train" and machine.running().is_chief
-    check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.parts if machine.saving.saves else None)
-    return BatchLoop(machine, Pass(loader, mode, is_aside=is_aside))
+    check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.stateful if machine.saving.saves else None)
+    return BatchLoop(machine, Pass(loader, mode, is_side=is_side))
 
 
 class BatchLoop:
-    """What a user's `for` runs over. When a `break` lets go of it, its pass is marked and closed by the next `run.*` call.
+    """Iterate over the batches of a pass. If a `break` drops it, its pass is marked, and the next `run.*` call closes it.
 
     A generator with a `finally` would close at once, but an error in a callback would then be lost.
     """
 
-    __slots__ = ("_machine", "_scopes", "_verdicts", "one")
+    __slots__ = ("_machine", "_scopes", "_verdicts", "pass_")
 
-    def __init__(self, machine: Machine, one: Pass) -> None:
-        self.one = one
+    def __init__(self, machine: Machine, pass_: Pass) -> None:
+        self.pass_ = pass_
         self._machine, self._scopes, self._verdicts = machine, machine.scopes, machine.verdicts
 
     def __iter__(self) -> BatchLoop:
         return self
 
     def __next__(self) -> Any:
-        """End the iteration that is running, begin the next one, and return its batch."""
-        machine, one, verdicts, scopes = self._machine, self.one, self._verdicts, self._scopes
-        if not one.is_open and not machine.begin_pass(one):
+        """End the running iteration, begin the next one, and return its batch."""
+        machine, pass_, verdicts, scopes = self._machine, self.pass_, self._verdicts, self._scopes
+        if not pass_.is_open and not machine.begin_pass(pass_):
             raise StopIteration
-        if scopes.passes[-1] is not one:
-            scopes.close_above(one)
-        if one.in_iteration:
-            machine.end_iteration(one)
-        while not (verdicts.asked and machine.must_end(one)):
-            batch = one.again
+        if scopes.passes[-1] is not pass_:
+            scopes.close_above(pass_)
+        if pass_.in_iteration:
+            machine.end_iteration(pass_)
+        while not (verdicts.has_requests and machine.must_end(pass_)):
+            batch = pass_.again
             if batch is END:
-                batch = next(one.source, END) if one.fetch is None else machine.fetch(one)
+                batch = next(pass_.source, END) if pass_.fetch is None else machine.fetch(pass_)
                 if batch is END:
                     self._end(complete=True)
-                one.batches_seen += 1
-            if verdicts.asked and machine.must_end(one, has_batch=True):  # while it was fetched: it is not begun, and not seen
-                one.batches_seen -= one.again is END
+                pass_.batches_seen += 1
+            if verdicts.has_requests and machine.must_end(pass_, has_batch=True):  # requested during the fetch
+                pass_.batches_seen -= pass_.again is END
                 break
-            if machine.begin_iteration(one, batch):
-                return one.now.batch
+            if machine.begin_iteration(pass_, batch):
+                return pass_.now.batch
         self._end(complete=False)
 
     def _end(self, *, complete: bool) -> NoReturn:
-        """End a pass that has no further batch, with the step of a last short window where one is left."""
-        run, one = self._machine.run, self.one
-        if one.is_train and (complete or not self._verdicts.stop):
+        """End a pass that has no further batch, with a step for the last, short accumulation window if there is pass_."""
+        run, pass_ = self._machine.run, self.pass_
+        if pass_.is_train and (complete or not self._verdicts.stop):
             stepper_of(run).finish(run)
-        one.was_cut = not complete and not one.saw_everything
-        self._machine.end_pass(one, complete=not one.was_cut)
+        pass_.was_cut = not complete and not pass_.saw_everything
+        self._machine.end_pass(pass_, complete=not pass_.was_cut)
         raise StopIteration
 
     def close(self) -> None:
-        """End the pass here, as a `break` would."""
-        self._machine.end_pass(self.one, complete=False)
+        """End the pass here, like a `break`."""
+        self._machine.end_pass(self.pass_, complete=False)
 
     def abort(self) -> None:
-        """Drop the pass without its end points: an exception came out of it, and someone may catch it."""
-        one, machine = self.one, self._machine
-        if one.is_open and not one.is_closing and self._scopes.passes[-1] is one:
-            self._scopes.drop_pass(one)
+        """Drop the pass without its end points after an exception, which the caller may catch."""
+        pass_, machine = self.pass_, self._machine
+        if pass_.is_open and not pass_.is_closing and self._scopes.passes[-1] is pass_:
+            self._scopes.drop_pass(pass_)
             machine.logbook.drop_page()
             self._scopes.passes.pop()
-            one.leave(machine.run)
+            pass_.leave(machine.run)
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the pass has logged, once it is over: the means over it, by name."""
-        return self.one.results
+        """The means of the values logged in the pass, by name, once it is over."""
+        return self.pass_.results
 
     def __len__(self) -> int:
-        return len(self.one.loader)  # type: ignore[arg-type]
+        return len(self.pass_.loader)  # type: ignore[arg-type]
 
     def __del__(self) -> None:
-        if self.one.is_open:
-            self.one.abandoned = self._scopes.abandoned = True
-            self._scopes.cleanup.leave(self.one, has_failed=True)
+        if self.pass_.is_open:
+            self.pass_.abandoned = self._scopes.abandoned = True
+            self._scopes.cleanup.leave(self.pass_, has_failed=True)

@@ -1,4 +1,4 @@
-"""EpochLoop: the iterator over epoch numbers that a user's outer `for` gets. It drives the machine."""
+"""EpochLoop: the iterator over epoch numbers for the outer `for`. It drives the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class EpochLoop:
-    """Open an epoch, hand out its number, and close it when the next one is asked for."""
+    """Open an epoch, yield its number, and close it when the next one is requested."""
 
     __slots__ = ("_machine", "_opened")
 
@@ -32,7 +32,7 @@ class EpochLoop:
             machine.begin_epoch()
             if not verdicts.stop and not verdicts.stop_epoch:
                 self._opened = machine.clocks.epoch
-                machine.saving.body_begins()
+                machine.saving.begin_body()
                 machine.resuming.repeat_body()
                 return self._opened
             machine.saving.before_end_points()

@@ -1,4 +1,4 @@
-"""Evaluation: a validation pass that is made by the run, and not by a user's own loop."""
+"""Evaluation: a validation pass made by the run instead of the user's loop."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.machine import Machine
     from hookpoint.core.run.run_loop import EvaluateOptions
 
-LOADER_CHECK = "that the loader is not empty, and is no generator that has ended"
+LOADER_CHECK = "that the loader is not empty, and not an exhausted generator"
 
 
-def evaluate(machine: Machine, data: Any, *, is_aside: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-    """Make a validation pass, and return the means of what was logged in it, or its results where these are asked for.
+def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
+    """Make a validation pass, and return the means of what was logged in it, or its results if requested.
 
-    One that is made aside disturbs nothing: what is logged in it stays out of the metrics, random numbers are put back, and
-    a stop that was asked for does not end it. There are no results where no batch counted, nor of a pass that a signal has
-    cut off: they would be those of other data.
+    A side pass does not affect the run: its values stay out of the metrics, random generators are restored, and an earlier stop
+    request does not end it. There are no results if no batch counted, or if a signal cut the pass off: they would be those of
+    other data.
     """
     run, update = machine.running(), options.get("update")
     stepper = stepper_of(run)
     loader = stepper.batches(data, options.get("batch_size", AUTO))
-    batches = batches_over(machine, loader, "val", is_aside=is_aside)
-    apart = randomness_kept(machine.parts.randomness, loader) if is_aside else nullcontext()
+    batches = batches_over(machine, loader, "val", is_side=is_side)
+    isolated = preserved_randomness(machine.objects.randomness, loader) if is_side else nullcontext()
     counted = 0
-    with left_on_error(batches), apart, stepper.evaluating(run):
+    with abort_on_error(batches), isolated, stepper.evaluating(run):
         for batch in batches:
-            del batch  # the run has it, and lets go of it when the iteration ends
+            del batch  # the run holds it, and releases it when the iteration ends
             stepper.evaluate(run, options.get("forward"))
-            if not now_of(run).is_off:
+            if not now_of(run).is_discarded:
                 counted += 1
                 if update is not None:
                     update(run)
-    one = batches.one
-    batches_done, counted = _by_all(machine, one.is_shared, one.batches_done, counted)
-    if not batches_done and not one.was_cut:
-        raise BadData("the validation data gave no batch.", check=LOADER_CHECK)
+    pass_ = batches.pass_
+    batches_done, counted = _total(machine, pass_.is_shared, pass_.batches_done, counted)
+    if not batches_done and not pass_.was_cut:
+        raise BadData("the validation data yielded no batch.", check=LOADER_CHECK)
     if "results" not in options:
         return batches.results
-    if not counted or (one.was_cut and not one.wants_end):
+    if not counted or (pass_.was_cut and not pass_.wants_end):
         return {}
     values = options["results"](batches.results)
     machine.logbook.log_final(values, "val")
     return values
 
 
-def _by_all(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Return counts as all processes of the pass have them together: one of them may have had no data."""
+def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
+    """Return the sums of the counts over all ranks of the pass: a rank may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
-    said = machine.agreement.gather(counts, "the end of an evaluation")
-    return tuple(sum(column) for column in zip(*said, strict=True))
+    gathered = machine.agreement.gather(counts, "the end of an evaluation")
+    return tuple(sum(column) for column in zip(*gathered, strict=True))
 
 
 @contextmanager
-def left_on_error(batches: BatchLoop) -> Iterator[None]:
-    """Leave a pass that failed: whoever contains the error goes on training."""
+def abort_on_error(batches: BatchLoop) -> Iterator[None]:
+    """Drop a pass that failed, so that a caller that catches the error can continue training."""
     try:
         yield
     except StopRun:
@@ -76,15 +76,16 @@ def left_on_error(batches: BatchLoop) -> Iterator[None]:
 
 
 @contextmanager
-def randomness_kept(randomness: Randomness, loader: Any) -> Iterator[None]:
-    """Put every generator of random numbers back to where it was found: a loader's own may be that of another one too."""
-    found = randomness.state_dict()
+def preserved_randomness(randomness: Randomness, loader: Any) -> Iterator[None]:
+    """Restore every random generator afterwards, also those of the loader, which may share them with another one."""
+    before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    generators: list[Any] = [one for owner in owners if hasattr(one := getattr(owner, "generator", None), "get_state")]
-    states = [one.get_state() for one in generators]
+    found = (getattr(owner, "generator", None) for owner in owners)
+    generators: list[Any] = [generator for generator in found if hasattr(generator, "get_state")]
+    states = [generator.get_state() for generator in generators]
     try:
         yield
     finally:
-        randomness.load_state_dict(found)
+        randomness.load_state_dict(before)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)

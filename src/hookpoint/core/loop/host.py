@@ -1,10 +1,10 @@
-"""Host: the trainer of another library that drives a loop, and what it cannot do."""
+"""Host: a trainer of another library that drives a loop, and its limitations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hookpoint.core.errors import CompileError
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class NotUnderHost(CompileError):
-    """A callback needs a point or a verdict that the trainer it runs under does not have."""
+    """A callback needs a point or a verdict that the trainer does not support."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Host:
-    """A trainer, by its name. `cannot` has the points it never reaches and the verdicts it cannot honour, with the reason.
+    """A trainer. `cannot` maps the points it never reaches and the verdicts it cannot honour to the reason.
 
-    Verdicts are called as `run` calls them: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save". Skips
-    and retries are refused unless they are in `can`: few trainers have them.
+    Verdicts have the names of the methods of `run`: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
+    Skips and retries are rejected unless they are in `can`: few trainers support them.
     """
 
     name: str
@@ -29,25 +29,17 @@ class Host:
     can: frozenset[str] = frozenset()
 
     def check(self, hooks: Hooks) -> None:
-        """Refuse callbacks that need what this host has not, before anything runs."""
+        """Raise for callbacks that need what this host does not support, before anything runs."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
-                raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", leave=f"{call.entry.name} out")
+                raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)
         for entry in hooks.entries:
-            if "skip_batch" in self.cannot and _says(entry.subject, "may_skip"):
-                raise NotUnderHost(
-                    f"{entry.name} may skip batches, and {self.name} cannot: {self.cannot['skip_batch']}.", leave="it out"
-                )
-            if "save" in self.cannot and _says(entry.subject, "saves"):
-                raise NotUnderHost(
-                    f"{entry.name} saves, and {self.name} does not let it: {self.cannot['save']}.", leave="it out"
-                )
+            for verdict, option, does in (("skip_batch", "may_skip", "skips batches"), ("save", "saves", "saves checkpoints")):
+                if verdict in self.cannot and getattr(entry.subject, option, False):
+                    why = f"{entry.name} {does}, which {self.name} does not support: {self.cannot[verdict]}."
+                    raise NotUnderHost(why, remove=entry.name)
 
-    def refuse(self, verdict: str) -> None:
-        """Refuse a verdict that this host cannot honour, at the call."""
+    def check_verdict(self, verdict: str) -> None:
+        """Raise if this host cannot honour a verdict."""
         if verdict in self.cannot:
             raise NotUnderHost(f"run.{verdict}() does not work under {self.name}: {self.cannot[verdict]}.")
-
-
-def _says(subject: Any, option: str) -> bool:
-    return bool(getattr(subject, option, False))

@@ -1,4 +1,4 @@
-"""Loop: the context in which a run lives. A user's own `for` loops run inside it.
+"""Loop: the context of a run, with the user's `for` loops inside.
 
 with Loop(callbacks) as run:                 machine.begin_run
     for epoch in run.epochs(10):             machine.begin_epoch, end_epoch          (epochs.py)
@@ -23,14 +23,14 @@ from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
 from hookpoint.core.team.team import Solo, Team, place_by_environment
 
-EVERYWHERE: list[Any] = []  # callbacks that are in every loop of this process, last of all
+EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at the end of the list
 
 
 class Loop:
-    """The loop without the default callbacks; `hookpoint.Loop` adds them, and its docstring says how to use it.
+    """The loop without default callbacks; `hookpoint.Loop` adds them and documents its use.
 
-    It is told everything in `options`, or by keyword. The team of a run is made when the loop is entered, on every process at
-    the same place, and closed when it is left.
+    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, on every rank at the
+    same place, and closed when it is left.
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), options: LoopOptions | None = None, **changes: Any) -> None:
@@ -47,11 +47,11 @@ class Loop:
 
     def __enter__(self) -> Run:
         if self._machine is not None:
-            raise OutsideRun("this loop is running already.", make="a second Loop for a run inside a run")
+            raise OutsideRun("this loop is already running.", create="a second Loop for a run inside a run")
         self._join_team()
         try:
             if self._was_entered or self._compiled_for != self._here():
-                self.hooks = self._compiled()  # with schedules that count from the start
+                self.hooks = self._compiled()  # with schedules that start from zero
             self._was_entered = True
             self._machine = machine = assemble(self.hooks, self.options, self._stateful, self._team, self._place)
         except BaseException:
@@ -74,7 +74,7 @@ class Loop:
             self._machine = None
 
     def _join_team(self) -> None:
-        """Make the team of this run, which all its processes do at the same time, and take one's place in it."""
+        """Create the team of this run, on all ranks at the same time, and set the rank."""
         self._team = team = self.options.team()
         if team.size > 1:
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}

@@ -1,14 +1,14 @@
-"""Machine: the life of a run, in the order it happens. Drivers call its methods; nothing else fires a run's points.
+"""Machine: the life of a run, in run-time order. Drivers call its methods; nothing else fires a run's points.
 
-begin_run                          on_setup, on_run_begin; on_load where the run resumes
+begin_run                          on_setup, on_run_begin; on_load if the run resumes
   begin_epoch                      on_epoch_begin
     begin_pass                     on_train_epoch_begin
       fetch                        on_batch_fetch_begin, on_batch_fetch_end
       begin_iteration              on_iter_begin, on_train_iter_begin
-      end_iteration                on_train_iter_end, on_iter_end, or on_iter_skip; on_save where one is due
+      end_iteration                on_train_iter_end, on_iter_end, or on_iter_skip; on_save if a save is due
     end_pass                       on_train_epoch_end
     begin_pass ... end_pass        the same for validation: on_val_...
-  end_epoch                        on_epoch_end; on_save where one is due
+  end_epoch                        on_epoch_end; on_save if a save is due
 end_run                            on_exception if something escaped, on_run_end
 
 A driver is a user's `for` (epochs.py, batches.py), which the Runner uses too, or another library's trainer (host_driver.py).
@@ -27,7 +27,7 @@ from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.data.samples import count_samples, counter
 from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
-from hookpoint.core.loop._ending import errors_of, is_dealt_with
+from hookpoint.core.loop._ending import errors_of, is_handled
 from hookpoint.core.loop.passes import END, Pass
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import set_now, set_payload
@@ -36,21 +36,21 @@ from hookpoint.core.text.terminal import be_silent
 if TYPE_CHECKING:
     from hookpoint.core.loop.components import Components
     from hookpoint.core.loop.options import LoopOptions
-    from hookpoint.core.loop.run_components import RunComponents
+    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
-FOLD_EVERY = 64  # how many iterations outside of training are logged before they are folded into the pass's means
+FOLD_EVERY = 64  # number of iterations outside of training after which logged values are folded into the means of the pass
 
 
 class Machine:
-    """One run. The components are told of each transition, in the order of the lines below, and know nothing of the machine."""
+    """One run. The components are notified of each transition, in the order of the lines below."""
 
-    def __init__(self, parts: RunComponents, options: LoopOptions, components: Components) -> None:
-        self.parts, self.options = parts, options
-        self.run, self.hooks, self.clocks, self.logbook = parts.run, parts.hooks, parts.clocks, parts.logbook
-        self.verdicts, self.scopes = parts.verdicts, parts.scopes
+    def __init__(self, objects: RunObjects, options: LoopOptions, components: Components) -> None:
+        self.objects, self.options = objects, options
+        self.run, self.hooks, self.clocks, self.logbook = objects.run, objects.hooks, objects.clocks, objects.logbook
+        self.verdicts, self.scopes = objects.verdicts, objects.scopes
         self.saving, self.resuming, self.agreement = components.saving, components.resuming, components.agreement
         self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
         self.record, self.missing, self.watch = components.record, components.missing, components.watch
@@ -81,9 +81,9 @@ class Machine:
             self.hooks.start_schedules(self.clocks)
             self.clocks.start()
             self._fire_or_stop("on_run_begin")
-            self.saving.body_begins()
+            self.saving.begin_body()
             self.saving.begin()
-            found = self.resuming.put_back()
+            found = self.resuming.restore()
             if found is not None:
                 self._fire_or_stop("on_load", path=found.path)
                 self.resuming.repeat_body()
@@ -94,7 +94,7 @@ class Machine:
             raise
 
     def _fire_or_stop(self, point: str, **payload: Any) -> None:
-        """Fire a point of the run, where there are any; a stop that is raised there keeps no state from being put back."""
+        """Fire a point of the run, if enabled. A StopRun becomes a request, so that the state is still restored."""
         if self.options.run_points:
             try:
                 self._fire(point, **payload)
@@ -117,46 +117,46 @@ class Machine:
 
     # A pass
 
-    def begin_pass(self, one: Pass) -> bool:
-        """Open a pass; say whether there is anything to do in it: a stop, or a checkpoint made after it, leave it out."""
+    def begin_pass(self, pass_: Pass) -> bool:
+        """Open a pass; return whether it has anything to do: not after a stop, nor if the checkpoint was made after it."""
         run, scopes, resuming = self.running(), self.scopes, self.resuming
-        if one.is_done or self._is_stopped_before(one):
+        if pass_.is_done or self._is_stopped_before(pass_):
             return False
         scopes.settle()
-        if one.is_train:
+        if pass_.is_train:
             scopes.close_passes()
-        one.opened_epoch = one.is_train and not scopes.epoch_is_open
-        if one.opened_epoch:
+        pass_.opened_epoch = pass_.is_train and not scopes.epoch_is_open
+        if pass_.opened_epoch:
             if resuming.is_over():
-                one.is_done = True
+                pass_.is_done = True
                 return False
             self.begin_epoch()
-        is_outermost = not scopes.passes and not one.is_aside
+        is_outermost = not scopes.passes and not pass_.is_side
         known = resuming.results_of(scopes.passes_opened) if is_outermost and self.options.host is None else None
         scopes.passes_opened += is_outermost
         if known is not None:
-            one.skip(known)
+            pass_.skip(known)
             return False
         call = CURRENT_CALL.get()
-        one.is_shared = self.agreement is not None and one.mode != "pred" and (call is None or call.entry.ranks == "all")
-        one.enter(run, count_samples if one.mode == "pred" else self._samples_of)
-        self.model_stop.watch(one)
-        self.logbook.open_page(one.mode, aside=one.is_aside, is_shared=one.is_shared)
-        scopes.passes.append(one)
-        self.hooks.fire(f"on_{one.mode}_epoch_begin", run)
-        scopes.close_above(one)
-        self.watch.enter(one)
-        resuming.enter_data(one)
+        pass_.is_shared = self.agreement is not None and pass_.mode != "pred" and (call is None or call.entry.ranks == "all")
+        pass_.enter(run, count_samples if pass_.mode == "pred" else self._samples_of)
+        self.model_stop.watch(pass_)
+        self.logbook.open_page(pass_.mode, is_side=pass_.is_side, is_shared=pass_.is_shared)
+        scopes.passes.append(pass_)
+        self.hooks.fire(f"on_{pass_.mode}_epoch_begin", run)
+        scopes.close_above(pass_)
+        self.watch.enter(pass_)
+        resuming.enter_data(pass_)
         if self.options.prepare is not None:
-            one.source = map(self.options.prepare, one.source)
+            pass_.source = map(self.options.prepare, pass_.source)
         return True
 
-    def _is_stopped_before(self, one: Pass) -> bool:
-        """Say whether a stop keeps a pass from opening. A host that is to stop still makes the passes it has planned."""
-        if self.options.host is not None or not self.must_end(one):
+    def _is_stopped_before(self, pass_: Pass) -> bool:
+        """Return whether a stop keeps a pass from opening. A host that stops still makes the passes it has planned."""
+        if self.options.host is not None or not self.must_end(pass_):
             return False
-        one.was_cut = True
-        if one.is_train:
+        pass_.was_cut = True
+        if pass_.is_train:
             self.scopes.cut_short = True
             if self.scopes.epoch_is_open:
                 self.saving.before_end_points()
@@ -164,141 +164,141 @@ class Machine:
 
     # An iteration
 
-    def fetch(self, one: Pass) -> Any:
-        """Ask the loader of a pass for a batch, with points around it; return END where there is none."""
-        run, now = self.run, one.now
-        begin, end = one.fetch or (None, None)
-        now.batch_idx = one.batches_seen
+    def fetch(self, pass_: Pass) -> Any:
+        """Fetch a batch from the loader of a pass, with points around it; return END after the last."""
+        run, now = self.run, pass_.now
+        begin, end = pass_.fetch or (None, None)
+        now.batch_idx = pass_.batches_seen
         set_now(run, now)
         if begin is not None:
             begin(run)
-        batch = next(one.source, END)
+        batch = next(pass_.source, END)
         now.batch = None if batch is END else batch
         if end is not None:
             end(run)
         set_now(run, NO_ITERATION)
         return END if batch is END else now.batch
 
-    def begin_iteration(self, one: Pass, batch: Any) -> bool:
-        """Begin an iteration with a batch; say whether its body is to run: a handler may have it skipped or retried."""
-        now = one.now
-        one.in_iteration = True
+    def begin_iteration(self, pass_: Pass, batch: Any) -> bool:
+        """Begin an iteration; return whether its body should run: a handler may skip or retry it."""
+        now = pass_.now
+        pass_.in_iteration = True
         now.batch = batch
-        now.batch_idx = one.batches_seen - 1
-        now.samples = one.samples_of(batch)
+        now.batch_idx = pass_.batches_seen - 1
+        now.samples = pass_.samples_of(batch)
         set_now(self.run, now)
-        begin = one.begin
-        if one.batches_seen == one.sampled_next:
-            one.sampled_next += SAMPLE_EVERY
-            one.is_sampled, one.began, begin = True, perf_counter(), one.timed[0]
+        begin = pass_.begin
+        if pass_.batches_seen == pass_.sampled_next:
+            pass_.sampled_next += SAMPLE_EVERY
+            pass_.is_sampled, pass_.began, begin = True, perf_counter(), pass_.timed[0]
         if begin is not None:
             begin(self.run)
-            if self.scopes.passes[-1] is not one:  # a handler broke off a pass of its own
-                self.scopes.close_above(one)
-            if now.asked and now.is_off:
-                self.end_iteration(one)
+            if self.scopes.passes[-1] is not pass_:  # a handler left its own pass with a break
+                self.scopes.close_above(pass_)
+            if now.has_requests and now.is_discarded:
+                self.end_iteration(pass_)
                 return False
         return True
 
-    def end_iteration(self, one: Pass) -> None:
-        one.in_iteration = False
-        run, now, clocks, is_train = self.run, one.now, self.clocks, one.is_train
-        if not (now.asked and self._was_skipped(one)):
+    def end_iteration(self, pass_: Pass) -> None:
+        pass_.in_iteration = False
+        run, now, clocks, is_train = self.run, pass_.now, self.clocks, pass_.is_train
+        if not (now.has_requests and self._was_skipped(pass_)):
             now.has_ended = True
-            if one.retries:
-                one.retries, one.again = 0, END
+            if pass_.retries:
+                pass_.retries, pass_.again = 0, END
             are_reported = self.steps.are_reported
             if is_train:
                 clocks.iteration += 1
                 clocks.samples += now.samples
                 if not are_reported:
                     clocks.count_step()
-            if one.end is not None:
-                (one.timed[1] or one.end if one.is_sampled else one.end)(run)
-                if self.scopes.passes[-1] is not one:
-                    self.scopes.close_above(one)
-            if one.is_sampled:
-                one.is_sampled = False
-                self._share.add_step(perf_counter() - one.began)
-            # What is due: a log step, and in training agreement between processes, a save.
+            if pass_.end is not None:
+                (pass_.timed[1] or pass_.end if pass_.is_sampled else pass_.end)(run)
+                if self.scopes.passes[-1] is not pass_:
+                    self.scopes.close_above(pass_)
+            if pass_.is_sampled:
+                pass_.is_sampled = False
+                self._share.add_step(perf_counter() - pass_.began)
+            # What is due: a log step, and in training an agreement between ranks, a save.
             if is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
                     run.monitors.raise_errors()
-            elif one.batches_seen % FOLD_EVERY == 0:
+            elif pass_.batches_seen % FOLD_EVERY == 0:
                 self.logbook.end_window(send=False)
             if is_train:
                 if self.agreement is not None:
                     self.agreement.at_step()
                 saving, step = self.saving, clocks.step
-                saving.window_is_open = is_open = are_reported and step == one.steps_before
-                one.steps_before = step
-                # After a `break`, what follows the body has run already: nobody could resume from here, and a save waits.
-                if saving.is_due and not is_open and not one.is_closing:
+                saving.is_accumulating = is_open = are_reported and step == pass_.steps_before
+                pass_.steps_before = step
+                # After a `break`, the code after the body has run already: a run could not resume here, so a save waits.
+                if saving.is_due and not is_open and not pass_.is_closing:
                     saving.at_boundary()
         set_now(run, NO_ITERATION)
         now.clear()
 
-    def _was_skipped(self, one: Pass) -> bool:
-        """Do what was asked of the iteration instead of ending it; say whether it was skipped as a whole."""
-        if not one.leave_out(self.options.max_retries):
+    def _was_skipped(self, pass_: Pass) -> bool:
+        """Handle the requests about the iteration; return whether the whole iteration is skipped."""
+        if not pass_.apply_skips(self.options.max_retries):
             return False
-        one.now.has_ended = True
+        pass_.now.has_ended = True
         self.hooks.fire("on_iter_skip", self.run)
-        if self.agreement is not None and one.is_train:
+        if self.agreement is not None and pass_.is_train:
             self.agreement.at_step()
         return True
 
-    def must_end(self, one: Pass, *, has_batch: bool = False) -> bool:
-        """Say whether a verdict or a signal ends a pass here; with `has_batch`, before a batch that was fetched."""
+    def must_end(self, pass_: Pass, *, has_batch: bool = False) -> bool:
+        """Return whether a verdict or a signal ends a pass here; with `has_batch`, before a batch that was fetched."""
         verdicts, signals = self.verdicts, self.signals
-        # A pass aside that is made after a stop still runs; a signal ends it as it ends anything.
-        stops = verdicts.stop and not (one.is_aside and signals.received is None)
+        # A side pass started after a stop request still runs; a signal ends every pass.
+        stops = verdicts.stop and not (pass_.is_side and signals.received is None)
         if stops and signals.has_stopped and self.saving.saves:
-            # Nobody could resume in the middle of a validation, nor before a batch that was fetched: they come to an end.
-            stops = self.scopes.cut_short or (one.is_train and not has_batch)
-        return stops or one.wants_end or (verdicts.stop_epoch and one.is_train)
+            # A run cannot resume in the middle of a validation, nor before a fetched batch: these are completed.
+            stops = self.scopes.cut_short or (pass_.is_train and not has_batch)
+        return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
-    def end_pass(self, one: Pass, *, complete: bool, finals: Mapping[str, Any] | None = None) -> None:
-        """End the iteration that is running, then the pass. `finals` are values of the whole pass that a host brings."""
-        if not one.is_open or one.is_closing:
+    def end_pass(self, pass_: Pass, *, complete: bool, finals: Mapping[str, Any] | None = None) -> None:
+        """End the running iteration, then the pass. `finals` are values of the whole pass computed by a host."""
+        if not pass_.is_open or pass_.is_closing:
             return
-        one.is_closing = True
-        was_left = one.in_iteration
+        pass_.is_closing = True
+        was_left = pass_.in_iteration
         try:
-            if one.in_iteration:
-                self.end_iteration(one)
+            if pass_.in_iteration:
+                self.end_iteration(pass_)
         except BaseException:
-            one.is_closing = False
+            pass_.is_closing = False
             raise
-        one.is_open, one.abandoned, one.is_done = False, False, True
+        pass_.is_open, pass_.abandoned, pass_.is_done = False, False, True
         scopes = self.scopes
         try:
-            # A user may end validation early; one that a stop has cut off leaves the epoch incomplete, as its metrics are.
-            scopes.cut_short |= not complete and (one.is_train or self.verdicts.stop)
-            if one.is_train and not complete and not was_left:
-                self.saving.before_end_points()  # while the means of the pass are open, as they are for who resumes in it
-            one.results = self.logbook.finish_page(finals)
-            self.hooks.fire(f"on_{one.mode}_epoch_end", self.run)
-            scopes.close_above(one)
-            if one.is_train:
+            # A user may end validation early; if a stop ends it, the epoch is incomplete, as are its metrics.
+            scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
+            if pass_.is_train and not complete and not was_left:
+                self.saving.before_end_points()  # while the means of the pass are open, as they are in a resumed run
+            pass_.results = self.logbook.finish_page(finals)
+            self.hooks.fire(f"on_{pass_.mode}_epoch_end", self.run)
+            scopes.close_above(pass_)
+            if pass_.is_train:
                 self.agree("the end of a training pass")
-                if self.logbook.loss_check is not None and one.is_shared == (self.agreement is not None):
-                    self.logbook.loss_check.at_pass_end(one.results.get("loss") if complete else None)
+                if self.logbook.loss_check is not None and pass_.is_shared == (self.agreement is not None):
+                    self.logbook.loss_check.at_pass_end(pass_.results.get("loss") if complete else None)
         finally:
             self.logbook.close_page()
-            scopes.passes.remove(one)
-            if not scopes.passes and not one.is_aside:
-                self.saving.pass_is_done(one.results, one.batches_seen)
-            one.leave(self.run)
-            self.scopes.cleanup.leave(one)
-        if one.opened_epoch:
+            scopes.passes.remove(pass_)
+            if not scopes.passes and not pass_.is_side:
+                self.saving.add_pass(pass_.results, pass_.batches_seen)
+            pass_.leave(self.run)
+            self.scopes.cleanup.leave(pass_)
+        if pass_.opened_epoch:
             self.end_epoch()
-            self.saving.body_begins()
+            self.saving.begin_body()
 
     def end_epoch(self) -> None:
         run, scopes = self.run, self.scopes
-        self.resuming.refuse_if_lost()
+        self.resuming.check_arrived()
         scopes.epoch_is_open = scopes.epochs_abandoned = False
         run.epoch_complete = not scopes.cut_short
         self.clocks.epochs_done = self.clocks.epoch
@@ -306,27 +306,27 @@ class Machine:
             self.hooks.fire("on_epoch_end", run)
         finally:
             self.scopes.cleanup.leave(None)
-        self.model_stop.heed(run)
+        self.model_stop.check(run)
         self.agree("the end of the epoch")
         self.logbook.flush()
-        run.put_event("epoch_end", complete=run.epoch_complete)  # tells monitors that they have every value of the epoch
+        run.put_event("epoch_end", complete=run.epoch_complete)  # monitors now have all values of the epoch
         run.monitors.raise_errors()
         for line in self._share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
         self.saving.at_epoch_end()
 
     def end_run(self, error: BaseException | None) -> bool:
-        """Close what is open, end the run, and say whether the exception that ended it, if any, is dealt with."""
+        """Close what is open, end the run, and return whether to suppress the exception that ended it, if any."""
         try:
             failure = self._close_scopes(error)
             problems = self._fire_last_points(failure)
             self.record.end(failure or next(iter(problems), None))
         finally:
             self.clean_up()
-        return is_dealt_with(error, failure, problems, self.signals.ending())
+        return is_handled(error, failure, problems, self.signals.ending())
 
     def _close_scopes(self, error: BaseException | None) -> BaseException | None:
-        """Close passes and the epoch as a `break` would, or drop them after an exception; return what failed, if anything."""
+        """Close passes and the epoch like a `break`, or drop them after an exception; return the failure, if any."""
         run, scopes = self.run, self.scopes
         while error is None or isinstance(error, StopRun):
             try:
@@ -343,7 +343,7 @@ class Machine:
         if self.agreement is not None:
             self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
         for problem in errors_of(self.saving.before_failure):
-            logger.error("the place of the failure is not known", exc_info=problem)
+            logger.error("the position of the failure is unknown", exc_info=problem)
         self.watch.explain(error)
         scopes.drop()
         self.logbook.drop_pages()
@@ -352,7 +352,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points; a handler's error waits until all have run. Monitors are last, and have everything by then."""
+        """Fire the last points; errors of handlers are collected until all have run. Monitors are last and get everything."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         if failure is not None:
@@ -360,7 +360,7 @@ class Machine:
             self.record.note_failure(failure)
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
-            set_payload(run, {})  # an error keeps its frames, and they keep memory
+            set_payload(run, {})  # an error holds its frames, and they hold memory
         if self.signals.received is not None:
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if fires else []
@@ -372,15 +372,15 @@ class Machine:
         problems += run.monitors.take_errors()
         problems += run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else []
         if fires and failure is None and not self.verdicts.stop:
-            self.missing.say_at_end(run)
+            self.missing.warn_at_end(run)
         return problems
 
     def clean_up(self) -> None:
         self._is_over = True
         CURRENT.set(self._outer_run)
         be_silent(self, silent=False)
-        with ExitStack() as undone:  # the last first; one that fails keeps none of the others from being undone
-            undone.callback(self.parts.team.close)
+        with ExitStack() as undone:  # in reverse order; an error does not keep the rest from running
+            undone.callback(self.objects.team.close)
             undone.callback(self.saving.close)
             undone.callback(self.run.monitors.close)
             undone.callback(self.hooks.attach, None)
@@ -389,12 +389,12 @@ class Machine:
             undone.callback(self.steps.remove)
 
     def running(self) -> Run:
-        """Return the run, or say that it is over."""
+        """Return the run; raise if it is over."""
         if self._is_over:
             raise OutsideRun("this loop is not running.", enter="with Loop(...) as run: and use run inside")
         return self.run
 
     def _fire(self, point: str, **payload: Any) -> None:
-        """Fire a point that offers more than the run has."""
+        """Fire a point with its own arguments."""
         set_payload(self.run, payload)
         self.hooks.fire(point, self.run)

@@ -1,4 +1,4 @@
-"""LoopOptions: what a loop is told, by a user's own `with Loop(...)` or by a Runner."""
+"""LoopOptions: the options of a loop, set by `with Loop(...)` or by a Runner."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Solo, Team
 
-KEPT = ("model", "optimizer", "criterion", "lr_scheduler")  # of what a loop is given, in each checkpoint
+SAVED = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
 
 
-def _as_it_is(part: Any) -> Any:
-    return part
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopOptions:
-    """Everything a loop is told but its callbacks.
+    """All options of a loop except its callbacks.
 
-    The first group is what users give. The second is how a framework, a runner or a host does its part: `team` is called when
-    the loop is entered, on every process at the same place; `begin` gets the run before its first point; without `run_points`
-    the loop serves a validation or a prediction alone; `host` is the trainer of another library that drives it.
+    The first group is set by users, the second by a framework, a runner or a host. `team` is called when the loop is entered,
+    on every rank at the same place. `begin` gets the run before its first point. Without `run_points`, the loop is for a
+    validation or prediction only. `host` is the trainer of another library that drives the loop.
     """
 
     model: Any = None
@@ -63,7 +63,7 @@ class LoopOptions:
     randomness: Randomness | None = None
     positions: Callable[[Randomness], Positions] = PlainPositions
     after_load: Callable[[Run], None] | None = None
-    unwrapped: Callable[[Any], Any] = _as_it_is
+    unwrapped: Callable[[Any], Any] = _unchanged
     may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
     stepper: Stepper | None = None
     floats: Floats = floats_one_by_one
@@ -76,25 +76,26 @@ class LoopOptions:
     loader_workers: LoaderWorkers | None = None
 
     def __post_init__(self) -> None:
-        if self.log_every < 0 or self.max_retries < 0:
-            raise BadArgument("log_every and max_retries are 0 or more.", got=f"{self.log_every} and {self.max_retries}")
+        for name in ("log_every", "max_retries"):
+            if (number := getattr(self, name)) < 0:
+                raise BadArgument(f"{name} must be >= 0, got {number!r}.")
         for name in ("hang_report_seconds", "data_timeout_seconds"):
             if (seconds := getattr(self, name)) is not None and not seconds > 0:
-                raise BadArgument(f"{name} is more than 0, or None.", got=repr(seconds))
+                raise BadArgument(f"{name} must be a number > 0 or None, got {seconds!r}.")
         if self.max_crashes is not None and (type(self.max_crashes) is not int or self.max_crashes < 0):
-            raise BadArgument("max_crashes is an integer, or None or 0 for no limit.", got=repr(self.max_crashes))
+            raise BadArgument(f"max_crashes must be an integer >= 0 or None, got {self.max_crashes!r}.", disable="it with 0")
         if self.on_nonfinite not in ("raise", "warn"):
-            raise BadArgument(f"on_nonfinite={self.on_nonfinite!r}.", choose="'raise' or 'warn'")
+            raise BadArgument(f"on_nonfinite must be 'raise' or 'warn', got {self.on_nonfinite!r}.")
         counter(self.samples)
         config_of(self.config)
         user_state(self.state)
 
     def given(self) -> dict[str, Any]:
-        """Return what the run shows of this."""
-        names = ("name", *KEPT, "device", "workdir")
+        """Return the options that are attributes of the run."""
+        names = ("name", *SAVED, "device", "workdir")
         return {**{name: getattr(self, name) for name in names}, "config": config_of(self.config)}
 
     def stateful(self) -> dict[str, Any]:
-        """Return the objects whose state a checkpoint keeps, by name; a host keeps its model and optimizer itself."""
-        kept = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in KEPT}
-        return {**kept, **user_state(self.state)}
+        """Return the objects whose state a checkpoint contains, by name; a host saves its model and optimizer itself."""
+        saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in SAVED}
+        return {**saved, **user_state(self.state)}

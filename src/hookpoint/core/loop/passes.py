@@ -1,9 +1,10 @@
-"""Pass: the state of one run over a loader, in training, validation or prediction. The machine moves it."""
+"""Pass: the state of one iteration over a loader, in training, validation or prediction. The machine changes it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.samples import length_of
@@ -21,85 +22,64 @@ MODES = ("train", "val", "pred")
 END: Any = object()
 
 
+@dataclass(slots=True, eq=False)  # slots: above thirty attributes, dicts no longer share keys, and each iteration reads a dozen
 class Pass:
-    """The iterations over one loader. It opens with the first batch that is asked for and closes with the last.
+    """The iterations over one loader. It opens when the first batch is requested and closes after the last.
 
-    A pass that a user's `break` left behind is `abandoned`; the machine closes it at the next opportunity. One that `is_aside`
-    stays out of the run's metrics and records. `is_shared` says whether all processes of a team make it together.
+    A pass that a `break` left open is `abandoned`; the machine closes it at the next opportunity. One that `is_side` stays out
+    of the run's metrics and records. One that `is_shared` is made by all ranks of a team together.
     """
 
-    # Slots, not a dict: above thirty attributes a dict's are no longer shared, and each iteration reads a dozen of them.
-    __slots__ = (
-        "abandoned",
-        "again",
-        "batches_seen",
-        "began",
-        "begin",
-        "end",
-        "fetch",
-        "in_iteration",
-        "is_aside",
-        "is_closing",
-        "is_done",
-        "is_open",
-        "is_sampled",
-        "is_shared",
-        "is_train",
-        "loader",
-        "mode",
-        "now",
-        "opened_epoch",
-        "outer",
-        "results",
-        "retries",
-        "sampled_next",
-        "samples_of",
-        "source",
-        "steps_before",
-        "timed",
-        "total",
-        "wants_end",
-        "was_cut",
-    )
+    loader: Iterable[Any]
+    mode: Mode
+    is_side: bool = False
+    is_train: bool = field(init=False)
+    is_open: bool = False
+    is_closing: bool = False
+    is_done: bool = False
+    is_shared: bool = False
+    abandoned: bool = False
+    wants_end: bool = False
+    was_cut: bool = False
+    opened_epoch: bool = False
+    results: dict[str, Any] = field(default_factory=dict)
+    total: int | None = field(init=False)
+    samples_of: Callable[[Any], int] = field(init=False)
+    outer: tuple[Mode | None, Iteration] = (None, NO_ITERATION)  # mode and iteration of the run around it
+    source: Iterator[Any] = field(default_factory=lambda: iter(()))
+    # The current iteration
+    now: Iteration = field(default_factory=Iteration)
+    in_iteration: bool = False
+    is_sampled: bool = False
+    batches_seen: int = 0
+    retries: int = 0
+    steps_before: int = 0
+    began: float = 0.0
+    sampled_next: int = field(init=False)  # the next batch to be measured
+    again: Any = END  # the batch to retry
+    # The calls of its points, resolved when it opens; None if there are no handlers
+    begin: Dispatch | None = None
+    end: Dispatch | None = None
+    timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
+    fetch: tuple[Dispatch | None, Dispatch | None] | None = None
 
-    def __init__(self, loader: Iterable[Any], mode: Mode, *, is_aside: bool = False) -> None:
-        self.mode = mode
-        self.loader = loader
-        self.is_train = mode == "train"
-        self.is_aside = is_aside
-        self.is_open = self.is_closing = self.is_done = self.is_shared = False
-        self.abandoned = self.wants_end = self.was_cut = self.opened_epoch = False
-        self.results: dict[str, Any] = {}
-        self.total: int | None = length_of(loader)
-        self.samples_of: Callable[[Any], int]
-        self.outer: tuple[Mode | None, Iteration] = (None, NO_ITERATION)  # mode and iteration of the run around it
-        self.source: Iterator[Any] = iter(())
-        # The iteration that runs
-        self.now = Iteration()
-        self.in_iteration = self.is_sampled = False
-        self.batches_seen = self.retries = self.steps_before = 0
-        self.began = 0.0
-        self.sampled_next = FIRST_SAMPLE if self.is_train else -1  # which of its batches is the next to be measured
-        self.again: Any = END  # the batch that is to be tried again
-        # The calls of its points, resolved when it opens; None where nobody listens
-        self.begin: Dispatch | None = None
-        self.end: Dispatch | None = None
-        self.timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
-        self.fetch: tuple[Dispatch | None, Dispatch | None] | None = None
+    def __post_init__(self) -> None:
+        self.is_train, self.total = self.mode == "train", length_of(self.loader)
+        self.sampled_next = FIRST_SAMPLE if self.is_train else -1
 
     def skip(self, known: Mapping[str, Any]) -> None:
-        """Take over the results of a pass that was over before the checkpoint."""
+        """Take the results of a pass that was over before the checkpoint."""
         self.results, self.batches_seen, self.is_done = dict(known["results"]), known["batches"], True
 
     def enter(self, run: Run, samples_of: Callable[[Any], int]) -> None:
-        """Become the pass of the run, and find out whom the points of the iterations call."""
+        """Become the current pass of the run, and resolve the calls of its points."""
         mode, hooks, self.samples_of = self.mode, run.hooks, samples_of
         self.outer, self.steps_before, self.is_open = (run.mode, now_of(run)), run.step, True
         run.mode = mode
         set_now(run, NO_ITERATION)
         if self.is_train:
             run.train_loader = self.loader
-        elif mode == "val" and not self.is_aside:
+        elif mode == "val" and not self.is_side:
             run.val_loader = self.loader
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
@@ -108,19 +88,19 @@ class Pass:
         self.fetch = fetch if fetch != (None, None) else None
 
     def leave(self, run: Run) -> None:
-        """Leave the run as it was before the pass."""
+        """Restore the run as it was before the pass."""
         self.source = iter(())
         run.mode, now = self.outer
         set_now(run, now)
 
-    def leave_out(self, max_retries: int) -> bool:
-        """Note that the iteration is retried or skipped; say whether it is, as a whole."""
+    def apply_skips(self, max_retries: int) -> bool:
+        """Handle a retry or skip of the iteration; return whether the whole iteration is discarded."""
         now = self.now
         if now.retry:
             self.retries += 1
             if self.retries > max_retries:
                 raise TooManyRetries(
-                    f"batch {now.batch_idx} was to be retried {self.retries} times; {max_retries} are allowed.",
+                    f"batch {now.batch_idx}: retry {self.retries} exceeds the limit of {max_retries}.",
                     allow=f"max_retries={self.retries} in the Runner or Loop",
                 )
             self.again = now.batch
@@ -128,19 +108,17 @@ class Pass:
             self.retries, self.again = 0, END
         else:
             if not now.skips_were_read:
-                warnings.warn(
-                    f"skip_{'/'.join(sorted(now.skipped))} was asked, and the loop's body did not look at run.skipped",
-                    HookpointWarning,
-                    stacklevel=5,
-                )
+                skips = "/".join(sorted(now.skipped))
+                text = f"skip_{skips} was requested, but the body of the loop did not read run.skipped"
+                warnings.warn(text, HookpointWarning, stacklevel=5)
             return False
         self.is_sampled = False
         return True
 
     def drop(self) -> None:
-        """Forget what it was doing."""
+        """Drop the current iteration and the rest of the data."""
         self.is_open, self.is_done, self.in_iteration = False, True, False
-        self.source = iter(())  # now, not when a traceback goes: a loader's workers end at once
+        self.source = iter(())  # now, not when the traceback is freed: the workers of a loader end at once
         self.now.clear()
 
     @property

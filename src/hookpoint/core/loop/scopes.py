@@ -1,79 +1,107 @@
-"""Scopes: the epoch and the passes that are open, and how those that a `break` left open are closed."""
+"""Scopes: the open epoch and passes, and how those that a `break` left open are closed."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hookpoint.core.loop._cleanup import Cleanup
 from hookpoint.core.loop.passes import Pass
+
+logger = logging.getLogger("hookpoint")
+
+
+class Cleanup:
+    """Functions that wait for the end of a scope, each called once, the last one first.
+
+    A scope is a pass, or None for the end of an epoch or of the run. A pass left by a `break` or an exception fires its end
+    points late, after another step perhaps, or never. What must be undone before that is registered here.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[object, Callable[[], object]]] = []
+
+    def add(self, scope: object, function: Callable[[], object]) -> None:
+        self._waiting.append((scope, function))
+
+    def leave(self, scope: object, *, has_failed: bool = False) -> None:
+        """Call the functions of this scope. The first error is raised, or logged if an exception is propagating."""
+        first: BaseException | None = None
+        for item in [item for item in reversed(self._waiting) if item[0] is scope]:
+            self._waiting.remove(item)
+            try:
+                item[1]()
+            except BaseException as error:  # the remaining functions must run
+                if first is None and not (has_failed and isinstance(error, Exception)):
+                    first = error
+                else:
+                    logger.error("%s: %s", type(error).__name__, error)
+        if first is not None:
+            raise first
 
 
 class EndPass(Protocol):
-    def __call__(self, one: Pass, *, complete: bool) -> None: ...
-
-
-class EndEpoch(Protocol):
-    def __call__(self) -> None: ...
+    def __call__(self, pass_: Pass, *, complete: bool) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Scopes:
-    """What is open. The machine changes it; saving, resuming and drivers read it.
+    """The open scopes. The machine changes them; saving, resuming and drivers read them.
 
-    A `break` leaves passes, or an epoch, `abandoned`: they are closed by the next call of the run. `cut_short` says that the
-    epoch did not see all of its training data, or that a stop cut off its validation.
+    A `break` leaves passes, or an epoch, `abandoned`: the next call of the run closes them. `cut_short` is set if the epoch did
+    not see all of its training data, or a stop cut off its validation.
     """
 
     passes: list[Pass] = field(default_factory=list)  # the innermost last
-    passes_opened: int = 0  # of this epoch, those inside of others not counted
+    passes_opened: int = 0  # in this epoch, without nested passes
     epoch_is_open: bool = False
     cut_short: bool = False
     abandoned: bool = False
     epochs_abandoned: bool = False
     cleanup: Cleanup = field(default_factory=Cleanup)
     end_pass: EndPass = field(init=False)
-    end_epoch: EndEpoch = field(init=False)
+    end_epoch: Callable[[], None] = field(init=False)
 
     def begin_epoch(self) -> None:
         self.passes_opened = 0
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
 
     def settle(self) -> None:
-        """Close what a `break` left behind. Every service of the run calls this first."""
+        """Close what a `break` left open. Every service of the run calls this first."""
         if self.abandoned:
             self.abandoned = False
-            left = next((number for number, one in enumerate(self.passes) if one.abandoned), len(self.passes))
-            self._close_from(left)
-            if self.epochs_abandoned and not any(one.is_closing for one in self.passes):
+            first = next((number for number, pass_ in enumerate(self.passes) if pass_.abandoned), len(self.passes))
+            self._close_from(first)
+            if self.epochs_abandoned and not any(pass_.is_closing for pass_ in self.passes):
                 self.close_epoch(cut_short=True)
-            self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed at this moment
+            self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed
 
-    def close_above(self, kept: Pass) -> None:
+    def close_above(self, pass_: Pass) -> None:
         """Close the passes that were opened inside of this one."""
-        self._close_from(self.passes.index(kept) + 1)
+        self._close_from(self.passes.index(pass_) + 1)
 
     def close_passes(self) -> None:
         self._close_from(0)
 
     def _close_from(self, number: int) -> None:
-        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its last points asks for this
+        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its end points may call this
             self.end_pass(self.passes[-1], complete=False)
 
     def close_epoch(self, *, cut_short: bool) -> None:
-        """Close the epoch, and the passes in it, if one is open."""
+        """Close the open epoch and its passes, if any."""
         self.close_passes()
         if self.epoch_is_open:
             self.cut_short |= cut_short
             self.end_epoch()
 
     def drop(self) -> None:
-        """Forget what is open, without its end points: an exception has cut it off."""
-        for one in self.passes:
-            self.drop_pass(one)
+        """Forget the open scopes without their end points, after an exception."""
+        for pass_ in self.passes:
+            self.drop_pass(pass_)
         self.passes.clear()
         self.epoch_is_open = False
 
-    def drop_pass(self, one: Pass) -> None:
-        one.drop()
-        self.cleanup.leave(one, has_failed=True)
+    def drop_pass(self, pass_: Pass) -> None:
+        pass_.drop()
+        self.cleanup.leave(pass_, has_failed=True)

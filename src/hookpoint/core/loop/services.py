@@ -1,4 +1,4 @@
-"""Services: what a run may ask of its loop, on a machine. It implements `RunLoop`."""
+"""Services: the requests of a run, executed on a machine. It implements `RunLoop`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """The loop as its run knows it."""
+    """The loop as its run sees it."""
 
     __slots__ = ("machine", "settle")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.settle = machine.scopes.settle  # called with everything that is logged
+        self.settle = machine.scopes.settle  # called for every logged value
 
     @property
     def progress(self) -> Progress | None:
@@ -39,12 +39,12 @@ class Services:
 
     def epochs(self, number: int | None) -> EpochLoop:
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-            raise BadArgument("run.epochs() takes an integer, 0 or more, or None for no end.", got=repr(number))
+            raise BadArgument(f"run.epochs: number must be an integer >= 0 or None, got {number!r}.")
         self.settle()
         machine = self.machine
         machine.running().max_epochs = number
         machine.record.plan(number)
-        machine.resuming.say_finished(number)
+        machine.resuming.report_finished(number)
         return EpochLoop(machine)
 
     def batches(self, loader: Iterable[Any], mode: Mode) -> BatchLoop:
@@ -52,7 +52,7 @@ class Services:
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
         self.settle()
-        return evaluate(self.machine, data, is_aside=True, **options)
+        return evaluate(self.machine, data, is_side=True, **options)
 
     def at_leave(self, function: Callable[[], object]) -> None:
         passes = self.machine.scopes.passes
@@ -63,56 +63,58 @@ class Services:
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
         machine = self.machine
         if machine.agreement is not None and not same_on_all_ranks:
-            machine.agreement.ask_stop(reason)
-        elif machine.verdicts.ask_stop(reason):
+            machine.agreement.request_stop(reason)
+        elif machine.verdicts.request_stop(reason):
             machine.run.put_event("stop", reason=reason)
 
     def stop_epoch(self, *, same_on_all_ranks: bool) -> None:
         machine = self.machine
-        self._refuse("stop_epoch")
+        self._check_host("stop_epoch")
         passes, verdicts = machine.scopes.passes, machine.verdicts
         machine.running()
         if passes and not passes[-1].is_train:
-            passes[-1].wants_end = verdicts.asked = True
+            passes[-1].wants_end = verdicts.has_requests = True
         elif machine.agreement is not None and not same_on_all_ranks:
-            machine.agreement.ask_stop_epoch()
+            machine.agreement.request_stop_epoch()
         else:
-            verdicts.ask_stop_epoch()
+            verdicts.request_stop_epoch()
 
     def skip(self, what: str) -> None:
         now, agreement = self._iteration(f"skip_{what}"), self.machine.agreement
         if agreement is not None and self.machine.run.mode == "train":
-            now.refuse_if_ended(f"skip_{what}")
-            agreement.ask_skip(what)
+            now.check_running(f"skip_{what}")
+            agreement.request_skip(what)
         else:
-            now.ask_skip(what)
+            now.request_skip(what)
 
     def retry(self) -> None:
         now, agreement = self._iteration("retry"), self.machine.agreement
         if agreement is not None and self.machine.run.mode == "train":
-            agreement.refuse_retry()
-        now.ask_retry()
+            agreement.reject_retry()
+        now.request_retry()
 
     def save(
         self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None, *, same_on_all_ranks: bool
     ) -> None:
-        self._refuse("save")
+        self._check_host("save")
         agreement = self.machine.agreement
-        by_agreement = agreement is not None and not same_on_all_ranks
-        (agreement.ask_save if by_agreement and agreement else self.machine.saving.ask)(tag, keep, in_background, measured)
+        if agreement is None or same_on_all_ranks:
+            self.machine.saving.request(tag, keep, in_background, measured)
+        else:
+            agreement.request_save(tag, keep, in_background, measured)
 
     def _iteration(self, verdict: str) -> Iteration:
         now = now_of(self.machine.run)
         if now is NO_ITERATION:
             raise OutsideIteration(f"{verdict}()")
-        self._refuse(verdict)
+        self._check_host(verdict)
         return now
 
-    def _refuse(self, verdict: str) -> None:
+    def _check_host(self, verdict: str) -> None:
         if self.machine.options.host is not None:
-            self.machine.options.host.refuse(verdict)
+            self.machine.options.host.check_verdict(verdict)
 
-    # Several processes
+    # Multiple ranks
 
     def gather(self, value: Any, what: str) -> list[Any]:
         agreement = self.machine.agreement
@@ -129,5 +131,5 @@ class Services:
 
 
 def machine_of(run: Run) -> Machine:
-    """Return the machine of a run, for hookpoint's own engine and callbacks; users have the run."""
+    """Return the machine of a run, for hookpoint's own engine and callbacks."""
     return cast(Services, loop_of(run)).machine

@@ -1,4 +1,4 @@
-"""The run under the names that callbacks of other systems know it by."""
+"""Names of the run's attributes in other systems."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from hookpoint.core.run._values import Values
 if TYPE_CHECKING:
     from typing import Self
 
-    from hookpoint.core.log.metrics import Logs
-
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class ForeignName:
-    """A name of another system that is no attribute here: it says what to write."""
+    """A name of another system that does not exist here: the error says what to write."""
 
     def __init__(self, write: str) -> None:
         self._write = write
@@ -35,7 +34,7 @@ class ForeignName:
 
 
 class StopRequest:
-    """`run.stop`: call it to stop the run. It is false until a stop is requested, as Orca's attribute is."""
+    """`run.stop`: call it to stop the run. Like Orca's attribute, it is false until a stop is requested."""
 
     def __init__(self, function: Callable[..., None], run: Any) -> None:
         self._function, self._run = function, run
@@ -51,7 +50,7 @@ class StopRequest:
 
 
 class EpochsMethod:
-    """`run.epochs`: call it to iterate over epochs. Orca has a number under this name, and so it says where ours is."""
+    """`run.epochs`: call it to iterate over epochs. In Orca this is a number; using it as one raises with the right name."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -60,7 +59,7 @@ class EpochsMethod:
         return self._function(self._run, *args, **kwargs)
 
     def _refuse(self, *args: Any) -> NoReturn:
-        raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch, the one now running")
+        raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the running epoch")
 
     __hash__ = None  # type: ignore[assignment]
     __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -68,7 +67,7 @@ class EpochsMethod:
 
 
 class Shown:
-    """Decorate a method of the run that is seen as one of the objects above; the class has the plain function."""
+    """Decorate a method of the run so that instances see one of the objects above; the class has the plain function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -81,7 +80,7 @@ class Shown:
         return self._function if run is None else self._as_object(self._function, run)
 
 
-if TYPE_CHECKING:  # their types stay those of the methods
+if TYPE_CHECKING:  # keep the types of the methods
 
     def as_stop_request(method: Method) -> Method: ...
     def as_epochs_method(method: Method) -> Method: ...
@@ -90,8 +89,13 @@ else:
     as_epochs_method = functools.partial(Shown, EpochsMethod)
 
 
+def alias(attribute: Callable[[Values], T]) -> T:
+    """Return a property of Values, for another name; its type is that of the value."""
+    return attribute  # type: ignore[return-value]
+
+
 class PeerNames(Values):
-    """What tensorpack, MindSpore and Orca call the attributes of a run; each is one of ours."""
+    """The attributes of a run under the names of tensorpack, MindSpore and Orca."""
 
     __slots__ = ("_args",)
 
@@ -99,7 +103,7 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
-    # No __getattr__ says this: it would slow down every attribute of the run.
+    # Not a __getattr__, which would slow down every attribute of the run.
     eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
     list_callback = ForeignName("run.original_args().list_callback")
     save_checkpoint = ForeignName('run.save("tag")')
@@ -109,12 +113,12 @@ class PeerNames(Values):
     # MindSpore
 
     def request_stop(self) -> None:
-        """Stop the run, in MindSpore's words."""
+        """Stop the run: MindSpore's name for `stop`."""
         self._loop.settle()
         self._loop.stop("request_stop() was called", same_on_all_ranks=False)
 
     def original_args(self) -> OriginalArgs:
-        """Return the run as MindSpore's callbacks know it: one dict, with attributes, that lasts the run."""
+        """Return the run as MindSpore's callbacks see it: one dict with attribute access that lasts the run."""
         return self._args
 
     def get_stop_requested(self) -> bool:
@@ -127,17 +131,12 @@ class PeerNames(Values):
     def trainer(self) -> Self:
         return self
 
-    @property
-    def global_step(self) -> int:
-        return self.step
-
-    @property
-    def epoch_num(self) -> int:
-        return self.epoch
+    global_step = alias(Values.step)
+    epoch_num = alias(Values.epoch)
 
     @property
     def local_step(self) -> int:
-        """The index of this batch, or at an epoch's points that of its last training batch."""
+        """The index of this batch; between iterations, that of the epoch's last training batch."""
         try:
             return int(self.batch_idx)
         except OutsideIteration:
@@ -155,34 +154,15 @@ class PeerNames(Values):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """How many batches the loader of the last training pass has; None where it does not say or no pass has begun."""
+        """The number of batches of the last training loader; None if it is unknown or no pass has begun."""
         return length_of(self.train_loader)
 
     # Orca
 
-    @property
-    def output(self) -> Any:
-        return self.outputs
-
-    @output.setter
-    def output(self, value: Any) -> None:
-        self.outputs = value
-
-    @property
-    def target(self) -> Any:
-        return self.targets
-
-    @target.setter
-    def target(self, value: Any) -> None:
-        self.targets = value
-
-    @property
-    def num_epochs(self) -> int | None:
-        return self.max_epochs
-
-    @num_epochs.setter
-    def num_epochs(self, value: int | None) -> None:
-        self.max_epochs = value
+    output = alias(Values.outputs)
+    target = alias(Values.targets)
+    num_epochs: int | None = Values.max_epochs
+    epoch_stats = alias(Values.logs)
 
     @property
     def size(self) -> int:
@@ -207,10 +187,6 @@ class PeerNames(Values):
     @property
     def logger(self) -> logging.Logger:
         return logging.getLogger("hookpoint")
-
-    @property
-    def epoch_stats(self) -> Logs:
-        return self.logs
 
     @property
     def metrics_stats(self) -> dict[str, Any]:

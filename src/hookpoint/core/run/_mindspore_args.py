@@ -1,4 +1,4 @@
-"""The run as MindSpore's callbacks know it: `run_context.original_args()`."""
+"""The run as MindSpore's callbacks see it: `run_context.original_args()`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hookpoint.core.run.iteration import NO_ITERATION
 
 def _net_outputs(run: Any) -> Any:
     if run._now is NO_ITERATION and "loss" in run.metrics:
-        return run.metrics["loss"]  # there the last step's stays; here it is gone, and the logged one stands for it
+        return run.metrics["loss"]  # MindSpore keeps the last step's outputs; the logged loss stands in for them
     return _read_only(run.loss if run.loss is not None else run.outputs)
 
 
 def _read_only(value: Any) -> Any:
-    """Return a tensor, or several, without the graph behind it: there nothing has one, and reading a number from it warns."""
+    """Return a tensor, or a list of them, detached from the graph: in MindSpore nothing has one, and reading would warn."""
     if type(value) in (tuple, list):
-        return type(value)(_read_only(one) for one in value)
+        return type(value)(map(_read_only, value))
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 def _eval_results(run: Any) -> dict[str, Any]:
-    """Return the validation metrics as MindSpore names them: without val_, and the loss as eval_loss."""
+    """Return the validation metrics under MindSpore's names: without val_, and the loss as eval_loss."""
     found = {name.removeprefix("val_"): run.metrics[name] for name in run.metrics if name.startswith("val_")}
     return {f"eval_{name}" if name == "loss" else name: value for name, value in found.items()}
 
@@ -52,7 +52,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class OriginalArgs(dict[str, Any]):
-    """A dict with attribute access that lasts the run. What a callback writes stays; the names above follow the run."""
+    """A dict with attribute access that lasts the run. Values set by callbacks persist; the names in LIVE follow the run."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class OriginalArgs(dict[str, Any]):
             return self[name]
         except KeyError:
             known = ", ".join(sorted({*self, *LIVE}))
-            raise AttributeError(f"there is no '{name}' in the run's arguments; there are {known}") from None
+            raise AttributeError(f"the run's arguments have no '{name}'; known: {known}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value

@@ -1,4 +1,4 @@
-"""Values: what a callback reads of a run. What was given, the clocks, this iteration's values, and what was logged."""
+"""Values: the attributes of a run. Options, clocks, values of the current iteration, and logged metrics."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
+PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_verdicts")
+STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries", "update_ops")
+SERVICES = ("hooks", "hyper", "monitors", "team")
 CALLS = {
     "stop": 'run.stop("why")',
     "request_stop": "run.request_stop()",
@@ -34,28 +37,8 @@ CALLS = {
 class Values:
     """The attributes of a run; `Run` adds what can be asked of it."""
 
-    __slots__ = (
-        *GIVEN,
-        *PLACE,
-        "_clocks",
-        "_logbook",
-        "_loop",
-        "_now",
-        "_payload",
-        "_stepper",
-        "_verdicts",
-        "epoch_complete",
-        "hooks",
-        "hyper",
-        "max_epochs",
-        "mode",
-        "monitors",
-        "resuming",
-        "store",
-        "summaries",
-        "team",
-        "update_ops",
-    )
+    """The attributes of a run; `Run` adds the methods."""
+    __slots__ = (*GIVEN, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
     name: str
     model: Any
@@ -104,67 +87,67 @@ class Values:
 
     @property
     def epoch(self) -> int:
-        """The epoch now running, from 1; 0 before the first."""
+        """The running epoch, from 1; 0 before the first."""
         return self._clocks.epoch
 
     @property
     def step(self) -> int:
-        """Optimizer steps done."""
+        """Number of optimizer steps done."""
         return self._clocks.step
 
     @property
     def iteration(self) -> int:
-        """Training batches done."""
+        """Number of training batches done."""
         return self._clocks.iteration
 
     @property
     def moment(self) -> Moment:
-        """Epoch, iteration and step of now: what savers and readers of metrics compare."""
+        """The current epoch, iteration and step, for comparison."""
         return self._clocks.moment
 
     @property
     def samples(self) -> int:
-        """Training samples seen."""
+        """Number of training samples seen."""
         return self._clocks.samples
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training, kept across a resume."""
+        """Seconds of training, preserved across a resume."""
         return self._clocks.elapsed()
 
     @property
     def current_iteration(self) -> int:
-        """The number, from 1, of the training iteration now running, or of the last one."""
+        """The number, from 1, of the running training iteration, or of the last one."""
         return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
 
     @property
     def progress(self) -> Progress | None:
-        """Mode, batches done and number of batches of the pass now running; None between passes. Any thread may read it."""
+        """Mode, batches done and total of the running pass; None between passes. Safe to read from any thread."""
         return self._loop.progress
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run is to stop, or has stopped; None where nobody has asked for it."""
+        """Why the run stops or has stopped; None if no stop was requested."""
         return self._verdicts.reason if self._verdicts.stop else None
 
-    # Processes
+    # Ranks
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process prints, prompts, and writes files."""
+        """Whether this rank prints, prompts and writes files."""
         return self.rank == 0
 
     @property
     def data_rank(self) -> int:
-        """Which part of the data this process has."""
+        """The index of this rank's data shard."""
         return self.team.data_rank
 
     @property
     def model_rank(self) -> int:
-        """Which part of the model this process has."""
+        """The index of this rank's model shard."""
         return self.team.model_rank
 
-    # This iteration
+    # The current iteration
 
     @property
     def batch(self) -> Any:
@@ -204,12 +187,12 @@ class Values:
 
     @property
     def skipped(self) -> frozenset[str]:
-        """What a verdict left out of this iteration: "batch", "backward", "step"."""
+        """What was skipped in this iteration: "batch", "backward", "step"."""
         if self._now is not NO_ITERATION:
             self._now.skips_were_read = True
         return self._now.skipped
 
-    # What was logged
+    # Logged values
 
     @property
     def metrics(self) -> Metrics:
@@ -218,11 +201,11 @@ class Values:
 
     @property
     def logs(self) -> Logs:
-        """The metrics of this moment: those with a value of the running epoch; at on_train_epoch_end those of training."""
+        """The current metrics: those with a value of the running epoch; at on_train_epoch_end, those of training."""
         return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return what is there of these arguments, by name."""
+        """Return the available arguments among these names."""
         values: dict[str, Any] = {}
         for name in names:
             if name in self._payload:
@@ -239,11 +222,12 @@ class Values:
     def __setattr__(self, name: str, value: Any) -> None:
         attribute = getattr(type(self), name, None)
         if callable(attribute):
-            raise NotAssignable.method(name, CALLS.get(name, f"run.{name}(...)"))
+            call = CALLS.get(name, f"run.{name}(...)")
+            raise NotAssignable(f"run.{name} is a method and cannot be assigned.", call=call)
         if attribute is None:
-            raise NotAssignable.unknown(name)
+            raise NotAssignable(f"the run has no attribute '{name}'.", share=f"run.store['{name}'] = value")
         if isinstance(attribute, property) and attribute.fset is None:
-            raise NotAssignable.kept(name)
+            raise NotAssignable(f"run.{name} is read-only: the loop sets it.")
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:

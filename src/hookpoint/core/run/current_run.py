@@ -1,4 +1,4 @@
-"""The run that is going on, for code that is not handed it."""
+"""The current run, for code that does not receive it as an argument."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from hookpoint.core.run.run import Run
 
 
 def current_run() -> Run | None:
-    """Return the run that is going on in this thread or task, or None."""
+    """Return the run of this thread or task, or None."""
     run: Run | None = CURRENT.get()
     return run

@@ -1,4 +1,4 @@
-"""Hyper-parameters by name: read and set the learning rate, or any attribute, while the run goes on."""
+"""Hyper-parameters by name: read and set the learning rate, or any attribute, during the run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
-LARGEST = 3.4028234663852886e38  # of float32, in which most weights are
+LARGEST = 3.4028234663852886e38  # of float32
 
 
 class HyperParam(Protocol):
-    """A setting that can be read and set by name."""
+    """A setting to read and set by name."""
 
     name: str
 
@@ -39,7 +39,7 @@ class ObjAttrParam:
 
     @property
     def identity(self) -> object:
-        """What it changes: two of them that change the same attribute have the same."""
+        """Identifies what it changes: equal for two params that change the same attribute."""
         return id(self._obj), self._attribute
 
     def get_value(self) -> Any:
@@ -50,7 +50,7 @@ class ObjAttrParam:
 
 
 class GroupParam:
-    """An entry of parameter groups, which all get the same value."""
+    """An entry of parameter groups; all of them get the same value."""
 
     def __init__(self, groups: list[dict[str, Any]], key: str, name: str) -> None:
         self._groups, self._key, self.name = groups, key, name
@@ -65,7 +65,7 @@ class GroupParam:
 
 
 class RateParam(GroupParam):
-    """The learning rate of parameter groups: the first one's, to which the others keep their ratios."""
+    """The learning rate of parameter groups: the value is the first group's, and the others keep their ratios to it."""
 
     def __init__(self, rates: Rates, groups: Groups, addresses: list[Address], name: str) -> None:
         super().__init__([groups[addresses[0]]], "lr", name)
@@ -76,60 +76,60 @@ class RateParam(GroupParam):
 
 
 class Hyper(MutableMapping[str, Any]):
-    """`run.hyper["learning_rate"] = 0.1`: the settings of a run, and those that were registered.
+    """`run.hyper["learning_rate"] = 0.1`: the settings of the optimizer and those that were registered.
 
-    `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups. A value
-    that is not finite or not of the setting's type is refused.
+    Names are `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups.
+    A value that is not finite, or not of the setting's type, raises BadValue.
 
     The learning rate is that of the first group. Setting it scales all other groups, of every optimizer, by their ratios to
-    the first; setting the value that the first group already has changes nothing. Any other setting is set as given in all
-    groups that have it.
+    the first; setting the value that the first group already has changes nothing. Any other setting is set to the same value
+    in all groups that have it.
 
-    `"lr@0"` is one group: groups are numbered from 0, through all optimizers. Of several optimizers in a dict, `"lr@critic"`
-    is the rate of one: its first group gets the value, and its other groups keep their ratios to that. Both change the ratios
-    from then on.
+    `"lr@0"` is a single group: groups are numbered from 0 across all optimizers. With a dict of optimizers, `"lr@critic"` is
+    the rate of one of them: its first group gets the value, and its other groups keep their ratios to that. Both change the
+    ratios from then on.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
         self._optimizer = optimizer
         self.rates = Rates(self._groups)
         self._registered: dict[str, HyperParam] = {}
-        self._wished: dict[str, Any] = {}
-        self.wish: Callable[[str, Any], None] | None = None
+        self._pending: dict[str, Any] = {}
+        self.request: Callable[[str, Any], None] | None = None
 
     def register(self, param: HyperParam) -> None:
-        """Add a setting of one's own; its name wins over the optimizer's."""
+        """Add a setting; its name takes precedence over the optimizer's."""
         self._registered[param.name] = param
 
     def registered(self, name: str) -> HyperParam | None:
-        """Return the setting that was registered under a name, or None."""
+        """Return the setting registered under a name, or None."""
         return self._registered.get(name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._wished[name] if name in self._wished else self._param(name).get_value()
+        return self._pending[name] if name in self._pending else self._param(name).get_value()
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
 
     def set(self, name: str, value: Any, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
-        """Change a setting. In a run of several processes all of them get it at the same step, a step later.
+        """Change a setting. With multiple ranks, all of them apply it at the same step, one step later.
 
-        Whoever says `same_on_all_ranks` (or `alike`, its older name) knows that every process sets the same value at this
-        point, and it is set at once.
+        `same_on_all_ranks` (older name: `alike`) declares that every rank sets the same value at this point; it is then
+        applied at once.
         """
         param = self._param(name)
-        if self.wish is None or alike or same_on_all_ranks:
+        if self.request is None or alike or same_on_all_ranks:
             param.set_value(value)
             return
         if isinstance(param, GroupParam | ObjAttrParam):
             checked(name, value, param.get_value())
-        self.wish(name, value)
-        self._wished[name] = value
+        self.request(name, value)
+        self._pending[name] = value
 
-    def granted(self, values: Mapping[str, Any]) -> None:
-        """Set what all processes have agreed on."""
+    def apply_agreed(self, values: Mapping[str, Any]) -> None:
+        """Set the values that all ranks have agreed on."""
         for name, value in values.items():
-            self._wished.pop(name, None)
+            self._pending.pop(name, None)
             self._param(name).set_value(value)
 
     def __delitem__(self, name: str) -> None:
@@ -146,32 +146,30 @@ class Hyper(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def addresses(self, name: str) -> list[Address]:
-        """Return the parameter groups that a name stands for; none where it is unknown or no optimizer's."""
+        """Return the parameter groups that a name refers to; none if it is unknown or not the optimizer's."""
         return self._selected(*parted(name), self._groups())
 
     def _selected(self, key: str, of: str, groups: Groups) -> list[Address]:
         if of and isinstance(self._optimizer, Mapping) and of in map(str, self._optimizer):
-            found = [address for address in groups if address[0] == of]
-        elif of:
-            found = list(groups)[int(of) : int(of) + 1] if of.isdecimal() else []
+            chosen = [address for address in groups if address[0] == of]
         else:
-            found = list(groups)
-        return [address for address in found if key in groups[address]]
+            chosen = list(groups)[int(of) : int(of) + 1] if of.isdecimal() else [] if of else list(groups)
+        return [address for address in chosen if key in groups[address]]
 
     def group_names(self, name: str) -> list[str]:
-        """Return the names of a setting in each single group that has it."""
+        """Return the names of a setting in each group that has it."""
         key, _ = parted(name)
         return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
 
     def _groups(self) -> dict[Address, dict[str, Any]]:
         """Return the parameter groups of all optimizers, in their order."""
-        several = self._optimizer
-        if not isinstance(several, Mapping):
-            several = dict(enumerate(several)) if isinstance(several, list | tuple) else {"": several}
+        optimizers = self._optimizer
+        if not isinstance(optimizers, Mapping):
+            optimizers = dict(enumerate(optimizers)) if isinstance(optimizers, list | tuple) else {"": optimizers}
         return {
             (str(name), number): group
-            for name, one in several.items()
-            for number, group in enumerate(getattr(one, "param_groups", None) or [])
+            for name, optimizer in optimizers.items()
+            for number, group in enumerate(getattr(optimizer, "param_groups", None) or [])
         }
 
     def _param(self, name: str) -> HyperParam:
@@ -187,17 +185,17 @@ class Hyper(MutableMapping[str, Any]):
         return GroupParam([groups[address] for address in addresses], key, name)
 
     def _known(self, name: str) -> list[str]:
-        """Return the settings there are; where a part of one was asked for, its parts."""
+        """Return the known settings; for a name such as "lr@x", the valid ones of that setting."""
         key, of = parted(name)
         if not of or not self.addresses(key):
             names = list(self)
             return [*names, *(alias for alias, known in ALIASES.items() if known in names and alias not in names)]
-        named = self._optimizer if isinstance(self._optimizer, Mapping) else ()
-        return [key, *self.group_names(key), *(f"{key}@{one}" for one in named if self.addresses(f"{key}@{one}"))]
+        optimizers = self._optimizer if isinstance(self._optimizer, Mapping) else ()
+        return [key, *self.group_names(key), *(f"{key}@{part}" for part in optimizers if self.addresses(f"{key}@{part}"))]
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Return the entry of parameter groups that a name stands for, and of which part of them.
+    """Split a name into the key of parameter groups and the selected part.
 
     >>> parted("learning_rate@critic")
     ('lr', 'critic')
@@ -207,24 +205,26 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def checked(name: str, value: Any, present: Any) -> Any:
-    """Return a value that may take the place of the present one, or refuse it."""
+    """Return the value if it can replace the present one; otherwise raise BadValue."""
     if isinstance(present, tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(present):
-            raise BadValue(f"{name} takes {len(present)} values.", got=repr(value), now=repr(present))
-        return tuple(checked(name, one, now) for one, now in zip(value, present, strict=True))
-    if isinstance(present, bool):
-        if not isinstance(value, bool):
-            raise BadValue(f"{name} takes True or False.", got=repr(value), now=repr(present))
+        if isinstance(value, tuple | list) and len(value) == len(present):
+            return tuple(checked(name, item, now) for item, now in zip(value, present, strict=True))
+        expected = f"{len(present)} values"
+    elif isinstance(present, bool):
+        if isinstance(value, bool):
+            return value
+        expected = "True or False"
+    elif not hasattr(present, "__float__"):
+        if isinstance(value, type(present)):
+            return value
+        expected = f"a {type(present).__name__}"
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        expected = "a finite number"
+    elif abs(value) <= LARGEST:  # beyond, a step raises, or makes every weight infinite
         return value
-    if not hasattr(present, "__float__"):
-        if not isinstance(value, type(present)):
-            raise BadValue(f"{name} takes a {type(present).__name__}.", got=repr(value), now=repr(present))
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadValue(f"{name} takes a finite number.", got=repr(value), now=repr(present))
-    if abs(value) > LARGEST:  # a step with it raises, or makes every weight infinite
-        raise BadValue(f"{name} takes a number of float32, up to {LARGEST:g}.", got=repr(value), now=repr(present))
-    return value
+    else:
+        expected = f"a float32 number, at most {LARGEST:g}"
+    raise BadValue(f"{name} must be {expected}, got {value!r}.", now=repr(present))
 
 
 def _is_setting(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Iteration: what lives from on_iter_begin to on_iter_end."""
+"""Iteration: the values from on_iter_begin to on_iter_end."""
 
 from __future__ import annotations
 
@@ -6,28 +6,18 @@ from typing import Any, NoReturn
 
 from hookpoint.core.errors import BadLoop, OutsideIteration
 
+VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
+
 
 class Iteration:
-    """This iteration's values and what was asked of it. One object serves a whole pass; `clear` drops every reference."""
+    """The values of one iteration and the requests about it. One object serves a whole pass; `clear` drops all references."""
 
-    __slots__ = (
-        "asked",
-        "batch",
-        "batch_idx",
-        "has_ended",
-        "loss",
-        "outputs",
-        "retry",
-        "samples",
-        "skipped",
-        "skips_were_read",
-        "targets",
-    )
+    __slots__ = (*VALUES, "has_ended", "has_requests", "retry", "skipped", "skips_were_read")
 
     def __init__(self) -> None:
         self.batch_idx = -1
         self.samples = 1
-        self.begin_asking()
+        self.reset_requests()
         self.clear()
 
     def clear(self) -> None:
@@ -36,36 +26,36 @@ class Iteration:
         self.loss: Any = None
         self.targets: Any = None
         self.has_ended = False
-        if self.asked or self.skips_were_read:
-            self.begin_asking()
+        if self.has_requests or self.skips_were_read:
+            self.reset_requests()
 
-    def begin_asking(self) -> None:
-        """Forget what was asked of the last iteration."""
-        self.asked = self.retry = self.skips_were_read = False
+    def reset_requests(self) -> None:
+        """Clear the requests of the last iteration."""
+        self.has_requests = self.retry = self.skips_were_read = False
         self.skipped: frozenset[str] = frozenset()
 
     @property
-    def is_off(self) -> bool:
-        """Whether it is not to count: it is skipped as a whole, or tried again."""
+    def is_discarded(self) -> bool:
+        """Whether it does not count: the whole batch is skipped, or retried."""
         return self.retry or "batch" in self.skipped
 
-    def ask_skip(self, what: str) -> None:
-        self.refuse_if_ended(f"skip_{what}")
+    def request_skip(self, what: str) -> None:
+        self.check_running(f"skip_{what}")
         self.skipped |= {what}
-        self.asked = True
+        self.has_requests = True
 
-    def ask_retry(self) -> None:
-        self.refuse_if_ended("retry")
-        self.retry = self.asked = True
+    def request_retry(self) -> None:
+        self.check_running("retry")
+        self.retry = self.has_requests = True
 
-    def refuse_if_ended(self, verdict: str) -> None:
-        """Say that a verdict comes too late, where it does."""
+    def check_running(self, verdict: str) -> None:
+        """Raise if the iteration has ended, and a verdict comes too late."""
         if self.has_ended:
-            raise BadLoop(f"run.{verdict}() comes too late: the iteration has ended.", ask="it before on_train_iter_end")
+            raise BadLoop(f"run.{verdict}() comes too late: the iteration has ended.", call="it before on_train_iter_end")
 
 
 class NoIteration:
-    """Stands where an iteration would: whoever reads or sets a value of it is told that there is none."""
+    """The placeholder between iterations: reading or setting a value raises OutsideIteration."""
 
     __slots__ = ()
 

@@ -8,16 +8,15 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue
 
-Address = tuple[str, int]  # the name of an optimizer, and which of its groups
+Address = tuple[str, int]  # the name of an optimizer, and the index of a group
 Groups = Mapping[Address, dict[str, Any]]
 
 
 class Rates:
     """Set learning rates so that every parameter group of every optimizer keeps its ratio to the first group.
 
-    The ratios are computed when a run begins, from `initial_lr` where a scheduler wrote it, otherwise from `lr`. The ratio of a
-    group that is added later is computed when a rate is set for the first time after that. Where the first group's rate is
-    zero there is no ratio, and 1 stands for it.
+    The ratios are computed when a run begins, from `initial_lr` if a scheduler set it, otherwise from `lr`. The ratio of a
+    group that is added later is computed when a rate is next set. If the first group's rate is zero, the ratio is 1.
     """
 
     def __init__(self, groups: Callable[[], Groups]) -> None:
@@ -26,24 +25,24 @@ class Rates:
         self._read_before: dict[int, tuple[Any, int, float]] = {}
 
     def begin(self) -> None:
-        """Compute the ratios from the rates that the groups have now."""
+        """Compute the ratios from the current rates of the groups."""
         self._ratios.clear()
         self._read_before.clear()
-        self._see(self._groups())
+        self._add_new(self._groups())
 
     def among(self, groups: Groups, addresses: Sequence[Address]) -> list[Address]:
-        """Return those of these groups whose rate is a number, and so has a ratio."""
-        self._see(groups)
+        """Return the groups whose rate is a number, and so has a ratio."""
+        self._add_new(groups)
         return [address for address in addresses if address in self._ratios]
 
     def set(self, name: str, groups: Groups, addresses: Sequence[Address], value: float) -> None:
-        """Give the first of these groups the value, and scale the others by their ratios to it.
+        """Set the rate of the first of these groups, and scale the others by their ratios to it.
 
-        Where these are not all groups, their ratios to the others change. If the first of them has the value already, nothing
-        changes: not even a group that somebody else has set, such as a scheduler.
+        If these are not all groups, their ratios to the remaining ones change. If the first of them already has the value,
+        nothing changes, not even a group that a scheduler has set.
         """
         lead, first = addresses[0], next(address for address in groups if address in self._ratios)
-        if self._read(groups[lead]["lr"]) == as_held(groups[lead]["lr"], value):
+        if self._read(groups[lead]["lr"]) == as_stored(groups[lead]["lr"], value):
             return
         rates = {address: self._scaled(value, address, lead) for address in addresses}
         for address, rate in rates.items():
@@ -56,8 +55,7 @@ class Rates:
         reference = self._read(groups[first]["lr"])
         if reference:
             others = [address for address in groups if address in self._ratios and address not in rates]
-            moved = others if first in rates else addresses
-            for address in moved:
+            for address in others if first in rates else addresses:
                 rate = rates[address] if address in rates else self._read(groups[address]["lr"])
                 self._ratios[address] = _ratio(rate, reference)
 
@@ -65,14 +63,14 @@ class Rates:
         return {"ratios": [[*address, ratio] for address, ratio in self._ratios.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Take the ratios back; a checkpoint that has none leaves those of the rates that it restored."""
+        """Restore the ratios; a checkpoint without them keeps the ratios of the restored rates."""
         self.begin()
         for optimizer, number, ratio in state["ratios"] if state is not None else ():
             if (optimizer, number) in self._ratios:
                 self._ratios[optimizer, number] = ratio
 
-    def _see(self, groups: Groups) -> None:
-        """Compute the ratios of groups that were not there before."""
+    def _add_new(self, groups: Groups) -> None:
+        """Compute the ratios of new groups."""
         if groups.keys() <= self._ratios.keys():
             return
         new = {
@@ -81,7 +79,7 @@ class Rates:
             if address not in self._ratios and self._number(group.get("lr")) is not None
         }
         if new:
-            first, is_fresh = next(groups[one] for one in groups if one in self._ratios or one in new), not self._ratios
+            first, is_fresh = next(groups[key] for key in groups if key in self._ratios or key in new), not self._ratios
             for address, group in new.items():
                 rates = (self._initial(group), self._initial(first)) if is_fresh else self._present(group, first)
                 self._ratios[address] = _ratio(*rates)
@@ -95,13 +93,13 @@ class Rates:
         return self._read(group["lr"]) if initial is None else initial
 
     def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the rates of a later group and of the first: those that schedulers began with where both have one."""
+        """Return the rates of a later group and of the first: the initial ones if both have them."""
         if "initial_lr" in group and "initial_lr" in first:
             return self._initial(group), self._initial(first)
         return self._read(group["lr"]), self._read(first["lr"])
 
     def _number(self, rate: Any) -> float | None:
-        """Return a rate as a float, or None for one that is no number: some optimizers have None, or one for each parameter."""
+        """Return a rate as a float, or None if it is not a number: some optimizers have None, or one rate per parameter."""
         if isinstance(rate, bool) or not hasattr(rate, "__float__"):
             return None
         try:
@@ -110,36 +108,36 @@ class Rates:
             return None
 
     def _read(self, rate: Any) -> float:
-        """Return a rate as a float. One on a device is waited for only if somebody else has changed it since the last time."""
+        """Return a rate as a float. A rate on a device is read again only if someone else changed it since the last read."""
         if getattr(rate, "is_cpu", True):
             return float(rate)
-        kept = self._read_before.get(id(rate))
-        if kept is None or kept[0] is not rate or kept[1] != _version_of(rate):
-            kept = self._read_before[id(rate)] = (rate, _version_of(rate), float(rate))
-        return kept[2]
+        cached = self._read_before.get(id(rate))
+        if cached is None or cached[0] is not rate or cached[1] != _version_of(rate):
+            cached = self._read_before[id(rate)] = (rate, _version_of(rate), float(rate))
+        return cached[2]
 
     def _write(self, group: dict[str, Any], value: float) -> None:
         put(group, "lr", value)
         rate = group["lr"]
         if not getattr(rate, "is_cpu", True):
-            self._read_before[id(rate)] = (rate, _version_of(rate), as_held(rate, value))
+            self._read_before[id(rate)] = (rate, _version_of(rate), as_stored(rate, value))
 
 
 def put(group: dict[str, Any], key: str, value: Any) -> None:
-    """Set an entry of a parameter group; a tensor, which compiled steps need, is changed in place."""
+    """Set an entry of a parameter group; a tensor, as compiled steps need, is changed in place."""
     if hasattr(group[key], "fill_"):
         group[key].fill_(value)
     else:
         group[key] = value
 
 
-def as_held(rate: Any, value: Any) -> Any:
-    """Return a value as it is when this rate holds it: a tensor has fewer digits than a float."""
+def as_stored(rate: Any, value: Any) -> Any:
+    """Return a value as this rate stores it: a tensor has fewer digits than a float."""
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 
 def _version_of(rate: Any) -> int:
-    """Return how often a tensor was written to."""
+    """Return how often a tensor was modified in place."""
     return int(rate._version)
 
 

@@ -1,4 +1,4 @@
-"""RunLoop: what a run asks of the loop it is in. The loop implements it; the run knows nothing else of its loop."""
+"""RunLoop: the services that a run needs from its loop. The loop implements it; the run knows nothing else of its loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mode = Literal["train", "val", "pred"]
 
 
 class Progress(NamedTuple):
-    """Where a pass stands: `total` is None where the loader does not know how many batches it has."""
+    """The position in a pass; `total` is None if the loader does not know its length."""
 
     mode: Mode
     done: int
@@ -25,14 +25,14 @@ class Progress(NamedTuple):
 
 
 class Epochs(Protocol):
-    """The iterator over epoch numbers that a user's outer `for` gets."""
+    """The iterator over epoch numbers for the outer `for`."""
 
     def __iter__(self) -> Iterator[int]: ...
     def __next__(self) -> int: ...
 
 
 class Batches(Protocol):
-    """The iterator over batches that a user's inner `for` gets."""
+    """The iterator over batches for the inner `for`."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
@@ -40,15 +40,15 @@ class Batches(Protocol):
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the pass has logged, once it is over: the means over it, by name."""
+        """The means of the values logged in the pass, by name, once it is over."""
 
 
 class EvaluateOptions(TypedDict, total=False):
-    """What an evaluation may be told.
+    """The options of an evaluation.
 
-    `batch_size` is for a tuple of arrays or a data set. `forward` takes the run and sets its outputs, in place of its own.
-    `update` gets the run for each batch that counts. `results` gets the means of what was logged, by name; what it returns is
-    logged as final values, under just these names.
+    `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs instead of the run's
+    own forward. `update` gets the run for each batch that counts. `results` gets the means of the logged values, by name; what
+    it returns is logged as final values, under exactly these names.
     """
 
     batch_size: BatchSize
@@ -58,7 +58,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left behind; a run calls it before every other service."""
+    """The services of a loop. `settle` closes what a `break` left open; a run calls it before every other service."""
 
     @property
     def progress(self) -> Progress | None: ...
@@ -72,7 +72,7 @@ class RunLoop(Protocol):
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]: ...
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the pass that is open ends, breaks off or fails."""
+        """Call a function once when the open pass ends, breaks off or fails."""
 
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None: ...
 
@@ -87,10 +87,10 @@ class RunLoop(Protocol):
     ) -> None: ...
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the value of every process, in the order of ranks."""
+        """Return the values of all ranks, in rank order."""
 
     def meet(self, call: Call) -> None:
-        """Wait until every process is about to make this call."""
+        """Wait until every rank is about to make this call."""
 
     def agree_on_skips(self) -> None:
-        """Skip on every process what any of them wants skipped."""
+        """Skip on every rank what any rank wants to skip."""

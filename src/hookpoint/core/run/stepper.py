@@ -1,4 +1,4 @@
-"""Stepper: what `run.forward()`, `run.backward()` and `run.optimizer_step()` do."""
+"""Stepper: the implementation of `run.forward()`, `run.backward()` and `run.optimizer_step()`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.data.array_batches import BatchSize, as_batches
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadData
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import Dispatch
 
 
 class Stepper(Protocol):
-    """Compute outputs and loss, gradients, and the step, in the way of an engine."""
+    """Compute outputs and loss, gradients, and the step. An engine implements it."""
 
     def forward(self, run: Any) -> None: ...
 
@@ -25,27 +25,27 @@ class Stepper(Protocol):
     def adjust_lr(self, run: Any) -> None: ...
 
     def finish(self, run: Any) -> None:
-        """Do what is left when the training data of an epoch has ended."""
+        """Complete what is left when the training data of an epoch ends."""
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
-        """Return something to iterate over, whatever the data is."""
+        """Return an iterable of batches for any kind of data."""
 
     def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        """Hold the model as it is evaluated, without gradients; leave it as it was found."""
+        """Put the model in evaluation mode, without gradients; restore it afterwards."""
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass, with this forward instead of the run's own where one is given."""
+        """Compute a batch of a validation pass, with this forward instead of the run's own if given."""
 
     def state_dict(self, run: Any) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the step itself."""
+        """Return the state of the step for the checkpoint."""
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None: ...
 
 
 class PlainStepper:
-    """The step as one would write it down: for any model, criterion and optimizer with the usual methods.
+    """The standard step, for any model, criterion and optimizer with the usual methods.
 
-    How a model is held while it is evaluated, and how batches are made of arrays, is for those to say who know its framework.
+    `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays.
     """
 
     def __init__(
@@ -62,10 +62,8 @@ class PlainStepper:
             run.outputs = run.model(run.batch)
             return
         if not isinstance(run.batch, tuple | list) or len(run.batch) != 2:
-            raise BadLoop(
-                f"the batch is a {type(run.batch).__name__}, and no pair of inputs and targets.",
-                write="the forward yourself: a MainCallback's, or that of whoever takes forward=",
-            )
+            kind = type(run.batch).__name__
+            raise BadData(f"expected a batch (inputs, targets), got a {kind}.", write="your own forward in a MainCallback")
         inputs, run.targets = run.batch
         run.outputs = run.model(inputs)
         if run.mode == "train" or run.criterion is not None:
@@ -93,10 +91,10 @@ class PlainStepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Nothing is ever left."""
+        """Do nothing."""
 
     def state_dict(self, run: Any) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None:
-        """Nothing is ever kept."""
+        """Do nothing."""

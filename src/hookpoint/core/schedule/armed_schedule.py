@@ -1,37 +1,27 @@
-"""The counting part of schedules: what is due, what has passed, and what a checkpoint keeps of it."""
+"""Armed schedules: count what is due and what has passed. Their state goes into the checkpoint."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
-# A tick on epochs belongs to the epoch now running, whose number everyone knows; a level counts what is done.
-READ_TICK: dict[str, Callable[[Clocks], float]] = {
-    "steps": lambda clocks: clocks.step,
-    "iterations": lambda clocks: clocks.iteration,
-    "epochs": lambda clocks: clocks.epoch,
-    "samples": lambda clocks: clocks.samples,
-    "seconds": lambda clocks: clocks.elapsed(),
-}
-READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": lambda clocks: clocks.epochs_done}
-
-# The same as source, for the compiled calls, where a schedule that is not due costs one comparison.
-TICK_SOURCE = {
-    "steps": "run._clocks.step",
-    "iterations": "run._clocks.iteration",
-    "epochs": "run._clocks.epoch",
-    "samples": "run._clocks.samples",
-    "seconds": "run._clocks.elapsed()",
-}
+# A tick on epochs uses the number of the running epoch; a level counts completed epochs.
+COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
+READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
+READ_TICK["seconds"] = methodcaller("elapsed")
+READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrgetter("epochs_done")}
+# The same as source code, for compiled dispatch: a schedule that is not due costs one comparison.
+TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
 class Clocked(Protocol):
-    """A run, as schedules know it."""
+    """A run, as schedules see it."""
 
     @property
     def _clocks(self) -> Clocks: ...
@@ -42,23 +32,23 @@ def clocks_of(run: Clocked) -> Clocks:
 
 
 class ArmedSchedule(ABC):
-    """A schedule that counts. `moment` is "iter" or "epoch" for triggers, None where every tick may be asked."""
+    """A schedule with state. `moment` is "iter" or "epoch" for triggers, None if every tick may be checked."""
 
     ticks = 0
     has_fired = False  # since it was armed
 
     @abstractmethod
     def ready(self, run: Clocked, moment: str | None) -> bool:
-        """Say whether it is due now, changing nothing."""
+        """Return whether it is due now, without changing anything."""
 
     def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
-        """Move on past now: ticks of counters in any case, ticks of time only when they fired."""
+        """Advance past now: counter ticks always advance, time ticks only if they fired."""
 
     def start(self, clocks: Clocks) -> None:
-        """Count from where the clocks stand: nothing that has passed is due."""
+        """Start from the current clocks: past ticks are not due."""
 
     def take(self, run: Clocked, moment: str | None = None, allowed: bool = True) -> bool:
-        """Say whether it is due now, and move on; a counter's tick that something else forbids is passed all the same."""
+        """Return whether it is due now, and advance. A counter tick that is not `allowed` counts as passed."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
         if due:
@@ -66,15 +56,15 @@ class ArmedSchedule(ABC):
         return due
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        """Return source that is false when `take` surely would be, or None; `name` is what the source calls this object."""
+        """Return source that is false only if `take` is, or None. `name` is the variable of this object in the source."""
         return None
 
     def state(self) -> Any:
-        """Return what a checkpoint keeps."""
+        """Return the state for the checkpoint."""
         return None
 
     def load_state(self, state: Any) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.state()}
@@ -84,27 +74,18 @@ class ArmedSchedule(ABC):
 
 
 class ArmedTick(ArmedSchedule):
-    """Due when its clock reaches `due`; `following` gives the next value after one.
+    """Due when its clock reaches `due`; `following` returns the next due value after a given one.
 
-    A tick that `stays` is due until it fires; ticks of time always do. One that is asked `anywhere` ignores the moment.
+    A tick that `stays` is due until it fires, as time ticks always are. One with `anywhere` ignores the moment.
     """
 
     ticks = 1
 
     def __init__(
-        self,
-        clock: str,
-        due: float,
-        following: Callable[[float], float],
-        *,
-        stays: bool = False,
-        anywhere: bool = False,
+        self, clock: str, due: float, following: Callable[[float], float], *, stays: bool = False, anywhere: bool = False
     ) -> None:
-        self.due = due
-        self._anywhere = anywhere
-        self._clock = clock
-        self._read = READ_TICK[clock]
-        self._following = following
+        self.due, self._clock, self._read = due, clock, READ_TICK[clock]
+        self._following, self._anywhere = following, anywhere
         self._stays = stays or clock == "seconds"
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
@@ -135,7 +116,7 @@ class ArmedTick(ArmedSchedule):
 
 
 class ArmedLevel(ArmedSchedule):
-    """Hold while its clock is from low to below high."""
+    """True while its clock is at least `low` and below `high`."""
 
     def __init__(self, clock: str, low: float, high: float) -> None:
         self._read = READ_LEVEL[clock]
@@ -146,7 +127,7 @@ class ArmedLevel(ArmedSchedule):
 
 
 class ArmedIf(ArmedSchedule):
-    """Hold when a function of the run says so."""
+    """True when a function of the run returns true."""
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         self._predicate = predicate
@@ -156,7 +137,7 @@ class ArmedIf(ArmedSchedule):
 
 
 class ArmedCombination(ArmedSchedule):
-    """What the combinations have in common: their parts settle together and keep their states in a list."""
+    """Base of the combinations: the parts settle together and store their states in a list."""
 
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts
@@ -174,25 +155,25 @@ class ArmedCombination(ArmedSchedule):
         return [part.state() for part in self._parts]
 
     def load_state(self, state: Any) -> None:
-        for part, kept in zip(self._parts, state, strict=True):
-            part.load_state(kept)
+        for part, part_state in zip(self._parts, state, strict=True):
+            part.load_state(part_state)
 
 
 class ArmedAll(ArmedCombination):
-    """Due when all parts are."""
+    """Due when all parts are due."""
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # several have to be asked at every opportunity, or they would miss each other
+        if self.ticks != 1:  # multiple ticks must be checked every time, or they would miss each other
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)
 
 
 class ArmedAny(ArmedCombination):
-    """Due when any part is."""
+    """Due when any part is due."""
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
         return any(part.ready(run, moment) for part in self._parts)
@@ -207,7 +188,7 @@ class ArmedAny(ArmedCombination):
 
 
 class ArmedNot(ArmedCombination):
-    """Due when its part is not."""
+    """Due when its part is not due."""
 
     def __init__(self, part: ArmedSchedule) -> None:
         super().__init__([part])

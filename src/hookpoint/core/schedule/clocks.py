@@ -11,10 +11,10 @@ COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples")
 
 
 class Clocks:
-    """Where a run stands. Training moves the counters, and nothing else.
+    """The position of a run. Only training moves the counters.
 
-    `epoch` is the epoch now running, from 1; the others count what is done. `elapsed` is seconds of training, kept across
-    a resume; it stands still before `start` and after `stop`.
+    `epoch` is the running epoch, from 1; the others count what is done. `elapsed` is seconds of training, preserved across a
+    resume; it does not advance before `start` or after `stop`.
     """
 
     __slots__ = (*COUNTERS, "_elapsed", "_started")
@@ -36,7 +36,7 @@ class Clocks:
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:
-        """Count an optimizer step. Whoever makes one, or sees one made, calls this; nobody else moves the counter."""
+        """Count an optimizer step. Called by the code that makes or observes a step; nothing else moves the counter."""
         self.step += 1
 
     def elapsed(self) -> float:

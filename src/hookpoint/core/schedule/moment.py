@@ -1,4 +1,4 @@
-"""Moment: where a run stands when something is logged, measured or saved."""
+"""Moment: the position of a run when a value is logged, measured or saved."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 class Moment(NamedTuple):
     """The epoch, the training batches done and the optimizer steps done at one point of a run.
 
-    A run may train without steps that hookpoint can count, or without batches: the step alone does not tell two moments apart.
-    `iteration` is None in older files, which do not have it; such a moment is compared by epoch and step.
+    The step alone does not identify a moment: a run may train without steps that hookpoint can count, or without batches.
+    `iteration` is None in older files, which lack it; such a moment is compared by epoch and step.
 
     >>> Moment(2, 20, 20).is_after(Moment(1, 20, 20))
     True
@@ -32,20 +32,18 @@ class Moment(NamedTuple):
         return cls(int(fields.get("epoch") or 0), iteration if type(iteration) is int else None, int(fields["step"]))
 
     def fields(self) -> dict[str, Any]:
-        """Return it by name, in plain values that `of` reads."""
+        """Return the fields by name, as plain values that `of` reads."""
         return self._asdict()
 
     def is_same(self, other: Moment) -> bool:
-        """Say whether both are one moment of one run."""
-        mine, theirs = self._comparable(other)
-        return mine == theirs
+        """Return whether both are the same moment of one run."""
+        return self.key_for(other) == other.key_for(self)
 
     def is_after(self, other: Moment) -> bool:
-        """Say whether this moment of a run comes after another one of it."""
-        mine, theirs = self._comparable(other)
-        return mine > theirs
+        """Return whether this moment of a run comes after another one."""
+        return self.key_for(other) > other.key_for(self)
 
-    def _comparable(self, other: Moment) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if self.iteration is None or other.iteration is None:
-            return (self.epoch, self.step), (other.epoch, other.step)
-        return (self.epoch, self.iteration, self.step), (other.epoch, other.iteration, other.step)
+    def key_for(self, other: Moment) -> tuple[int, ...]:
+        """Return the numbers to compare with another moment's."""
+        has_iterations = self.iteration is not None and other.iteration is not None
+        return (self.epoch, *([self.iteration or 0] if has_iterations else []), self.step)

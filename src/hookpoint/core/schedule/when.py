@@ -1,8 +1,8 @@
-"""When: a schedule, apart from the action.
+"""When: a schedule, separate from the action.
 
-`Every`, `At` and `Once` are ticks: they are due at a value of a clock, and gone once passed. `After`, `Before`, `Between` and
-`If` are levels: they hold or do not. `&`, `|` and `~` combine them. A When is a description without state; `arm()` makes the
-part that counts, so that two callbacks may share one When.
+`Every`, `At` and `Once` are ticks: they are due at a value of a clock, and over once passed. `After`, `Before`, `Between` and
+`If` are levels: they are true or false. `&`, `|` and `~` combine them. A When has no state; `arm()` returns the part that
+counts, so two callbacks may share one When.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Amount = int | float
 
 
 class When(ABC):
-    """The base of all schedules. Compose them: `Every(steps=100) & After(epochs=1) | Once(minutes=5)`."""
+    """The base class of all schedules. Combine them: `Every(steps=100) & After(epochs=1) | Once(minutes=5)`."""
 
     ticks_on: frozenset[str] = frozenset()
     levels_on: frozenset[str] = frozenset()
 
     @abstractmethod
     def arm(self) -> ArmedSchedule:
-        """Return a fresh counting part of this schedule."""
+        """Return a new armed schedule, which does the counting."""
 
     def moments(self) -> frozenset[str]:
-        """Return where a trigger with this schedule is asked: at the end of iterations ("iter"), of epochs ("epoch")."""
+        """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or both."""
         clocks = self.ticks_on or self.levels_on or {"epochs"}
         return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every process of a run finds it due at the same moment: clocks are the same for all, functions may not be."""
+        """Whether every rank finds it due at the same moment: true for clocks, unknown for functions."""
         return False
 
     def __and__(self, other: When) -> When:
@@ -53,11 +53,11 @@ class When(ABC):
         return NotOf(self)
 
     def __bool__(self) -> bool:
-        raise BadSchedule("a schedule is neither true nor false.", combine="with &, | and ~ instead of and, or, not")
+        raise BadSchedule("a schedule has no truth value.", combine="schedules with &, | and ~ instead of and, or, not")
 
 
 class OnClock(When):
-    """A schedule over one clock: what Every, At, Once, After, Before and Between have in common."""
+    """A schedule on one clock: the base of Every, At, Once, After, Before and Between."""
 
     def __init__(self, clocks: dict[str, Any], *, may_be_bare: bool = False) -> None:
         name = type(self).__name__
@@ -65,7 +65,7 @@ class OnClock(When):
             raise BadSchedule(
                 f"{name} takes one clock, got {listed(clocks)}.",
                 clocks=", ".join(CLOCKS),
-                combine=f"several with |, as in {name}(steps=100) | {name}(epochs=1)",
+                combine=f"schedules with |, as in {name}(steps=100) | {name}(epochs=1)",
             )
         self.given = clocks
         self.clock: str = next(iter(clocks), "iterations")
@@ -73,19 +73,19 @@ class OnClock(When):
         if self.clock not in CLOCKS:
             meant = near_miss(self.clock, CLOCKS)
             raise BadSchedule(
-                f"{name}({self.clock}={self.amount!r}): there is no clock '{self.clock}'.",
+                f"{name}: unknown clock '{self.clock}'.",
                 clocks=", ".join(CLOCKS),
                 **({"write": f"{name}({meant}={self.amount!r})"} if meant else {}),
             )
 
     def checked(self, amount: Any, *, least: Amount = 0) -> Amount:
-        """Return an amount in the unit that is counted (seconds for times), or refuse it."""
+        """Return an amount in the counted unit (seconds for times), or raise."""
         timed = self.clock in TIME
         right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
         too_small = right_type and ((amount <= 0 if least else amount < 0) if timed else amount < least)
         if not right_type or not math.isfinite(amount) or too_small:
-            kind = "a number above 0" if timed and least else "a number, 0 or more" if timed else f"an integer, {least} or more"
-            raise BadSchedule(f"{self!r}: {self.clock} must be {kind}.", got=repr(amount))
+            kind = "a number > 0" if timed and least else "a number >= 0" if timed else f"an integer >= {least}"
+            raise BadSchedule(f"{self!r}: {self.clock} must be {kind}, got {amount!r}.")
         return amount * TIME[self.clock] if timed else int(amount)
 
     @property
@@ -94,7 +94,7 @@ class OnClock(When):
 
     @property
     def counted(self) -> str:
-        """The counter behind the clock: times are all counted in seconds."""
+        """The counter of the clock: all times are counted in seconds."""
         return "seconds" if self.clock in TIME else self.clock
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at each multiple: `Every(steps=500)`, `Every(minutes=10)`. Times count training time, across a resume."""
+    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times are training time and continue after a resume."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -120,12 +120,12 @@ def _next_multiple(period: Amount, now: Amount) -> Amount:
 
 
 class At(OnClock):
-    """Due at the values given: `At(epochs=[1, 5])`, `At(steps=1000)`."""
+    """Due at the given values: `At(epochs=[1, 5])`, `At(steps=1000)`."""
 
     def __init__(self, **clock: Amount | Iterable[Amount]) -> None:
         super().__init__(clock)
-        several = isinstance(self.amount, Iterable) and not isinstance(self.amount, str)
-        self._values = sorted({self.checked(value) for value in (self.amount if several else [self.amount])})
+        is_list = isinstance(self.amount, Iterable) and not isinstance(self.amount, str)
+        self._values = sorted({self.checked(value) for value in (self.amount if is_list else [self.amount])})
         self.ticks_on = frozenset([self.counted])
 
     def arm(self) -> ArmedSchedule:
@@ -135,7 +135,7 @@ class At(OnClock):
 
 
 class Once(OnClock):
-    """Due once: at the first opportunity, or `Once(steps=1000)` at the first from there on, however late."""
+    """Due once: at the first opportunity, or with `Once(steps=1000)` at the first opportunity from step 1000 on."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock, may_be_bare=True)
@@ -150,7 +150,7 @@ class Once(OnClock):
 
 
 class After(OnClock):
-    """Hold once so much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
+    """True once that much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -162,7 +162,7 @@ class After(OnClock):
 
 
 class Before(OnClock):
-    """Hold until so much is done: the opposite of After."""
+    """True until that much is done: the opposite of After."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -174,15 +174,15 @@ class Before(OnClock):
 
 
 class Between(OnClock):
-    """Hold from one value to another, the second left out: `Between(steps=(100, 200))`."""
+    """True from the first value to before the second: `Between(steps=(100, 200))`."""
 
     def __init__(self, **clock: tuple[Amount, Amount]) -> None:
         super().__init__(clock)
         if not isinstance(self.amount, tuple | list) or len(self.amount) != 2:
-            raise BadSchedule(f"{self!r}: takes two values.", write=f"Between({self.clock}=(100, 200))")
+            raise BadSchedule(f"{self!r}: expected two values.", write=f"Between({self.clock}=(100, 200))")
         self._low, self._high = (self.checked(value) for value in self.amount)
         if self._low >= self._high:
-            raise BadSchedule(f"{self!r}: the first value must be below the second.", got=repr(self.amount))
+            raise BadSchedule(f"{self!r}: the first value must be below the second.")
         self.levels_on = frozenset([self.counted])
 
     def arm(self) -> ArmedSchedule:
@@ -190,11 +190,11 @@ class Between(OnClock):
 
 
 class If(When):
-    """Hold when a function of the run says so: `If(lambda run: run.metrics["loss"] < 1)`."""
+    """True when a function of the run returns true: `If(lambda run: run.metrics["loss"] < 1)`."""
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         if not callable(predicate):
-            raise BadSchedule(f"If takes a function of the run, not {predicate!r}.", write="If(lambda run: ...)")
+            raise BadSchedule(f"If: expected a function of the run, got {predicate!r}.", write="If(lambda run: ...)")
         self._predicate = predicate
 
     def arm(self) -> ArmedSchedule:
@@ -205,14 +205,14 @@ class If(When):
 
 
 class Combined(When):
-    """What & and | have in common."""
+    """The base of `&` and `|`."""
 
     sign = ""
 
     def __init__(self, *parts: When) -> None:
         for part in parts:
             if not isinstance(part, When):
-                raise BadSchedule(f"{part!r} is no schedule.", combine="schedules with schedules; If(...) wraps a function")
+                raise BadSchedule(f"{part!r} is not a schedule.", wrap="a function with If(...)")
         self.parts = parts
         self.ticks_on = frozenset().union(*(part.ticks_on for part in parts))
         self.levels_on = frozenset().union(*(part.levels_on for part in parts))
@@ -226,7 +226,7 @@ class Combined(When):
 
 
 class AllOf(Combined):
-    """Due when all parts are. Two ticks must share their clock, or they would hardly ever meet."""
+    """Due when all parts are due. Two ticks must use the same clock, or they would rarely coincide."""
 
     sign = " & "
 
@@ -234,9 +234,9 @@ class AllOf(Combined):
         super().__init__(*parts)
         if len(self.ticks_on) > 1 and sum(bool(part.ticks_on) for part in parts) > 1:
             raise BadSchedule(
-                f"{self!r}: ticks on {listed(self.ticks_on)} hardly ever fall together.",
-                either="combine them with |",
-                level="or make one a level, as in Every(steps=100) & After(epochs=1)",
+                f"{self!r}: ticks on {listed(self.ticks_on)} rarely coincide.",
+                combine="them with |",
+                use="a level for one of them, as in Every(steps=100) & After(epochs=1)",
             )
 
     def arm(self) -> ArmedSchedule:
@@ -244,7 +244,7 @@ class AllOf(Combined):
 
 
 class AnyOf(Combined):
-    """Due when any part is."""
+    """Due when any part is due."""
 
     sign = " | "
 
@@ -256,7 +256,7 @@ class AnyOf(Combined):
 
 
 class NotOf(When):
-    """Hold when the part does not: the opposite of a level, or every opportunity but a tick's."""
+    """True when the part is not: the opposite of a level, or every opportunity except a tick."""
 
     def __init__(self, part: When) -> None:
         self.part = part

@@ -1,1 +1,1 @@
-"""Several processes that act as one."""
+"""Multiple ranks that train one model together."""

@@ -1,4 +1,4 @@
-"""Team: the processes that train one model together. The core knows this protocol only."""
+"""Team: the ranks that train one model together."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Answer = Callable[[], int]
 
 
 class Notes(Protocol):
-    """Notes that processes leave for each other at any time, in any order, from any thread; nobody waits for long."""
+    """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long."""
 
     def put(self, note: Mapping[str, Any]) -> bool:
-        """Replace the note of this rank; say whether that worked."""
+        """Replace the note of this rank; return whether that worked."""
 
     def read(self) -> list[Mapping[str, Any] | None]:
-        """Return the newest note of every rank, in the order of ranks."""
+        """Return the newest note of every rank, in rank order."""
 
 
 class Team(Protocol):
-    """Say who one is among the processes of a run, and talk to the others.
+    """The place of a process among the ranks of a run, and its collective calls.
 
-    All ranks call the same methods in the same order, from the training thread only; values are of plain types, as JSON knows
-    them. `data_rank` tells who has which part of the data, `model_rank` who has which part of the model: of each layer, or some
-    of the layers, where it `has_stages`. What a rank asks for happens `lag` steps later on all; where ranks need not be at the
-    same step, more than one. `inexact` says why nobody could repeat what the team does, where that is so.
+    All ranks call the same methods in the same order, only from the training thread; values must be JSON types. `data_rank` is
+    the index of the data shard, `model_rank` that of the model shard: of each layer, or some of the layers if it `has_stages`.
+    A request of a rank takes effect on all ranks `lag` steps later: more than one if ranks need not be at the same step.
+    `inexact` is the reason why the team's results are not reproducible, if so.
     """
 
     rank: int
@@ -40,38 +40,38 @@ class Team(Protocol):
 
     @property
     def notes(self) -> Notes | None:
-        """Where processes leave notes for each other while they do not talk; None where they cannot."""
+        """The notes of the ranks; None if not supported."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of every rank, in the order of ranks."""
+        """Return the values of all ranks, in rank order."""
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value that one rank has."""
+        """Return the value of one rank."""
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over the ranks with different data, the same ones on every rank, bit for bit."""
+        """Return the sums over the ranks with different data, identical on every rank, bit for bit."""
 
     def to_chief(self, data: bytes) -> list[bytes]:
-        """Send the chief some bytes, of any length; return what each rank has sent, there, and nothing elsewhere."""
+        """Send bytes of any length to the chief; return what each rank has sent on the chief, and nothing elsewhere."""
 
     def start_agreeing(self, number: int) -> Answer:
-        """Begin to find out the largest number that any rank has, and return what waits for the answer; nobody waits here.
+        """Start computing the maximum of a number over all ranks; return a function that waits for the answer.
 
-        It is one number, of less than 63 bits: no message is cheaper, and one goes out with every step.
+        The number has less than 63 bits: no message is cheaper, and one is sent with every step.
         """
 
     def any_of(self, bits: int) -> int:
-        """Return the bits that any rank has set."""
+        """Return the bits that are set on any rank."""
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank calls this."""
 
     def close(self) -> None:
-        """Let go of what was made for talking."""
+        """Release the resources of the team."""
 
 
 class Solo:
-    """A team of one, for whom everybody has agreed already."""
+    """A team of one rank."""
 
     rank = local_rank = data_rank = model_rank = 0
     size = data_size = lag = 1
@@ -105,6 +105,6 @@ class Solo:
 
 
 def place_by_environment() -> dict[str, int]:
-    """Return the rank, local rank and world size that a launcher has set; of a process on its own, those of one."""
+    """Return the rank, local rank and world size set by a launcher; without one, those of a single process."""
     variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
     return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}

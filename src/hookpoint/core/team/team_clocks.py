@@ -1,4 +1,4 @@
-"""Team clocks: the counters of a run of several processes, with a time that is the same for all of them."""
+"""TeamClocks: the counters of a run with multiple ranks, with the same time on all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hookpoint.core.schedule.clocks import Clocks
 
 
 class TeamClocks(Clocks):
-    """Clocks whose `elapsed` moves when the processes agree: a schedule of minutes is due at the same step everywhere."""
+    """Clocks whose `elapsed` advances when ranks agree: a schedule of minutes is due at the same step everywhere."""
 
     __slots__ = ("_agreed",)
 
@@ -20,11 +20,11 @@ class TeamClocks(Clocks):
         return self._agreed
 
     def milliseconds(self) -> int:
-        """Return the time of this process alone."""
+        """Return the time of this rank alone."""
         return int(super().elapsed() * 1000)
 
     def agree(self, milliseconds: int) -> None:
-        """Make this the time of the run, unless it is later already."""
+        """Set the time of the run, unless it is already later."""
         self._agreed = max(self._agreed, milliseconds / 1000)
 
     def stop(self) -> None:

@@ -1,46 +1,22 @@
-"""Which names are those of secrets."""
+"""Recognize the names of secrets."""
 
 from __future__ import annotations
 
 import re
 
-WORDS = {
-    "auth",
-    "authorization",
-    "bearer",
-    "credential",
-    "credentials",
-    "passcode",
-    "passphrase",
-    "passwd",
-    "password",
-    "pwd",
-    "secret",
-}
+WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
+WORDS |= {"pwd", "secret"}
 LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # pw_conv is a convolution
-KINDS = {  # of keys and of personal access tokens; sort_key is none
-    *(
-        "access",
-        "account",
-        "anthropic",
-        "api",
-        "auth",
-        "aws",
-        "azure",
-        "client",
-        "comet",
-        "deploy",
-        "encryption",
-        "gcp",
-        "github",
-    ),
-    *("gitlab", "google", "hf", "hmac", "huggingface", "license", "master", "mlflow", "neptune", "openai", "private", "secret"),
-    *("service", "signing", "ssh", "storage", "wandb", "webhook"),
-}
+# Kinds of keys and of personal access tokens; sort_key is not a secret.
+_KINDS = (
+    "access account anthropic api auth aws azure client comet deploy encryption gcp github gitlab google hf hmac huggingface "
+    "license master mlflow neptune openai private secret service signing ssh storage wandb webhook"
+)
+KINDS = set(_KINDS.split())
 OF_PEOPLE = {"admin", "db", "database", "ftp", "login", "mail", "mysql", "postgres", "root", "smtp", "user"}  # user_pass
-OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens that words are made of
+OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens of a vocabulary
 COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
-SIGNATURES = {"sig", "signature"}  # of addresses that whoever has them may use
+SIGNATURES = {"sig", "signature"}  # of presigned URLs
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _RUN_TOGETHER = re.compile(
@@ -50,7 +26,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 def is_secret(name: str) -> bool:
-    """Say whether a value under this name is to be kept to oneself.
+    """Return whether a value under this name is a secret.
 
     >>> [name for name in ("api_key", "hfToken", "sort_key", "max_tokens", "token_dropout", "PGPASSWORD") if is_secret(name)]
     ['api_key', 'hfToken', 'PGPASSWORD']
@@ -61,7 +37,7 @@ def is_secret(name: str) -> bool:
     last, all_words = words[-1], set(words)
     if all_words & WORDS or last in LAST_WORDS or any(map(_RUN_TOGETHER.fullmatch, words)):
         return not all_words & COUNTED
-    if last in ("token", "tokens") or "jwt" in all_words:  # token_dropout is no token
+    if last in ("token", "tokens") or "jwt" in all_words:  # token_dropout is not a token
         return not all_words & (COUNTED | OF_TEXT)
     if last == "pass":
         return bool(all_words & OF_PEOPLE)
@@ -71,7 +47,7 @@ def is_secret(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Say whether the value of an address's parameter is a secret: also a signature, as in presigned addresses.
+    """Return whether the value of a URL parameter is a secret, or a signature, as in presigned URLs.
 
     >>> is_secret_parameter("X-Amz-Signature"), is_secret_parameter("page")
     (True, False)
@@ -81,7 +57,7 @@ def is_secret_parameter(name: str) -> bool:
 
 
 def is_count(name: str, value: str) -> bool:
-    """Say whether a text under the name of a token is a number of tokens, or the number of one.
+    """Return whether a text under the name of a token is a number of tokens, or a token id.
 
     >>> is_count("tokens", "512"), is_count("token", "918273645546"), is_count("password", "512")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Plain values: what JSON knows."""
+"""Plain values: JSON types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: what is not finite becomes a string, what is neither number nor container its text.
+    """Return a value in JSON types: values that are not finite become strings, other objects their text.
 
     >>> plain({"loss": float("nan"), "shape": (2, 3), "kind": complex})
     {'loss': 'nan', 'shape': [2, 3], 'kind': "<class 'complex'>"}
@@ -16,9 +16,9 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) or (hasattr(value, "__float__") and getattr(value, "shape", None) == ()):
         number = float(value)
         return number if math.isfinite(number) else str(number)

@@ -1,4 +1,4 @@
-"""Secrets: what must not be seen where settings, commands and addresses are written down."""
+"""Secrets: mask them in settings, commands and URLs that are written to files and messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, overload
 from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
 
 MASK = "***"
-DEEPEST = 32  # levels of settings; what refers to itself has no end
+DEEPEST = 32  # levels of settings; self-references have no end
 
 _NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = re.compile(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as mysql has it; -p8080 and -p0.1 are numbers
-_OPTIONS = re.compile(  # that are written with one dash, too
+_PASSWORD = re.compile(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
+_OPTIONS = re.compile(  # written with one dash, too
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )
@@ -25,7 +25,7 @@ _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL
 )
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,40}://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
-_CHAT = re.compile(  # whose addresses are the secret
+_CHAT = re.compile(  # URLs that are secrets themselves
     r"(?P<start>(?:discord|gchat|ifttt|join|line|mailgun|msteams|pbul|pover|prowl|sendgrid|slack|tgram|twilio|workflows|zulip)s?://"
     r"|https?://(?:hooks\.slack\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|api\.telegram\.org)/)[^\s\"']+"
 )
@@ -52,16 +52,16 @@ def masked(given: str) -> str: ...  # type: ignore[overload-overlap]  # a str is
 @overload
 def masked(given: Sequence[str]) -> list[str]: ...
 def masked(given: Any) -> Any:
-    """Return settings, a command's arguments or a text with `***` in the place of secrets; what is given is not changed.
+    """Return settings, a command's arguments or a text with secrets replaced by `***`; the input is not changed.
 
-    Settings are masked by their names, at any depth: token, key, password, secret, cookie and the like. Dataclasses and
-    namespaces in them become dicts. What is empty, None, True or False stays, and so do counts: `max_tokens=512` is no secret.
-    Of arguments, `--token x`, `--token=x`, `TOKEN=x` and `-px` lose their value, and so do secrets in JSON.
+    Settings are masked by name, at any depth: token, key, password, secret, cookie and the like. Dataclasses and namespaces in
+    them become dicts. Empty values, None, True and False are kept, and so are counts: `max_tokens=512` is not a secret. In
+    arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, and so are secrets in JSON.
 
-    In every text, so do `password=x` and `token: x`, addresses with a name or password (`postgres://***@host/db`), their
-    parameters with such names or signatures, addresses of chats, headers of authorization, private keys, and what begins like
-    the tokens of well-known services. A secret under a harmless name that looks like nothing is not seen: this is a net, and
-    no wall.
+    In every text, these are masked: `password=x` and `token: x`, user names and passwords in URLs (`postgres://***@host/db`),
+    URL parameters with such names or signatures, webhook URLs of chats, authorization headers, private keys, and tokens with
+    the prefixes of well-known services. A secret under a harmless name without a known prefix is not found: masking is
+    best-effort.
 
     >>> masked({"lr": 0.1, "api_key": "abc", "db": {"password": "x", "url": "postgres://me:pw@host/db"}})
     {'lr': 0.1, 'api_key': '***', 'db': {'password': '***', 'url': 'postgres://***@host/db'}}
@@ -78,7 +78,11 @@ def masked(given: Any) -> Any:
 
 
 def _named(given: Mapping[Any, Any], *, secret: bool, depth: int) -> dict[Any, Any]:
-    return {name: _value(one, secret=secret or _is_secret_here(str(name), one), depth=depth + 1) for name, one in given.items()}
+    return {name: _masked_item(name, value, secret, depth) for name, value in given.items()}
+
+
+def _masked_item(name: Any, value: Any, secret: bool, depth: int) -> Any:
+    return _value(value, secret=secret or _is_secret_here(str(name), value), depth=depth + 1)
 
 
 def _is_secret_here(name: str, value: Any) -> bool:
@@ -94,7 +98,7 @@ def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
     if (named := _fields(value)) is not None:
         return _named(named, secret=secret, depth=depth)
     if isinstance(value, list | tuple | set | frozenset):
-        return _several(value, secret=secret, depth=depth)
+        return _sequence(value, secret=secret, depth=depth)
     if secret:
         return value if isinstance(value, str | bytes) and not value else MASK
     if isinstance(value, str):
@@ -103,7 +107,7 @@ def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:
-    """Return what settings are in a mapping, a dataclass or a namespace; None for anything else."""
+    """Return the settings in a mapping, a dataclass or a namespace; None for anything else."""
     if isinstance(value, Mapping):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -114,53 +118,50 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     return dict(vars(value)) if is_namespace else None
 
 
-def _several(value: Any, *, secret: bool, depth: int) -> Any:
+def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
     names = getattr(value, "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple) and len(names) == len(value):
-        return tuple(
-            _value(one, secret=secret or _is_secret_here(str(name), one), depth=depth + 1)
-            for name, one in zip(names, value, strict=True)
-        )
-    if not secret and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        several: list[Any] = _arguments(value)
+        return tuple(_masked_item(name, item, secret, depth) for name, item in zip(names, value, strict=True))
+    if not secret and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        items: list[Any] = _arguments(value)
     else:
-        several = [_value(one, secret=secret, depth=depth + 1) for one in value]
+        items = [_value(item, secret=secret, depth=depth + 1) for item in value]
     if isinstance(value, list | tuple):
-        return several if isinstance(value, list) else tuple(several)
-    return set(map(_hashable, several))
+        return items if isinstance(value, list) else tuple(items)
+    return set(map(_hashable, items))
 
 
 def _hashable(value: Any) -> Any:
-    """Return what a set can hold: a dataclass in it has become a dict."""
+    """Return what a set can contain: a dataclass in it has become a dict."""
     return str(value) if isinstance(value, dict | list | set) else value
 
 
 def _object(value: Any) -> Any:
-    """Return an object as it is, or its text where that has a secret in it."""
+    """Return an object unchanged, or its text if that contains a secret."""
     try:
-        words = str(value)
+        text = str(value)
     except Exception:
         return value
-    hidden = _text(words)
-    return value if hidden == words else hidden
+    hidden = _text(text)
+    return value if hidden == text else hidden
 
 
 def _arguments(given: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    option = ""  # with a secret, whose value comes next
+    result: list[str] = []
+    option = ""  # the secret option whose value comes next
     for argument in map(str, given):
         if option and not argument.startswith("--"):
-            kept.append(argument if is_count(option, argument) else MASK)
+            result.append(argument if is_count(option, argument) else MASK)
             option = ""
             continue
-        kept.append(_argument(argument))
+        result.append(_argument(argument))
         name = _NAME.fullmatch(argument)
         option = name[1] if argument.startswith("-") and name is not None and is_secret(name[1]) else ""
-    return kept
+    return result
 
 
 def _argument(argument: str) -> str:
-    """Return one argument without the secrets in it."""
+    """Return an argument with its secrets masked."""
     if _PASSWORD.fullmatch(argument) and not _OPTIONS.fullmatch(argument) and not is_secret(argument):
         return f"-p{MASK}"
     assigned = _ASSIGNMENT.fullmatch(argument)
@@ -174,46 +175,46 @@ def _argument(argument: str) -> str:
     return _json(argument) if argument[:1] in ("{", "[") else _text(argument)
 
 
-def _json(words: str) -> str:
-    """Return a text of JSON without the secrets in it; as it is, where there are none."""
+def _json(text: str) -> str:
+    """Return a JSON text with its secrets masked; unchanged if it has none."""
     try:
-        given = json.loads(words)
+        given = json.loads(text)
     except (ValueError, RecursionError):
-        return _text(words)
+        return _text(text)
     hidden = _value(given)
-    return words if hidden == given else json.dumps(hidden)
+    return text if hidden == given else json.dumps(hidden)
 
 
-def _text(words: str) -> str:
-    words = _PRIVATE_KEY.sub(MASK, words)
-    words = _USER_INFO.sub(rf"\g<scheme>{MASK}@", words)
-    words = _CHAT.sub(rf"\g<start>{MASK}", words)
-    words = _QUERY.sub(_parameter, words)
-    words = _HEADER.sub(lambda found: f"{found['name']}{found['kind'] or ''}{MASK}", words)
-    words = _COOKIES.sub(rf"\g<name>{MASK}", words)
-    words = _BEARER.sub(lambda found: f"{found['kind']} {MASK}", words)
-    words = _assignments(words)
-    return _LOOKS_SECRET.sub(MASK, words)
+def _text(text: str) -> str:
+    text = _PRIVATE_KEY.sub(MASK, text)
+    text = _USER_INFO.sub(rf"\g<scheme>{MASK}@", text)
+    text = _CHAT.sub(rf"\g<start>{MASK}", text)
+    text = _QUERY.sub(_parameter, text)
+    text = _HEADER.sub(lambda found: f"{found['name']}{found['kind'] or ''}{MASK}", text)
+    text = _COOKIES.sub(rf"\g<name>{MASK}", text)
+    text = _BEARER.sub(lambda found: f"{found['kind']} {MASK}", text)
+    text = _assignments(text)
+    return _LOOKS_SECRET.sub(MASK, text)
 
 
 def _parameter(found: re.Match[str]) -> str:
     return f"{found['start']}{found['name']}={MASK}" if is_secret_parameter(found["name"]) else found[0]
 
 
-def _assignments(words: str) -> str:
-    """Return a text with the values of secret names masked, wherever something is assigned in it."""
-    kept, done, position = [], 0, 0
-    while (found := _ASSIGNED.search(words, position)) is not None:
+def _assignments(text: str) -> str:
+    """Return a text with the values assigned to secret names masked."""
+    pieces, done, position = [], 0, 0
+    while (found := _ASSIGNED.search(text, position)) is not None:
         position = found.end()
-        value = _VALUE.match(words, position) if _is_secret_in_text(found["name"]) else None
+        value = _VALUE.match(text, position) if _is_secret_in_text(found["name"]) else None
         if value is None or value[0].lower() in _NOTHING or is_count(found["name"], value[0]):
             continue
         quote = re.match(r"\\?[\"']", value[0])
-        kept += [words[done:position], MASK if quote is None else f"{quote[0]}{MASK}{quote[0]}"]
+        pieces += [text[done:position], MASK if quote is None else f"{quote[0]}{MASK}{quote[0]}"]
         done = position = value.end()
-    return "".join([*kept, words[done:]])
+    return "".join([*pieces, text[done:]])
 
 
 def _is_secret_in_text(name: str) -> bool:
-    is_of_header = name.lower().endswith("authorization")  # of which only the kind is left
+    is_of_header = name.lower().endswith("authorization")  # _HEADER masks all but its kind
     return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header

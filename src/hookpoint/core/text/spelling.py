@@ -1,21 +1,14 @@
-"""Tell a slip of the pen from a name that is meant: near misses of points and metrics."""
+"""Find typos: near misses of points and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-SYNONYMS = {
-    "start": "begin",
-    "started": "begin",
-    "finish": "end",
-    "finished": "end",
-    "stop": "end",
-    "iteration": "iter",
-}
+SYNONYMS = {"start": "begin", "started": "begin", "finish": "end", "finished": "end", "stop": "end", "iteration": "iter"}
 
 
 def one_slip_apart(a: str, b: str) -> bool:
-    """Say whether one typing slip turns a into b: a letter more, less, other, or two swapped."""
+    """Return whether one typo turns a into b: an extra, missing or wrong letter, or two swapped."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     head = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -24,10 +17,10 @@ def one_slip_apart(a: str, b: str) -> bool:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was most likely meant by name, or None; never name itself.
+    """Return the known name that was most likely meant, or None; never the name itself.
 
-    A miss is one typing slip, the same words in another order (on_begin_epoch), or another word for begin and end
-    (on_epoch_start). Names with other digits (top1 and top5, kl_1_2 and kl_2_1) are two names.
+    A near miss is one typo, the same words in another order (on_begin_epoch), or another word for begin and end
+    (on_epoch_start). Names with different digits (top1 and top5, kl_1_2 and kl_2_1) are different names.
     """
     words = sorted(SYNONYMS.get(word, word) for word in name.split("_"))
     for candidate in known:
@@ -42,5 +35,5 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 def _typo(name: str, candidate: str) -> bool:
     letters = ["".join(c for c in text if not c.isdigit()) for text in (name, candidate)]
     name, candidate = name.lower(), candidate.lower()
-    is_other_word = len(name) == len(candidate) < 5  # mae and mse differ in one letter, and mean two things
+    is_other_word = len(name) == len(candidate) < 5  # mae and mse differ in one letter, and are both valid
     return letters[0] != letters[1] and (name == candidate or (not is_other_word and one_slip_apart(name, candidate)))

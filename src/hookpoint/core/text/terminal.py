@@ -1,4 +1,4 @@
-"""The terminal: how to print a line there while something else is being drawn."""
+"""Print lines to the terminal, also while a progress bar is drawn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _silent: list[object] = []
 
 
 def say(line: str) -> None:
-    """Print a line to stderr; where a progress bar is drawn there, above it. Any thread may call it.
+    """Print a line to stderr, above a progress bar if there is one. Any thread may call it.
 
-    Of the processes of a run only the chief prints. A line that nobody can read, as the stream is closed or the terminal is
-    gone, is dropped: no training ends for it.
+    Only the chief of a run prints. If the stream is closed or the terminal is gone, the line is dropped.
     """
     if _silent:
         return
@@ -33,22 +32,22 @@ def printable(name: str) -> str:
 
 
 def claim(show: Show) -> None:
-    """Have lines printed by this function, until `release`: whoever draws on the terminal knows how not to be in the way."""
+    """Print lines with this function until `release`: code that draws on the terminal knows how to print around it."""
     _drawing.append(show)
 
 
 def release(show: Show) -> None:
-    """End a claim; ending one that is not there does nothing."""
+    """End a claim; does nothing if there is none."""
     if show in _drawing:
         _drawing.remove(show)
 
 
-def be_silent(who: object, *, silent: bool) -> None:
-    """Have nothing printed while one of those who asked for it is there: a run that is not the chief's."""
-    if who in _silent:
-        _silent.remove(who)
+def be_silent(owner: object, *, silent: bool) -> None:
+    """Print nothing while any owner is silent: a run that is not the chief's."""
+    if owner in _silent:
+        _silent.remove(owner)
     if silent:
-        _silent.append(who)
+        _silent.append(owner)
 
 
 def is_claimed() -> bool:
@@ -56,5 +55,5 @@ def is_claimed() -> bool:
 
 
 def forget_claims() -> None:
-    """Drop all claims: in a forked process nobody draws."""
+    """Drop all claims, for a forked process."""
     _drawing.clear()

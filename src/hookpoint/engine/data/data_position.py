@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookpoint.core.checkpoint.positions import Entered, read_over
+from hookpoint.core.checkpoint.positions import Entered, skip_batches
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
@@ -141,7 +141,7 @@ class TorchPositions:
             entered = Entered(source, batches)
         else:
             begin()
-            entered = Entered(read_over(loader, batches, quietly=isinstance(loader, Sequence)), batches)
+            entered = Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
         if is_resized:
             rest = f"the rest of epoch {epoch} is split into batches of {new}, from batch {entered.done} on"
             self.notes.append(f"the batch size is {new}, and was {old}: {rest}; {INEXACT}")

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from hookpoint.core.checkpoint.randomness import HostRandomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 Item = TypeVar("Item")
 
 
-class TorchRandomness(HostRandomness):
+class TorchRandomness(PlainRandomness):
     """Save and restore the generators of Python, NumPy and torch, on the host and on every CUDA device.
 
     Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading takes

@@ -37,7 +37,7 @@ class TorchLoaderWorkers:
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
-    def tells_of_end(self, error: BaseException) -> bool:
+    def is_worker_exit(self, error: BaseException) -> bool:
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:

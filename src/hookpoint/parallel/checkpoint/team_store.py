@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from hookpoint.core import errors
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
-from hookpoint.core.checkpoint.rank_state import joined, own_share
+from hookpoint.core.checkpoint.rank_state import joined, own_state
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 from hookpoint.core.errors import BadStrategy, CannotResume
@@ -87,7 +87,7 @@ class TeamStore:
             finite = state.get("finite") or {}
             for parts in ([_local(state["parts"])] if split.tensors else []) + ([own["parts"]] if own else []):
                 self._store.refuse_if_not_finite(parts, finite)
-            packed: bytes = self._store.packed({**own_share(split.rest), **own})
+            packed: bytes = self._store.packed({**own_state(split.rest), **own})
             return packed
 
         packed = self.team.to_chief(self.on_all_ranks(pack))

@@ -1,4 +1,4 @@
-"""RunComponents: the objects of one run that its components share."""
+"""RunObjects: the objects of one run that its components share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hookpoint.core.team.team import Team
 
 
 @dataclass(slots=True, eq=False)
-class RunComponents:
-    """What saving, resuming and agreement work on. `stateful` are the objects whose state a checkpoint keeps, by name."""
+class RunObjects:
+    """The objects that saving, resuming and agreement work on. `stateful` maps names to objects with state to save."""
 
     run: Run
     hooks: Hooks

@@ -1,0 +1,189 @@
+"""ReaderWindows: deliver the values of training passes to readers with a step schedule.
+
+A host number is visible to its readers at once. A device tensor is visible one log step later: its window closes at a log
+step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. So the moment at
+which a value counts depends only on steps, not on the speed of a machine, and nothing waits for the device. In a team, all
+values take this path, as means over all ranks. When the pass ends, everything is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one
+
+MOST_PENDING = 16  # windows that a reader leaves unread before they are converted to floats, which frees their tensors
+
+
+class ReaderWindows:
+    """The readers of each metric that any rank reads by steps. Without such readers it does nothing."""
+
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        floats: Floats = floats_one_by_one,
+        may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.by_metric = {name: MetricReaders(floats) for name in names}
+        self._may_wait = may_wait  # only for a copy that was queued a log step ago
+
+    def attach(self, name: str, reader: ReaderWindow) -> None:
+        """Add a reader for the values of this name, if it is read by steps."""
+        if name in self.by_metric:
+            self.by_metric[name].readers.append(reader)
+
+    def delay_all(self) -> None:
+        """Delay host numbers like device tensors: a team has the means of both at log steps."""
+        for metric in self.by_metric.values():
+            metric.delays_all = True
+
+    def read(self, reader: ReaderWindow) -> float | None:
+        """Return the mean of a reader's unread values; None if there are none."""
+        with self._may_wait() if reader.is_pending else nullcontext():
+            return reader.take()
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Note a final value of each of these names, whose values readers see in their windows."""
+        for name in names:
+            for reader in self.by_metric[name].readers if name in self.by_metric else ():
+                reader.ignored += 1
+
+    def close(self) -> dict[str, Mean]:
+        """Close the open windows, queue their copies to the host, and return them."""
+        closed = {name: metric.late for name, metric in self.by_metric.items() if metric.late is not None}
+        self.drop()
+        for mean in closed.values():
+            mean.close()
+        return closed
+
+    def launch(self, closed: Mapping[str, Mean]) -> None:
+        """Put closed windows in flight; those in flight before become visible."""
+        self.land()
+        for name, mean in closed.items():
+            if name in self.by_metric:
+                self.by_metric[name].in_flight = mean
+
+    def land(self) -> None:
+        """Make windows in flight visible to their readers."""
+        for metric in self.by_metric.values():
+            window, metric.in_flight = metric.in_flight, None
+            if window is not None:
+                for reader in metric.readers:
+                    reader.add_window(window)
+                    if reader.is_full:
+                        with self._may_wait():
+                            reader.settle()
+
+    def drop(self) -> None:
+        """Forget the open windows."""
+        for metric in self.by_metric.values():
+            metric.late = None
+
+    def state_dict(self) -> dict[str, Any]:
+        metrics = self.by_metric.items()
+        return {
+            "late": {name: metric.late.state() for name, metric in metrics if metric.late is not None},
+            "in_flight": {name: metric.in_flight.state() for name, metric in metrics if metric.in_flight is not None},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the windows; older checkpoints have none."""
+        for name, metric in self.by_metric.items():
+            metric.late, metric.in_flight = (metric.restored(state.get(key, {}), name) for key in ("late", "in_flight"))
+
+
+class MetricReaders:
+    """The open window of one metric, the one in flight, and their readers."""
+
+    __slots__ = ("_floats", "delays_all", "in_flight", "late", "readers")
+
+    def __init__(self, floats: Floats) -> None:
+        self._floats, self.delays_all = floats, False
+        self.readers: list[ReaderWindow] = []
+        self.late: Mean | None = None
+        self.in_flight: Mean | None = None
+
+    def put(self, value: Any, weight: float) -> None:
+        """Add a value."""
+        if not self.delays_all and (type(value) is float or type(value) is int):
+            for reader in self.readers:
+                reader.add(value, weight)
+            return
+        if self.late is None:
+            self.late = Mean(self._floats)
+        self.late.add(value, weight)
+
+    def restored(self, sums: Mapping[str, Any], name: str) -> Mean | None:
+        """Return the mean that a checkpoint has under a name, or None."""
+        return Mean(self._floats).restore(sums[name]) if name in sums else None
+
+
+class ReadMean(Mean):
+    """A mean whose values also go to readers. As a separate class, it adds no cost to metrics without readers."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self, readers: MetricReaders, floats: Floats) -> None:
+        super().__init__(floats)
+        self._readers = readers
+
+    def add(self, value: Any, weight: float) -> None:
+        super().add(value, weight)
+        self._readers.put(value, weight)
+
+
+class ReaderWindow:
+    """The unread values of a metric for one reader, as a mean weighted by samples.
+
+    `ignored` counts the final values of the metric that are built from values the reader has already seen.
+    """
+
+    __slots__ = ("_mean", "_windows", "ignored")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from scratch, for a new run."""
+        self._mean, self._windows, self.ignored = Mean(), 0, 0
+
+    def add(self, value: float, weight: float) -> None:
+        """Add a host number."""
+        self._mean.add(value, weight)
+
+    def add_window(self, window: Mean) -> None:
+        """Add a closed window; its copy to the host was queued one log step ago."""
+        self._mean.add_mean(window)
+        self._windows += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to call `settle` before the next read."""
+        return self._windows >= MOST_PENDING
+
+    def settle(self) -> None:
+        """Convert the values to floats, which frees their tensors."""
+        self._mean.sums()
+        self._windows = 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether reading may wait for a copy to the host."""
+        return self._mean.is_pending
+
+    def take(self) -> float | None:
+        """Return the mean and start a new window; None if nothing was logged."""
+        mean, self._mean, self._windows = self._mean, Mean(), 0
+        _, weight = mean.sums()
+        return float(mean) if weight else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"unread": self._mean.state(), "ignored": self.ignored}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._mean, self._windows = Mean().restore(state.get("unread", (0.0, 0.0))), 0
+        self.ignored = state.get("ignored", 0)
+
+    __getstate__, __setstate__ = state_dict, load_state_dict  # for copies and pickles of a callback; a Mean has a lock
