@@ -59,7 +59,7 @@ def test_a_mistake_in_the_callbacks(command, module):
         "hookpoint: Slip.on_epoch_ends is not a point. Did you mean on_epoch_end? Rename on_epoch_ends -> on_epoch_end"
     )
     assert len(said.splitlines()) == 1
-    assert "3 is no callback" in command("explain", f"{module}:number", code=1).stderr
+    assert "3 is not a callback" in command("explain", f"{module}:number", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_settings_of_ones_own_and_of_a_file_are_agreed_on_and_the_lowest_rank_wi
     assert rates == [0.5] * 3 + [0.25] * 6
     assert [noise for _, noise in first[0]] == [0.0] * 5 + [1.0] * 4
     assert first[1] == ["BadValue", "UnknownSetting"]
-    assert "noise is set to 1.0 and to 2.0 by different ranks; 1.0 stays" in outcome.printed
+    assert "noise is set to 1.0 and to 2.0 by different ranks; 1.0 is used" in outcome.printed
 
 
 def test_a_signal_in_a_validation_is_acted_on_by_all_when_it_is_over(launch):

@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_written_ends_no_run(tmp_path, caplog):
             (tmp_path / "run.json").mkdir()
 
     train(tmp_path, [Block()])
-    assert "what mine is and how it stands could not be written down" in caplog.text
+    assert "the record of mine could not be written" in caplog.text
 
 
 SCRIPT = """
