@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.run.current_run import current_run
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -244,6 +245,7 @@ def test_runs_that_end_in_any_order_put_back_what_was_there_before_all_of_them(o
     for number in order:
         loops[number].__exit__(None, None, None)
     assert [signal.getsignal(number) for number in WATCHED] == before
+    assert current_run() is None
 
 
 def test_in_a_thread_no_handlers_are_installed():

@@ -6,8 +6,22 @@ from contextvars import ContextVar
 from typing import Any
 
 CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
+OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the innermost last
 # The handler call in progress, in a run of multiple ranks. Not set in a run of one process.
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
+
+
+def enter_run(run: Any) -> None:
+    """Make a run the current one."""
+    OPEN_RUNS.set((*OPEN_RUNS.get(), run))
+    CURRENT.set(run)
+
+
+def leave_run(run: Any) -> None:
+    """End a run. The current run becomes the innermost one that is still open; runs may end in any order."""
+    still_open = tuple(other for other in OPEN_RUNS.get() if other is not run)
+    OPEN_RUNS.set(still_open)
+    CURRENT.set(still_open[-1] if still_open else None)
 
 
 def log(name: str, value: Any) -> None:

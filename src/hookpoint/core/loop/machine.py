@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
+from hookpoint.core.callback.current import CURRENT_CALL, enter_run, leave_run
 from hookpoint.core.data.samples import count_samples, counter
 from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
@@ -58,8 +58,7 @@ class Machine:
         self._share, self._samples_of, self._is_over = StepShare(), counter(options.samples), False
         self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
-        self._outer_run = CURRENT.get()
-        CURRENT.set(self.run)
+        enter_run(self.run)
         be_silent(self, silent=self.run.rank != 0)
 
     # The run
@@ -377,7 +376,7 @@ class Machine:
 
     def clean_up(self) -> None:
         self._is_over = True
-        CURRENT.set(self._outer_run)
+        leave_run(self.run)
         be_silent(self, silent=False)
         with ExitStack() as undone:  # in reverse order; an error does not keep the rest from running
             undone.callback(self.objects.team.close)
