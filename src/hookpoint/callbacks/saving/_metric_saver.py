@@ -1,10 +1,10 @@
-"""MetricSaver: the base class of MinSaver, MaxSaver and TopKSaver."""
+"""MetricSaver: the base class of MinSaver, MaxSaver and TopKSaver, and what it shares with ModelCheckpoint."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
@@ -138,15 +138,53 @@ class BestTracker:
         self._values.load_state_dict(state)
 
 
-class MetricSaver(Saver):
-    """Request a checkpoint whenever a metric reaches a new best; the tag is `<prefix>-<metric or filename>`.
+class TrackingSaver(Saver):
+    """Request a checkpoint whenever a metric reaches a new best, if there is a metric to track.
 
     A validation inside a training iteration is handled at once, whatever the schedule: later, the measured weights are gone.
     """
 
     reads_windows = True
+    async_save = False
     keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last save"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one addition per step that logs the metric"
+
+    def __init__(self, rules: Mapping[str, Keep], tracker: BestTracker | None, **options: Unpack[Options]) -> None:
+        super().__init__(rules, **options)
+        self._tracker = tracker
+        if tracker is not None:
+            self.reads = (tracker.metric,)
+
+    def on_run_begin(self, run: Run) -> None:
+        super().on_run_begin(run)
+        if self._tracker is not None:
+            self._tracker.begin(run, self)
+
+    def on_val_epoch_end(self, run: Run) -> None:
+        if is_in_training(run):
+            self.save_best(run, final_only=True)
+
+    def save_best(self, run: Run, *, final_only: bool = False) -> None:
+        if self._tracker is not None:
+            self._tracker.save_best(self, run, final_only=final_only, in_background=self.async_save)
+
+    def reset(self) -> None:
+        super().reset()
+        if self._tracker is not None:
+            self._tracker.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best": None if self._tracker is None else self._tracker.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        best = state.get("best", state)
+        if self._tracker is not None and best is not None:
+            self._tracker.load_state_dict(best)
+
+
+class MetricSaver(TrackingSaver):
+    """Save new bests on trigger; the tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]
@@ -155,38 +193,14 @@ class MetricSaver(Saver):
         self.monitor_stat = named(owner, "monitor_stat", monitor_stat)
         self.tag = f"{prefix}-{monitor_stat if filename is None else named(owner, 'filename', filename)}"
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
-        super().__init__({self.tag: keep}, **options)
-        self.reads = (monitor_stat,)
+        super().__init__({self.tag: keep}, BestTracker(monitor_stat, ranking, self.tag), **options)
         set_default_name(self, f"{owner}({monitor_stat})")
-        self._tracker = BestTracker(monitor_stat, ranking, self.tag)
+        self._ranking = ranking
 
     @property
     def best(self) -> Best:
         """The best value so far, and its step and moment."""
-        ranking = self._tracker.ranking
-        return ranking.best if isinstance(ranking, TopK) else ranking
-
-    def on_run_begin(self, run: Run) -> None:
-        super().on_run_begin(run)
-        self._tracker.begin(run, self)
+        return self._ranking.best if isinstance(self._ranking, TopK) else self._ranking
 
     def on_trigger(self, run: Run) -> None:
-        self._save_best(run)
-
-    def on_val_epoch_end(self, run: Run) -> None:
-        if is_in_training(run):
-            self._save_best(run, final_only=True)
-
-    def _save_best(self, run: Run, *, final_only: bool = False) -> None:
-        self._tracker.save_best(self, run, final_only=final_only)
-
-    def reset(self) -> None:
-        super().reset()
-        self._tracker.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "best": self._tracker.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._tracker.load_state_dict(state.get("best", state))
+        self.save_best(run)

@@ -7,8 +7,8 @@ from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, is_in_training, named, refuse_place
-from hookpoint.callbacks.saving._metric_saver import BestTracker
+from hookpoint.callbacks._shared.saver import named, refuse_place
+from hookpoint.callbacks.saving._metric_saver import BestTracker, TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
@@ -22,7 +22,7 @@ from hookpoint.storage.workdir.retention import KeepNewest
 EXCEPTION = "exception"  # the tag that a loop uses after an exception
 
 
-class ModelCheckpoint(Saver):
+class ModelCheckpoint(TrackingSaver):
     """Save by a CheckpointConfig or at the end of each epoch; with `monitor`, also keep the best checkpoint.
 
     `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves each epoch and keeps
@@ -45,7 +45,6 @@ class ModelCheckpoint(Saver):
     {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}
     """
 
-    reads_windows = True
     keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last saves"
     step_cost: ClassVar[str] = "one comparison; with a step schedule, one addition per step that logs the metric"
 
@@ -75,7 +74,8 @@ class ModelCheckpoint(Saver):
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
-        super().__init__(rules, **options)
+        self._best = Best(better, threshold=initial_value_threshold)
+        super().__init__(rules, None if monitor is None else BestTracker(monitor, self._best, f"best-{monitor}"), **options)
         set_default_name(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
         self.prefix = prefix
         self.limits = () if save_best_only else (prefix,)
@@ -83,11 +83,6 @@ class ModelCheckpoint(Saver):
         self.async_save = config is not None and config.async_save
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
-        self._tracker: BestTracker | None = None
-        self._best = Best(better, threshold=initial_value_threshold)
-        if monitor is not None:
-            self.reads = (monitor,)
-            self._tracker = BestTracker(monitor, self._best, f"best-{monitor}")
         if save_freq is not None and save_freq != "epoch":
             self.when(Every(steps=whole("ModelCheckpoint", "save_freq", save_freq, least=1)))
         elif save_freq is None and config is not None:
@@ -103,23 +98,14 @@ class ModelCheckpoint(Saver):
         """The best value so far, and its step; None without `monitor`."""
         return None if self._tracker is None else self._best
 
-    def on_run_begin(self, run: Run) -> None:
-        super().on_run_begin(run)
-        if self._tracker is not None:
-            self._tracker.begin(run, self)
-
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
             self.ask(run, self.prefix, in_background=self.async_save)
-        self._save_best(run)
+        self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
         if run.epoch_complete:  # on any schedule: validation measures the weights of this step
-            self._save_best(run, final_only=True)
-
-    def on_val_epoch_end(self, run: Run) -> None:
-        if is_in_training(run):
-            self._save_best(run, final_only=True)
+            self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:
         if self.exception_save:
@@ -132,23 +118,9 @@ class ModelCheckpoint(Saver):
     def on_load(self, path: Any) -> None:
         self._latest = str(path)
 
-    def _save_best(self, run: Run, *, final_only: bool = False) -> None:
-        if self._tracker is not None:
-            self._tracker.save_best(self, run, final_only=final_only, in_background=self.async_save)
-
     def reset(self) -> None:
         super().reset()
         self._latest = None
-        if self._tracker is not None:
-            self._tracker.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "best": None if self._tracker is None else self._tracker.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._tracker is not None and state["best"] is not None:
-            self._tracker.load_state_dict(state["best"])
 
 
 def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:

@@ -46,8 +46,8 @@ class TopKSaver(MetricSaver):
         super().on_setup(run)
         self._saves_best = not is_claimed(run, self.best_tag, besides=self)
 
-    def _save_best(self, run: Run, *, final_only: bool = False) -> None:
-        if (new := self._tracker.take(self, run, final_only=final_only)) is None:
+    def save_best(self, run: Run, *, final_only: bool = False) -> None:
+        if self._tracker is None or (new := self._tracker.take(self, run, final_only=final_only)) is None:
             return
         moment, value = new
         place = self.top.place(moment)
@@ -61,3 +61,6 @@ class TopKSaver(MetricSaver):
         state = super().state_dict()
         ranking = state.pop("best")
         return {**state, **ranking}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({**state, "best": state})
