@@ -159,8 +159,8 @@ def _facts(cls: type[Callback]) -> str:
         "Ranks": cls.ranks.replace("_", " "),
         "Reads": _names(cls.reads),
         "Writes": _names((*cls.writes, *cls.may_write)),
-        "Checkpoint": _escape(getattr(cls, "keeps", "") or "nothing") if hasattr(cls, "keeps") else "",
-        "Cost": _escape(getattr(cls, "step_cost", "")),
+        "Checkpoint": _escape(cls.keeps or "nothing"),
+        "Cost": _escape(cls.step_cost),
     }
     return " · ".join(f"**{label}** {fact}" for label, fact in facts.items() if fact)
 
