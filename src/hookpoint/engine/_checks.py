@@ -18,7 +18,10 @@ from hookpoint.core.schedule.when import When
 logger = logging.getLogger("hookpoint")
 
 CALLS = {"model": "{0}(...)", "optimizer": "{0}(model.parameters(), lr=0.1)", "lr_scheduler": "{0}(optimizer, ...)"}
-MULTIPLE = 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them'
+MULTIPLE = {
+    "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
+    "give": "or the object itself, if there is only one",
+}
 
 
 def overrides(main: Any, *methods: str) -> bool:
@@ -35,7 +38,7 @@ def check_instances(**arguments: Any) -> None:
             write = CALLS.get(name, "{0}()").format(kind.__name__)
             raise BadArgument(f"{name} must be an instance, got the class {kind.__name__}.", write=f"{name}={write}")
         if isinstance(argument, list | tuple) and name != "model":
-            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", write=MULTIPLE)
+            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", **MULTIPLE)
     criterion, optimizer = arguments["criterion"], arguments["optimizer"]
     if criterion is not None and not callable(criterion):
         cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"

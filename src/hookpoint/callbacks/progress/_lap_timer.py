@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 
+UNITS = ("seconds", "steps", "samples")
+
 
 class LapTimer(Callback):
     """Measure named laps of training time; derived classes decide when a lap starts.
@@ -83,12 +85,12 @@ class LapTimer(Callback):
                 wait_for(self._run.device)
             self._saving = (self._run.iteration, self.time.seconds)  # this call means that a checkpoint is being written
         laps = {name: self.elapsed(name) for name in self._starts}
-        return {unit: {name: getattr(lap, unit) for name, lap in laps.items()} for unit in Elapsed._fields}
+        return {unit: {name: getattr(lap, unit) for name, lap in laps.items()} for unit in UNITS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self._starts:
             if name in state["seconds"]:
-                self._starts[name] = self.now().since(Elapsed(*(state[unit][name] for unit in Elapsed._fields)))
+                self._starts[name] = self.now().since(Elapsed(*(state[unit][name] for unit in UNITS)))
 
 
 def wait_for(device: Any) -> None:

@@ -208,7 +208,8 @@ class AsyncSGD(StrategyDefaults):
     def _refuse_to_wait(self) -> None:
         """Refuse to wait for ranks that may be waiting for this rank's gradient."""
         if self._is_computing and self._server is not None:
-            what = f"AsyncSGD: rank {self._rank} cannot wait for other ranks between a batch and its step."
+            why = "which may be waiting for its gradient"
+            what = f"AsyncSGD: between a batch and its step, rank {self._rank} cannot wait for other ranks, {why}."
             raise BadStrategy(what, call="collectives at on_iter_begin or on_iter_end, with accumulate=1")
 
     def _close_team(self, close: Callable[[], None]) -> None:
