@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel lint style bench bench-parallel bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-gpu lint style bench bench-parallel bench-gpu bench-peers docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,22 @@ faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (
 
 test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
+
+# On a machine without pip, GPU_PYTHON=python3 uses that interpreter as it is: the checks need torch, numpy and safetensors.
+ifdef GPU_PYTHON
+GPU_PY := PYTHONPATH=src $(GPU_PYTHON)
+test-gpu bench-gpu:
+else
+GPU_PY := $(PY)
+test-gpu: $(VENV)/.stamp-dev
+bench-gpu: $(VENV)/.stamp-bench
+endif
+
+test-gpu: ## check compile= and cuda_graph= on a GPU (three minutes)
+	@$(GPU_PY) -m tests.gpu
+
+bench-gpu: ## measure a whole step on a GPU: bare, as a CUDA graph, compiled (five minutes)
+	@$(GPU_PY) benchmarks/fused_step.py
 
 lint: style ## check style, formatting and types
 	@$(PY) -m mypy

@@ -130,7 +130,7 @@ def _stepper(model: Any) -> PlainStepper:
     if not _uses_torch():
         return PlainStepper()
     from hookpoint.engine.data.as_loader import as_loader
-    from hookpoint.engine.modules import evaluating, modules_of
+    from hookpoint.engine.step.modules import evaluating, modules_of
 
     batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
     return PlainStepper(evaluating=evaluating, batches=batches)

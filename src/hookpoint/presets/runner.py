@@ -31,6 +31,10 @@ class Runner(engine.Runner):
     samples: A function that returns the number of samples in a batch.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
         None for no limit.
+    compile: Compile forward and loss with torch.compile, as one function. A dict has options for torch.compile; `dynamic` is
+        False by default.
+    cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains
+        without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
     hang_report_seconds: Report a wait for data or other ranks after this time.

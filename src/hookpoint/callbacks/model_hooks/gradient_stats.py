@@ -71,6 +71,10 @@ class GradientStats(PatternCallback):
     def on_train_epoch_begin(self, run: Run) -> None:
         self._parameters = self.find_parameters(run)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to be measured."""
+        return self.steps.has_next(run)
+
     def on_step_begin(self, run: Run) -> None:
         self._before = None
         if not self.steps.has_next(run):

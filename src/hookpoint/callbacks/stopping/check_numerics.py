@@ -77,6 +77,10 @@ class CheckNumerics(Callback):
         if self.parameters and not run.resuming:
             self._check_parameters(run)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        return self.gradients
+
     def on_step_begin(self, run: Run) -> None:
         if self.gradients:
             self._magnitudes.add((GRADIENTS, run.step + 1), largest(gradient for _, gradient in _gradients(run)))

@@ -111,9 +111,13 @@ class SummaryCollector(Callback):
         except Exception as error:
             self._warn_no_graph(error)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        step = run.step + 1
+        return step == 1 or step % self.collect_freq == 0
+
     def _copy_gradients(self, run: Run) -> None:
-        step = run.step + 1  # the step that is about to run
-        if step == 1 or step % self.collect_freq == 0:
+        if self.leaves_graph(run):
             wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
             self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, wanted)}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint.engine.modules import evaluating, load_weights, modes_kept, modules_of, training
+from hookpoint.engine.step.modules import evaluating, load_weights, modes_kept, modules_of, training
 
 
 def model():

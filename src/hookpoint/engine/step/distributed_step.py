@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from hookpoint.core.callback.current import CURRENT_CALL
+from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.run.run import now_of
 from hookpoint.core.team.checked_team import CheckedTeam
-from hookpoint.engine._checks import overrides
-from hookpoint.engine._forward import Forward, PipelinedForward
 from hookpoint.engine.data.rng import rng_kept, seed_all
-from hookpoint.engine.modules import evaluating, place_model
+from hookpoint.engine.step.forward import Forward, PipelinedForward
+from hookpoint.engine.step.modules import evaluating, place_model
 from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.shared.model_setup import parameters_of

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import inf
 from typing import Any, Literal
 
 import torch
 
+from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.data.array_batches import BatchSize
 from hookpoint.core.errors import BadArgument, BadLoop, StopRun
 from hookpoint.core.hooks.hooks import Hooks
@@ -17,9 +19,9 @@ from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now, set_payload
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.clocks import Clocks
-from hookpoint.engine._distributed_step import SINGLE_PROCESS, Distribution
-from hookpoint.engine._forward import Forward
 from hookpoint.engine.data.as_loader import as_loader, described
+from hookpoint.engine.step.distributed_step import SINGLE_PROCESS, Distribution
+from hookpoint.engine.step.forward import Forward
 
 Precision = Literal["32", "bf16", "fp16"]
 STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
@@ -46,9 +48,11 @@ class TorchStepper:
         lr_metric: str | None = None,
         after_step: Callable[[Run], None] | None = None,
         distribution: Distribution = SINGLE_PROCESS,
+        compiled: Callable[[Forward], Any] | None = None,
     ) -> None:
-        self.backward_was_called = False
+        self._backward_was_called = False
         self._forward = forward
+        self._compute = (forward if compiled is None else compiled(forward)).compute
         self._accumulate = accumulate
         self._divide_by: float = accumulate
         self._clip = clip_grad_norm
@@ -70,13 +74,40 @@ class TorchStepper:
         self._left_out = False
         self._values_read: dict[int, int] = {}
 
+    def begin_run(self, run: Run) -> None:
+        """Find out who computes forward and backward: the MainCallback, if it overrides them."""
+        hooks, self._logbook = run.hooks, machine_of(run).logbook
+        has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
+        forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
+        self._train_forward: Dispatch = self.in_precision(forward or self.compute)
+        has_backward = overrides(hooks.main, "on_iter_backward")
+        backward = hooks.dispatch("on_iter_backward", mode="train") if has_backward else None
+        self._train_backward: Dispatch = self.backward_and_step
+        if backward is not None:
+            has_options = self._accumulate > 1 or self._clip is not None or self._scaler is not None
+            owns_step = has_options or self._after_step is not None
+            self._train_backward = partial(self._check_backward, backward) if owns_step else backward
+
+    def train_step(self, run: Run) -> None:
+        """Compute outputs and loss of the current batch, log the loss, compute gradients, and step if a step is due."""
+        now = now_of(run)
+        try:
+            self._train_forward(run)
+            if now.loss is None:
+                raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
+            self._logbook.log("loss", now.loss, now.samples)
+            self._train_backward(run)
+        except Exception as error:
+            if not self.recovers(run, now, error):
+                raise
+
     def count_steps(self, run: Run) -> None:
         """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
 
-        With fp16 the hooks stay: only the scaler knows which steps it skips.
+        With fp16 the hooks stay: only the scaler knows which steps it skips. They also stay if a MainCallback may step.
         """
         hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
-        if hooks.are_reported and self._scaler is None:
+        if hooks.are_reported and self._scaler is None and self._train_backward == self.backward_and_step:
             hooks.remove()
             self._counts_steps = True
 
@@ -98,7 +129,7 @@ class TorchStepper:
         self._compute_gradients(run, now_of(run))
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
-        self.backward_was_called = True
+        self._backward_was_called = True
         if self._in_window == 0 or self._in_window >= self._accumulate:  # the second if a MainCallback has stepped
             clear_gradients(run.optimizer)
             self._in_window = 0
@@ -198,18 +229,21 @@ class TorchStepper:
         self._in_window = 0
         return True
 
-    def refuse_own_step(self, steps: int) -> None:
-        """Refuse an overridden on_iter_backward, in which so many steps were made, if it called the optimizer itself."""
-        in_window, most = self._in_window, self._accumulate
-        if not self.backward_was_called or in_window >= most or (in_window > 0 and steps > 0):
+    def _check_backward(self, backward: Dispatch, run: Run) -> None:
+        """Call an overridden on_iter_backward for the first time, and refuse it if it steps the optimizer itself."""
+        steps = run.step
+        backward(run)
+        in_window = self._in_window
+        if not self._backward_was_called or in_window >= self._accumulate or (in_window > 0 and run.step > steps):
             what = "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect."
             raise BadLoop(what, call="run.backward() and run.optimizer_step() in it")
+        self._train_backward = backward
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
         now = now_of(run)
         forward = self._forward
-        now.outputs, now.targets, now.loss = forward.compute(now.batch, run.mode)
+        now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if forward.parts:
             parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
             for name, part in parts.items():
@@ -238,10 +272,7 @@ class TorchStepper:
         if self._merge is not None:
             self._merge(run, self._was_computed)
         if self._clip is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._distribution.clip_grad_norm(parameters, self._clip)
+            self._clip_gradients(optimizer, self._clip)
         if self._counts_steps:
             if self._step_begin is not None:
                 self._step_begin(run)
@@ -268,6 +299,19 @@ class TorchStepper:
                 raise BadLoop(what, request="it at on_backward_end")
         if self._after_step is not None:
             self._after_step(run)
+
+    def _clip_gradients(self, optimizer: Any, norm: float) -> None:
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._distribution.clip_grad_norm(parameters, norm)
+
+    def recapture(self) -> None:
+        """Do nothing: only the steps of a CUDA graph are captured."""
+
+    def training(self, run: Run) -> AbstractContextManager[None]:
+        """Return the context in which a fit trains."""
+        return nullcontext()
 
     def set_weight(self, weight: float) -> None:
         """Set the weight of the gradients of the current batch."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine._forward import Forward
+from hookpoint.engine.step.forward import Forward
 
 
 class Takes(nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.engine.modules import check_optimizer, choose_device, place_model
+from hookpoint.engine.step.modules import check_optimizer, choose_device, place_model
 
 
 def spread():

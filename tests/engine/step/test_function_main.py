@@ -8,8 +8,8 @@ from torch import nn
 
 from hookpoint import MainCallback
 from hookpoint.core.errors import BadLoop, MainPointTaken, NotACallback
-from hookpoint.engine._forward import FunctionMain
 from hookpoint.engine.runner import Runner
+from hookpoint.engine.step.forward import FunctionMain
 
 
 def loss_of(run):
