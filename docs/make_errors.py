@@ -216,10 +216,11 @@ GROUPS = {
 
 def page() -> str:
     """Return the text of errors.md."""
-    named = {name for group in GROUPS.values() for name in group}
-    there = {name for name, value in vars(errors).items() if _is_error(value)}
-    if named != there:
-        raise SystemExit(f"docs/make_errors.py: no text for {sorted(there - named)}, no class {sorted(named - there)}")
+    described = {name for group in GROUPS.values() for name in group}
+    defined = {name for name, value in vars(errors).items() if _is_error(value)}
+    if described != defined:
+        undescribed, unknown = sorted(defined - described), sorted(described - defined)
+        raise SystemExit(f"docs/make_errors.py: no text for {undescribed}; no class {unknown}")
     return "\n".join([INTRODUCTION, *(line for title, group in GROUPS.items() for line in _group(title, group))])
 
 
