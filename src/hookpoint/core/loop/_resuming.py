@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import Entered
-from hookpoint.core.checkpoint.rank_state import state_of_rank
+from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
@@ -79,7 +79,7 @@ class Resuming:
             self.identity = identity()
             self._found = store.open(resume, self.identity)
         if self._found is not None:
-            self._found = Checkpoint(self._found.path, state_of_rank(self._found.state, run.rank, run.world_size))
+            self._found = Checkpoint(self._found.path, state_for_rank(self._found.state, run.rank, run.world_size))
             self.moved = self._found.state.get("moved")
             self._clocks.load_state_dict(self._found.state["clocks"])
             self._crashes.reached(self._clocks.moment)

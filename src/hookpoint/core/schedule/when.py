@@ -205,7 +205,7 @@ class If(When):
 
 
 class Combined(When):
-    """The base of `&` and `|`."""
+    """The base of `&`, `|` and `~`."""
 
     sign = ""
 
@@ -255,19 +255,15 @@ class AnyOf(Combined):
         return frozenset().union(*(part.moments() for part in self.parts))
 
 
-class NotOf(When):
-    """True when the part is not: the opposite of a level, or every opportunity except a tick."""
+class NotOf(Combined):
+    """Due when its part is not: the opposite of a level, or every opportunity except a tick."""
 
     def __init__(self, part: When) -> None:
-        self.part = part
-        self.levels_on = part.levels_on | part.ticks_on
+        super().__init__(part)
+        self.levels_on, self.ticks_on = self.levels_on | self.ticks_on, frozenset()
 
     def arm(self) -> ArmedSchedule:
-        return ArmedNot(self.part.arm())
-
-    @property
-    def same_on_all_ranks(self) -> bool:
-        return self.part.same_on_all_ranks
+        return ArmedNot(self.parts[0].arm())
 
     def __repr__(self) -> str:
-        return f"~{self.part!r}"
+        return f"~{self.parts[0]!r}"
