@@ -168,8 +168,8 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
 def _warn_of_lookalike(owner: str, name: str, parameters: tuple[str, ...], point: Point, spelling: Spelling) -> None:
     own, expected = (", ".join(("self", *names)) for names in (parameters, spelling.only_with or ()))
     warnings.warn(
-        f"{owner}.{name}({own}) is never called: {spelling.system} has {name}({expected}). Rename it to {point.name}({own}) to have"
-        f" it called, or to another name if it is your own method.",
+        f"{owner}.{name}({own}) is never called: {spelling.system} has {name}({expected}). Rename it to {point.name}({own})"
+        f" to have it called, or to another name if it is your own method.",
         HookpointWarning,
         stacklevel=2,
     )

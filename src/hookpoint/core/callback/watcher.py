@@ -19,11 +19,11 @@ class Watcher(Callback):
     """
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
-        """Return the function to call instead of a handler of the named callback. A monitor's handler runs on its own thread."""
+        """Return the function to call instead of a handler of the named callback. Handlers of monitors run on other threads."""
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return the function to call when these points fire. `dispatch` is None if there are no handlers; you may return None."""
+        """Return the function to call when these points fire. `dispatch`, and the result, may be None: no handlers."""
         return dispatch
 
     def leave(self) -> None:

@@ -19,7 +19,7 @@ from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
-from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_anything
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
-
-
-def _plain_call(name: str, call: Callable[[], object]) -> object:
-    return call()
 
 
 class Hooks:
@@ -48,7 +44,7 @@ class Hooks:
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
         self.of_all_ranks = entries_of(callbacks, is_in_team=is_in_team)
         self.entries = [entry for entry in self.of_all_ranks if entry.belongs_on(rank, local_rank)]
-        # All ranks must know what any of them reads: readers get the mean over all ranks.
+        # All ranks must know what any rank reads: readers get the mean over all ranks.
         by_steps = [entry for entry in self.of_all_ranks if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost, and so wraps last.
@@ -56,7 +52,7 @@ class Hooks:
         for entry in self.entries:
             entry.watchers = self._watchers
         self._logged_moves: set[str] = set()
-        self._calls = self._ordered(calls_of(self.entries))
+        self._calls = self._ordered()
         self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
             name: partial(self._first, name)
@@ -75,7 +71,7 @@ class Hooks:
             dispatch(run)
 
     def _first(self, point: str, run: Any) -> None:
-        """Compile a point when it fires for the first time; the hooks of a guard never need most of them."""
+        """Compile a point when it first fires: a guard uses few of them."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
@@ -95,7 +91,7 @@ class Hooks:
         run: Any,
         *,
         monitors: bool | None = None,
-        around: Callable[[str, Callable[[], object]], object] = _plain_call,
+        around: Callable[[str, Callable[[], object]], object] = lambda name, call: call(),
     ) -> list[Exception]:
         """Call the handlers of a point one by one and return their errors instead of raising them.
 
@@ -170,11 +166,8 @@ class Hooks:
 
         With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
         """
-        calls = [call for calls in self._calls.values() for call in calls if call.cost and call.cost.calls]
-        if of_users:
-            calls = [call for call in calls if _is_of_user(call.entry.subject)]
-        costs = {id(call.cost): call.cost for call in calls if call.cost is not None}
-        return sorted(costs.values(), key=lambda cost: -cost.seconds)
+        calls = [call for calls in self._calls.values() for call in calls if not of_users or _is_of_user(call.entry.subject)]
+        return sorted((call.cost for call in calls if call.cost.calls), key=lambda cost: -cost.seconds)
 
     def calls(self, point: str) -> tuple[Call, ...]:
         """Return the calls of a point, in order."""
@@ -197,38 +190,36 @@ class Hooks:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. Callbacks that it does not contain are unchanged."""
         names = {entry.name for entry in self.entries}
-        self._for_later = {name: saved for name, saved in state.items() if name not in names and is_anything(saved)}
+        self._for_later = {name: saved for name, saved in state.items() if name not in names and is_not_empty(saved)}
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
         """Return a table of the callbacks with state: restored, new, or stored for later; empty if all are restored."""
-        mine = {entry.name: is_anything(entry.state()) for entry in self.entries}
+        mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
-        rows = [(name, "restored") for name in mine if name in state and is_anything(state[name]) and not lacking.get(name)]
+        rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
         others = [(name, "new, starts from scratch") for name, has_state in mine.items() if has_state and name not in state]
-        others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_anything(saved)]
+        others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_not_empty(saved)]
         others += [(name, what) for name, what in lacking.items() if what]
         width = max((len(name) for name, _ in rows + others), default=0)
         return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows + others) if others else ""
 
-    def _ordered(self, calls: list[Call]) -> dict[str, tuple[Call, ...]]:
-        by_point: dict[str, list[Call]] = {name: [] for name in BY_NAME}
-        for call in calls:
-            by_point.setdefault(call.point, []).append(call)
+    def _ordered(self) -> dict[str, tuple[Call, ...]]:
+        by_point: dict[str, dict[Entry, list[Call]]] = {name: {} for name in BY_NAME}
+        for entry in self.entries:
+            for call in (call for handler in entry.called for call in calls_of(entry, handler)):
+                by_point.setdefault(call.point, {}).setdefault(entry, []).append(call)
         ordered = {}
-        for point, found in by_point.items():
-            of_entry: dict[Entry, list[Call]] = {}
-            for call in found:
-                of_entry.setdefault(call.entry, []).append(call)
+        for point, of_entry in by_point.items():
             order = Order(point, list(of_entry), self._logged_moves)
-            for call in found:
+            calls = [call for entry in order.entries for call in of_entry[entry]]
+            for call in calls:
                 call.why = order.why[call.entry]
-            in_order = [call for entry in order.entries for call in of_entry[entry]]
-            check_reads(in_order)
-            if in_order:
-                ordered[point] = tuple(in_order)
+            check_reads(calls)
+            if calls:
+                ordered[point] = tuple(calls)
         return ordered
 
 
