@@ -42,9 +42,6 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[self._known(name)] = _plain(name, value)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
     def keys(self) -> KeysView[str]:
         return self._values.keys()
 

@@ -134,8 +134,8 @@ class Mean:
         self._weight += weight
 
     def _add_sums(self, part: Mean) -> None:
-        total, weight = part.sums()
-        self._bad += part._bad
+        total, weight, *bad = part.state()
+        self._bad += sum(bad)
         self._total = plus(self._total, total)
         self._weight += weight
 

@@ -27,10 +27,6 @@ from hookpoint.core.team.team import Solo, Team
 SAVED = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopOptions:
     """All options of a loop except its callbacks.
@@ -63,7 +59,7 @@ class LoopOptions:
     randomness: Randomness | None = None
     positions: Callable[[Randomness], Positions] = PlainPositions
     after_load: Callable[[Run], None] | None = None
-    unwrapped: Callable[[Any], Any] = _unchanged
+    unwrapped: Callable[[Any], Any] = lambda model: model
     may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
     stepper: Stepper | None = None
     floats: Floats = floats_one_by_one

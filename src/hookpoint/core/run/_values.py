@@ -35,9 +35,8 @@ CALLS = {
 
 
 class Values:
-    """The attributes of a run; `Run` adds what can be asked of it."""
-
     """The attributes of a run; `Run` adds the methods."""
+
     __slots__ = (*GIVEN, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
     name: str
