@@ -10,7 +10,8 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.plain_names import names_of, plain_name, plain_state
 from hookpoint.core.errors import BadArgument
 
-OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
+OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
+RESERVED = (*OBJECTS, "stepper", "gradients")
 
 
 def has_state(part: Any) -> bool:
@@ -43,7 +44,7 @@ def user_state(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the user's additions to the checkpoint; raise for what cannot be stored."""
     parts = dict(given or {})
     for name, part in parts.items():
-        if name in OURS:
+        if name in RESERVED:
             raise BadArgument(f"state: the name '{name}' is reserved.", rename="it")
         if not has_state(part):
             raise BadArgument(f"state['{name}']: {type(part).__name__} has no state_dict and load_state_dict.", add="them")

@@ -50,8 +50,8 @@ class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, a report is logged; the interval doubles each time. `data_seconds` ends a wait for
-    data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader; its variable
-    `pass_` holds the pass. `loop_folder` contains the code around it.
+    data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader, with the
+    pass in its variable `pass_`; `loop_folder` contains the code around it.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.positions import PlainPositions, Positions
 from hookpoint.core.checkpoint.randomness import Randomness
-from hookpoint.core.checkpoint.stateful import user_state
+from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
@@ -23,8 +23,6 @@ from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Solo, Team
-
-SAVED = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,10 +86,10 @@ class LoopOptions:
 
     def given(self) -> dict[str, Any]:
         """Return the options that are attributes of the run."""
-        names = ("name", *SAVED, "device", "workdir")
+        names = ("name", *OBJECTS, "device", "workdir")
         return {**{name: getattr(self, name) for name in names}, "config": config_of(self.config)}
 
     def stateful(self) -> dict[str, Any]:
         """Return the objects whose state a checkpoint contains, by name; a host saves its model and optimizer itself."""
-        saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in SAVED}
+        saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in OBJECTS}
         return {**saved, **user_state(self.state)}

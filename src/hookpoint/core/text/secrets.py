@@ -12,7 +12,7 @@ from typing import Any, overload
 from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
 
 MASK = "***"
-DEEPEST = 32  # levels of settings; self-references have no end
+DEEPEST = 32  # levels of nested settings, which may refer to themselves
 
 _NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
@@ -82,12 +82,8 @@ def _named(given: Mapping[Any, Any], *, secret: bool, depth: int) -> dict[Any, A
 
 
 def _masked_item(name: Any, value: Any, secret: bool, depth: int) -> Any:
-    return _value(value, secret=secret or _is_secret_here(str(name), value), depth=depth + 1)
-
-
-def _is_secret_here(name: str, value: Any) -> bool:
-    is_number = isinstance(value, int | float) and "token" in name.lower()  # token_dim=512
-    return is_secret(name) and not is_number
+    is_number = isinstance(value, int | float) and "token" in str(name).lower()  # token_dim=512
+    return _value(value, secret=secret or (is_secret(str(name)) and not is_number), depth=depth + 1)
 
 
 def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
@@ -128,12 +124,7 @@ def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
         items = [_value(item, secret=secret, depth=depth + 1) for item in value]
     if isinstance(value, list | tuple):
         return items if isinstance(value, list) else tuple(items)
-    return set(map(_hashable, items))
-
-
-def _hashable(value: Any) -> Any:
-    """Return what a set can contain: a dataclass in it has become a dict."""
-    return str(value) if isinstance(value, dict | list | set) else value
+    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a dataclass has become a dict
 
 
 def _object(value: Any) -> Any:

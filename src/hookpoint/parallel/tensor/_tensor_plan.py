@@ -51,9 +51,8 @@ def check_plan(plan: Any) -> None:
     if not isinstance(plan, Mapping) or not plan:
         raise BadStrategy(f"TensorParallel: plan must be a dict, got {plan!r}.", write='plan={"fc1": "colwise"}, or plan=None')
     for name, style in plan.items():
-        if not isinstance(name, str) or not (
-            style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
-        ):
+        is_style = style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
+        if not isinstance(name, str) or not is_style:
             cure = 'a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()'
             raise BadStrategy(f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.", give=cure)
 
