@@ -103,7 +103,7 @@ class PlainPositions:
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         kind = type(loader).__name__
         raise CannotResume(
-            f"{kind} cannot resume within an epoch with a different number of ranks: the samples that each rank has seen are unknown.",
+            f"{kind} cannot resume within an epoch with a different number of ranks: the samples seen per rank are unknown.",
             start="from a checkpoint at the end of an epoch",
         )
 

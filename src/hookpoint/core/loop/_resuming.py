@@ -242,9 +242,7 @@ class Resuming:
         """Print that there is nothing left to do, if so."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
-            progress = (
-                f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
-            )
+            count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
             say(
                 f"{self._run.name} is finished: {count}, and its state is loaded. "
                 f'Pass epochs={done + epochs} to train on, or resume="never" to start from scratch.'
