@@ -236,7 +236,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
     facts = read_run_file(tmp_path / "run")
     assert (facts["status"], facts["step"]) == ("finished", 12)
     assert facts["inexact"] == [
-        f"resumed at step {first['signal'][1]}: gradients were applied in the order in which they arrived"
+        f"resumed at step {first['signal'][1]}: gradients were applied in order of arrival"
     ]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert "inexact_resume" in json.dumps(events)

@@ -252,7 +252,7 @@ class AsyncTeam(TorchTeam):
     `before_waiting` raises if this rank must not wait now. `on_close` is called with a function that closes the team.
     """
 
-    inexact = "gradients were applied in the order in which they arrived"
+    inexact = "gradients were applied in order of arrival"
 
     def __init__(
         self, *, lag: int, before_waiting: Callable[[], None], on_close: Callable[[Callable[[], None]], None], **options: Any

@@ -13,7 +13,7 @@ SEEDS = 2**63
 
 
 class TeamBatchSampler:
-    """Split one order of the samples over all ranks. Each sample is used once per epoch. All ranks have the same number of batches.
+    """Split one order of the samples over all ranks. An epoch uses each sample once; all ranks have the same number of batches.
 
     All ranks know the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
     the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A pass draws only after `begin_pass`. Any other
