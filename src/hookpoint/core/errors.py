@@ -141,8 +141,8 @@ class NotACallback(CompileError, TypeError):
     """An object in a list of callbacks has no handler for any point."""
 
     @classmethod
-    def a_class(cls, given: type) -> NotACallback:
-        return cls(f"{given.__name__} is a class; expected an instance.", write=f"{given.__name__}()")
+    def a_class(cls, kind: type) -> NotACallback:
+        return cls(f"{kind.__name__} is a class; expected an instance.", write=f"{kind.__name__}()")
 
 
 class NoTrigger(CompileError):

@@ -40,9 +40,9 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
         part.load_state_dict(names_of(part, state) if hasattr(part, "named_parameters") else state)
 
 
-def user_state(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the user's additions to the checkpoint; raise for what cannot be stored."""
-    parts = dict(given or {})
+    parts = dict(state or {})
     for name, part in parts.items():
         if name in RESERVED:
             raise BadArgument(f"state: the name '{name}' is reserved.", rename="it")

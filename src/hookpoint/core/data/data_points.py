@@ -127,18 +127,18 @@ def _where(offered: Mapping[str, Any]) -> str:
 ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those of existing loaders
 
 
-def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None:
+def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:
     """Warn, when a pass begins, of handlers that will never be called; raise for settings that would not be saved.
 
-    `kept` are the objects whose state checkpoints contain, or None if there are no checkpoints.
+    `saved` are the objects whose state checkpoints contain; None if there are no checkpoints.
     """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):
         points = settings = None
-    if says_idle:
+    if warns_idle:
         for line in _idle(hooks, points):
             warnings.warn(line, HookpointWarning, stacklevel=2)
-    if settings and kept is not None and not _holds(kept, settings):
+    if settings and saved is not None and not _holds(saved, settings):
         raise BadData(
             f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
             give='state={"data": loader.settings} to the Runner or the Loop',

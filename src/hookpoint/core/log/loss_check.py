@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     loss: Any
     epoch: int
     step: int
-    is_whole: bool
+    is_pass: bool
 
 
 class LossCheck:
@@ -50,11 +50,11 @@ class LossCheck:
 
     def at_log_step(self, loss: Any) -> None:
         """Check the mean since the last log step; None if no loss was logged."""
-        self._take(loss, is_whole=False)
+        self._take(loss, is_pass=False)
 
     def at_pass_end(self, loss: Any) -> None:
         """Check the mean of a whole training pass; if it may raise, check all pending means."""
-        self._take(loss, is_whole=True)
+        self._take(loss, is_pass=True)
         if self._raises:
             self.look()
 
@@ -63,10 +63,10 @@ class LossCheck:
         while self._late and (self._raises or not getattr(self._late[0].loss, "is_pending", False)):
             self._judge(self._late.popleft())
 
-    def _take(self, loss: Any, *, is_whole: bool) -> None:
+    def _take(self, loss: Any, *, is_pass: bool) -> None:
         self.look()
         if loss is not None:
-            seen = Seen(loss, self._run.epoch, self._run.step, is_whole)
+            seen = Seen(loss, self._run.epoch, self._run.step, is_pass)
             if self._late or getattr(loss, "is_pending", False):
                 self._late.append(seen)
             else:
@@ -76,10 +76,10 @@ class LossCheck:
         with self._may_wait():
             value = float(seen.loss)
         if not (isinstance(seen.loss, Mean) and seen.loss.is_all_bad):
-            if not seen.is_whole or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
+            if not seen.is_pass or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
                 self.has_warned, self._bad_steps = False, []
             return
-        if seen.is_whole:
+        if seen.is_pass:
             self._report(seen, value, f"all losses of epoch {seen.epoch} are NaN or infinite")
             return
         self._bad_steps = [*self._bad_steps, seen.step][-LOG_STEPS_IN_A_ROW:]

@@ -29,8 +29,8 @@ def by_name(metrics: Any) -> dict[str, Any]:
     if is_collection(metrics):
         return {"": metrics}
     if not isinstance(metrics, Mapping):
-        given = metrics if isinstance(metrics, list | tuple) else [metrics]
-        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in given)
+        items = metrics if isinstance(metrics, list | tuple) else [metrics]
+        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in items)
         raise BadArgument(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}")
     return dict(metrics)
 

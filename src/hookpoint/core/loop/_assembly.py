@@ -45,7 +45,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     verdicts = Verdicts()
     waits, reads = options.may_wait, hooks.read_by_steps
     logbook = Logbook(clocks, log_every=options.log_every, floats=options.floats, read_by_steps=reads, may_wait=waits)
-    run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.given())
+    run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.run_attributes())
     run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
     logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, waits)
     set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)

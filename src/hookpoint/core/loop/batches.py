@@ -22,8 +22,8 @@ def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise BadArgument(f"run.batches: expected an iterable such as a loader or a list, got {loader!r}.")
     machine.scopes.settle()
-    says_idle = mode == "train" and machine.running().is_chief
-    check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.stateful if machine.saving.saves else None)
+    warns_idle = mode == "train" and machine.running().is_chief
+    check_pass(machine.hooks, loader, warns_idle=warns_idle, saved=machine.saving.stateful if machine.saving.saves else None)
     return BatchLoop(machine, Pass(loader, mode, is_side=is_side))
 
 

@@ -89,16 +89,16 @@ class HostDriver:
     def run(self) -> Run:
         return self._running().run
 
-    def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **given: Any) -> None:
+    def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **options: Any) -> None:
         """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint."""
         if self._machine is not None:
             raise OutsideRun(f"{self.host.name} has already started a run.", call="finish_run() first")
-        self._store.found = state
+        self._store.saved = state
 
         def begin(run: Run) -> None:
             run.max_epochs = epochs
 
-        self._loop = Loop(self._callbacks, self._loop.options, **given, begin=begin)
+        self._loop = Loop(self._callbacks, self._loop.options, **options, begin=begin)
         self._machine = machine_of(self._loop.__enter__())
 
     def finish_run(self, error: BaseException | None = None) -> None:

@@ -82,9 +82,9 @@ class Machine:
             self._fire_or_stop("on_run_begin")
             self.saving.begin_body()
             self.saving.begin()
-            found = self.resuming.restore()
-            if found is not None:
-                self._fire_or_stop("on_load", path=found.path)
+            checkpoint = self.resuming.restore()
+            if checkpoint is not None:
+                self._fire_or_stop("on_load", path=checkpoint.path)
                 self.resuming.repeat_body()
             self.saving.check()
             self.agree("the beginning of the run")

@@ -82,12 +82,12 @@ class MissingMetrics:
         self._epochs += 1
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
-        found = {read.metric for read in self._pending if read.metric in run.metrics}
+        logged = {read.metric for read in self._pending if read.metric in run.metrics}
         waits = self._waits(run)
         if self._gather is not None:
-            gathered = self._gather([sorted(found), sorted(waits)], "the metrics that are read")
-            found, waits = (set().union(*column) for column in zip(*gathered, strict=True))
-        self._pending = [read for read in self._pending if read.metric not in found]
+            gathered = self._gather([sorted(logged), sorted(waits)], "the metrics that are read")
+            logged, waits = (set().union(*column) for column in zip(*gathered, strict=True))
+        self._pending = [read for read in self._pending if read.metric not in logged]
         for read in [read for read in self._pending if read.metric not in waits]:
             if read.entry is None or read.entry.on_error == "raise":
                 raise self._error(run, read)

@@ -84,7 +84,7 @@ class LoopOptions:
         config_of(self.config)
         user_state(self.state)
 
-    def given(self) -> dict[str, Any]:
+    def run_attributes(self) -> dict[str, Any]:
         """Return the options that are attributes of the run."""
         names = ("name", *OBJECTS, "device", "workdir")
         return {**{name: getattr(self, name) for name in names}, "config": config_of(self.config)}

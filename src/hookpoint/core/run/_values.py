@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.moment import Moment
     from hookpoint.core.team.team import Team
 
-GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
+ARGS = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
 PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_verdicts")
 STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries", "update_ops")
@@ -37,7 +37,7 @@ CALLS = {
 class Values:
     """The attributes of a run; `Run` adds the methods."""
 
-    __slots__ = (*GIVEN, *PLACE, *PRIVATE, *STATE, *SERVICES)
+    __slots__ = (*ARGS, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
     name: str
     model: Any
@@ -66,11 +66,11 @@ class Values:
     _loop: RunLoop
     _stepper: Stepper
 
-    def __init__(self, hooks: Hooks, clocks: Clocks, logbook: Logbook, verdicts: Verdicts, **given: Any) -> None:
-        for name in GIVEN:
-            setattr(self, name, given.get(name))
-        self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
-        self.team = given["team"]
+    def __init__(self, hooks: Hooks, clocks: Clocks, logbook: Logbook, verdicts: Verdicts, **options: Any) -> None:
+        for name in ARGS:
+            setattr(self, name, options.get(name))
+        self.rank, self.local_rank, self.world_size = options["rank"], options["local_rank"], options["world_size"]
+        self.team = options["team"]
         self.hooks = hooks
         self.hyper = Hyper(self.optimizer)
         self.mode = self.max_epochs = None

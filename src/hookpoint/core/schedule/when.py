@@ -67,7 +67,7 @@ class OnClock(When):
                 clocks=", ".join(CLOCKS),
                 combine=f"schedules with |, as in {name}(steps=100) | {name}(epochs=1)",
             )
-        self.given = clocks
+        self.clocks = clocks
         self.clock: str = next(iter(clocks), "iterations")
         self.amount: Any = clocks.get(self.clock, 0)
         if self.clock not in CLOCKS:
@@ -98,7 +98,7 @@ class OnClock(When):
         return "seconds" if self.clock in TIME else self.clock
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{clock}={amount!r}' for clock, amount in self.given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{clock}={amount!r}' for clock, amount in self.clocks.items())})"
 
 
 class Every(OnClock):
@@ -143,10 +143,10 @@ class Once(OnClock):
         self.ticks_on = frozenset([self.counted] if clock else [])
 
     def arm(self) -> ArmedSchedule:
-        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.given)
+        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
 
     def moments(self) -> frozenset[str]:
-        return super().moments() if self.given else frozenset(["iter", "epoch"])
+        return super().moments() if self.clocks else frozenset(["iter", "epoch"])
 
 
 class After(OnClock):
