@@ -57,9 +57,9 @@ def computed(name: str, metric: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def adds_up_over_all(metric: Any) -> bool:
+def syncs_across_ranks(metric: Any) -> bool:
     """Return whether a metric accumulates over all ranks itself, as those of torchmetrics do."""
-    return all(map(adds_up_over_all, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
+    return all(map(syncs_across_ranks, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
 
 
 def takes_tensors(function: Any) -> bool:

@@ -109,7 +109,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         steps=StepHooks(run, clocks, has_host=host is not None),
         record=RunRecord(run, clocks, saving.resumable, crashes),
         missing=missing,
-        model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
+        model_stop=ModelStop(has_user_callbacks=any(map(could_log_anything, hooks.entries))),
         watch=HangWatch(
             run,
             clocks,

@@ -89,10 +89,10 @@ class ArmedTick(ArmedSchedule):
         self._stays = stays or clock == "seconds"
 
     def ready(self, run: Clocked, moment: str | None) -> bool:
-        return self._asked_at(moment) and self._read(clocks_of(run)) >= self.due
+        return self._is_checked_at(moment) and self._read(clocks_of(run)) >= self.due
 
     def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
-        if (fired or not self._stays) and self._asked_at(moment):
+        if (fired or not self._stays) and self._is_checked_at(moment):
             now = self._read(clocks_of(run))
             if now >= self.due:
                 self.due = self._following(now)
@@ -103,7 +103,7 @@ class ArmedTick(ArmedSchedule):
             self.due = self._following(now)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._asked_at(moment) else "False"
+        return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._is_checked_at(moment) else "False"
 
     def state(self) -> Any:
         return None if math.isinf(self.due) else self.due
@@ -111,7 +111,7 @@ class ArmedTick(ArmedSchedule):
     def load_state(self, state: Any) -> None:
         self.due = math.inf if state is None else state
 
-    def _asked_at(self, moment: str | None) -> bool:
+    def _is_checked_at(self, moment: str | None) -> bool:
         return moment is None or self._anywhere or (moment == "epoch") == (self._clock == "epochs")
 
 

@@ -104,7 +104,7 @@ class Solo:
         pass
 
 
-def place_by_environment() -> dict[str, int]:
+def place_from_environment() -> dict[str, int]:
     """Return the rank, local rank and world size set by a launcher; without one, those of a single process."""
     variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
     return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}
