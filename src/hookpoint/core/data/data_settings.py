@@ -1,4 +1,4 @@
-"""Data settings: values that training changes, and that the handlers in a loader receive."""
+"""Data settings: values that training sets and the handlers of a loader receive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
     With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings of batches that
     workers have already begun are stored, so that a resumed pass uses the same ones again.
 
-    `is_resumed` is set if the training pass that begins is resumed: it keeps its settings.
+    `is_resumed` tells `begin_pass` that the training pass is resumed and keeps its settings.
 
     Values are plain: numbers, strings, True, False and None, alone or in lists, tuples and mappings.
 

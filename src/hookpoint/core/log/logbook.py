@@ -43,9 +43,9 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The values of one pass: per name, a mean since the last log step, one of the whole pass, and the last value put.
+    """The values of one pass: per name, the mean since the last log step, the mean of the whole pass, and the last value put.
 
-    `is_side` marks a pass that stays out of the metrics; `is_shared` one whose means are taken over all ranks.
+    `is_side` marks a pass that stays out of the metrics, `is_shared` one whose means are computed over all ranks.
     """
 
     mode: str
@@ -90,7 +90,7 @@ class Logbook:
         self._pages.append(Page(mode, is_side, is_shared))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a value of its own."""
+        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a single value."""
         value = as_scalar(name, value)
         if self.is_muted:
             return

@@ -58,7 +58,7 @@ def computed(name: str, metric: Any) -> Iterator[tuple[str, Any]]:
 
 
 def syncs_across_ranks(metric: Any) -> bool:
-    """Return whether a metric accumulates over all ranks itself, as those of torchmetrics do."""
+    """Return whether a metric synchronizes its state across ranks itself, as torchmetrics does."""
     return all(map(syncs_across_ranks, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
 
 

@@ -14,9 +14,9 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Check the flag on the models of a run, also inside of the wrappers of torch.compile and DistributedDataParallel.
+    """Check the flag on the models of a run, also inside the wrappers of torch.compile and DistributedDataParallel.
 
-    Nothing is checked if the list has no callback of the user's.
+    Without callbacks of the user, nothing is checked.
     """
 
     def __init__(self, *, has_user_callbacks: bool) -> None:

@@ -5,8 +5,8 @@ logged: finished epochs and passes are skipped, and changes by the user's code o
 This happens when the next epoch opens or, in the second case, when the epoch and the pass are open again: first the state, then
 the position in the data, last the random generators.
 
-So the state is loaded twice. The first load comes before the user's code, which may read the model, and before on_load. The
-second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy.
+So the state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The
+second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy of the state.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Resuming:
             self._objects.logbook.is_muted = run.monitors.is_muted = True
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at one moment, unless `resume` is given explicitly."""
+        """Raise CannotResume if the run keeps crashing at the same moment, unless `resume` is passed explicitly."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)
@@ -239,7 +239,7 @@ class Resuming:
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """Print that there is nothing left to do, if so."""
+        """Print that the run is finished, if it is."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
             count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
@@ -291,32 +291,32 @@ class Resuming:
             self._after_load(run)
 
     def _report(self, checkpoint: Checkpoint) -> None:
-        """Log the differences between the checkpoint and the run; unused state is stored in later checkpoints."""
+        """Log the differences between the checkpoint and the run; later checkpoints keep unused state."""
         saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was saved by %d ranks, and %d resume: from here on the run is inexact; no sample is lost or repeated, but"
-                " random generators start from scratch, and each step has other samples",
+                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is lost or repeated,"
+                " but random generators start from scratch, and steps have different samples",
                 checkpoint.path,
                 self.moved["from"],
                 self.moved["to"],
             )
         for name in saved:
             if name not in ("stepper", "gradients") and name not in self._stateful:
-                logger.warning("the checkpoint has a state of '%s', which this run does not use", name)
+                logger.warning("the checkpoint has state for '%s', which this run does not use", name)
         for name, item in self._stateful.items():
             if has_state(item) and name not in saved:
-                logger.warning("the checkpoint has no state of '%s'; it is unchanged", name)
+                logger.warning("the checkpoint has no state for '%s', which stays unchanged", name)
         optimizers = list(saved_optimizers(saved.get("optimizer")))
         if line := changed_rate(self._saving.script_rates, checkpoint.state.get("script_rates"), optimizers):
             logger.warning("%s", line)
         table = self._objects.hooks.compared(checkpoint.state["callbacks"])
         if table:
-            logger.warning("callbacks and the checkpoint:\n%s", table)
+            logger.warning("callbacks compared with the checkpoint:\n%s", table)
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:
-    """Raise BadLoop if only some ranks write checkpoints: they would wait for each other."""
+    """Raise BadLoop if only some ranks have a workdir: ranks would wait for each other."""
     if len(set(workdirs)) > 1:
         ranks = workdirs.index(True), workdirs.index(False)
         raise BadLoop("rank {} has a workdir, but rank {} has none.".format(*ranks), give="all ranks the same workdir")

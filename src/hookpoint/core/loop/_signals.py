@@ -18,7 +18,7 @@ class Signals:
     """Handlers that only set a flag; the loop acts on it at its next boundary. Previous handlers are restored at the end.
 
     Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens.
-    SIGUSR1 is handled if there is a store and no other handler. `has_stopped`: a signal was the first to stop the run.
+    SIGUSR1 is handled if there is a store and no other handler. `has_stopped` is set if the first stop request was a signal.
 
     In a team, a signal that was `caught` is `received` once all ranks know of it.
     """
@@ -60,11 +60,11 @@ class Signals:
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether a signal of this process reaches a handler of this run."""
+        """Return whether this run handles a signal that it could send to this process."""
         return any(self._is_ours(number) for number in self._previous)
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
-        """Call `check` in the main thread, inside of what it waits for; an exception of `check` ends that wait."""
+        """Call `check` in the main thread, in the middle of its wait; an exception from `check` ends the wait."""
         number = next((number for number in self._previous if number in WATCHED and self._is_ours(number)), None)
         if number is not None:
             self._check = check

@@ -195,7 +195,7 @@ class Hyper(MutableMapping[str, Any]):
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split a name into the key of parameter groups and the selected part.
+    """Split a name into the key in parameter groups and the optimizer or group number after "@".
 
     >>> split_name("learning_rate@critic")
     ('lr', 'critic')

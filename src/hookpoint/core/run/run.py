@@ -182,11 +182,11 @@ class Run(PeerNames):
     # Registering
 
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """Register a function of the values sent at a log step. Its result is sent with them, and may contain late floats."""
+        """Register a function of the values sent at a log step. Its result is sent with them and may contain pending values."""
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the current pass ends, breaks off or fails; outside of a pass, see `Cleanup`."""
+        """Call a function once when the current pass ends, is left by a `break`, or fails; outside a pass, see `Cleanup`."""
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
