@@ -13,7 +13,7 @@ from hookpoint.core.text.thread_frames import frames_by_thread
 CAPACITY = 1000
 LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread; records that arrive together share one
 
-Receive = Callable[[list[Record]], None]
+Receive = Callable[[list[Record]], object]
 
 
 class MonitorQueue:

@@ -41,7 +41,7 @@ class Monitors:
         self._gates = {queue: entry.gates() for queue, entry in self._entries.items()}
         self._queues = list(self._gates)
         self._reported: set[MonitorQueue] = set()
-        self._resolver = MonitorQueue("values", _resolve)
+        self._resolver = MonitorQueue("values", lambda records: [record.scalars() for record in records])
 
     def get_latest(self, name: str) -> float:
         """Return the latest value of a metric; raise MissingMetric if there is none."""
@@ -174,8 +174,3 @@ def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], objec
         logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, limits[name])
     for error in errors:
         raise error
-
-
-def _resolve(records: list[Record]) -> None:
-    for record in records:
-        record.scalars()
