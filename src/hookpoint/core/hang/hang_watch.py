@@ -1,7 +1,7 @@
 """HangWatch: report when the training thread waits too long for data or for other ranks, and end a wait for data.
 
-A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does nothing
-for it.
+A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does no extra
+work.
 """
 
 from __future__ import annotations

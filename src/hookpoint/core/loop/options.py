@@ -30,7 +30,7 @@ class LoopOptions:
     """All options of a loop except its callbacks.
 
     The first group is set by users, the second by a framework, a runner or a host. `team` is called when the loop is entered,
-    on every rank at the same place. `begin` gets the run before its first point. Without `run_points`, the loop is for a
+    by all ranks together. `begin` gets the run before its first point. Without `run_points`, the loop is for a
     validation or prediction only. `host` is the trainer of another library that drives the loop.
     """
 

@@ -107,5 +107,5 @@ def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfS
     what = f"{others} did not arrive in time" if late else f"{others} is gone"
     cures = {"call": "it on all ranks or on none; set collective = True in a callback that does", "see": "their output"}
     if not late:
-        cures = {"see": "its output: it has failed, or was ended"}
+        cures = {"see": "its output: it has failed or was killed"}
     return OutOfStep(f"rank {rank} waits in {label}; {what}.", **cures)

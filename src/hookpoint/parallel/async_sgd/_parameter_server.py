@@ -97,8 +97,8 @@ class ParameterServer:
             raise OutOfStep(f"rank {worker} waits for the parameter server; {self.failure}.", see="its output")
         if not is_ready:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
-            waited = f"for {self._wait_seconds:.0f} s, which got no gradient from rank {late}"
-            raise OutOfStep(f"rank {worker} waits for the parameter server {waited}.", see="its output")
+            why = f"the parameter server, which got no gradient from rank {late}"
+            raise OutOfStep(f"rank {worker} has waited {self._wait_seconds:.0f} s for {why}.", see="its output")
 
 
 class RemoteServer:

@@ -180,7 +180,7 @@ class AsyncSGD(StrategyDefaults):
             server.leave(0)
             have_left = rpc.join(self.wait_seconds)
             if server.failure or not have_left:
-                why = server.failure or f"not all ranks came within {self.wait_seconds:.0f} s"
+                why = server.failure or f"not all ranks arrived within {self.wait_seconds:.0f} s"
                 raise OutOfStep(f"the parameter server waits for the last gradients; {why}.", see="their output")
             self._version = server.rule.version
             server.copy_to_model()

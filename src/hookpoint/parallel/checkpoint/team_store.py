@@ -53,7 +53,7 @@ class TeamStore:
     @property
     def team(self) -> Team:
         if self._team is None:
-            raise BadStrategy("the store of a team is used before a run of that team has begun.", enter="the loop first")
+            raise BadStrategy("the store of a team was used before its run began.", enter="the loop first")
         return self._team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
