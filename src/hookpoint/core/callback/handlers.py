@@ -56,7 +56,7 @@ class Handler:
     second: bool = False
     marked: bool = False
 
-    def answers_to(self, point: str) -> bool:
+    def handles(self, point: str) -> bool:
         """Return whether this handler handles a point fired under this name: ours, or the spelling of the method."""
         return point in (self.point, self.spelling)
 
@@ -96,12 +96,12 @@ def find_handlers(subject: Any) -> list[Handler]:
     return handlers
 
 
-def answering(handlers: Iterable[Handler], point: str) -> list[Handler]:
+def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
     """Return the handlers for a point fired under this name; a method that handles multiple points appears once."""
     matching: list[Handler] = []
     for handler in handlers:
         repeated = any(other.function == handler.function and other.point != handler.point for other in matching)
-        if handler.answers_to(point) and not repeated:
+        if handler.handles(point) and not repeated:
             matching.append(handler)
     return matching
 
@@ -119,7 +119,7 @@ def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | 
         return  # it has its own schedule
     token = DUE.set(None)
     try:
-        for handler in answering(info.handlers, hookpoint):
+        for handler in handlers_for(info.handlers, hookpoint):
             handler.call(payload)
     finally:
         DUE.reset(token)

@@ -56,7 +56,7 @@ def gradients_of(model: Any) -> dict[str, Any]:
     return {name: parameter.grad for name, parameter in named_parameters(model) if parameter.grad is not None}
 
 
-def put_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
+def restore_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
     """Restore accumulated gradients."""
     gradients = plain_state(gradients)
     for name, parameter in named_parameters(model):

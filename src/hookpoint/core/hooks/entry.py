@@ -89,7 +89,7 @@ class Entry:
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
-    def belongs_on(self, rank: int, local_rank: int) -> bool:
+    def runs_on(self, rank: int, local_rank: int) -> bool:
         """Return whether the callback runs on this rank."""
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
 

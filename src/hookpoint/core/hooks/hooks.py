@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.current import CURRENT
-from hookpoint.core.callback.handlers import Handler, answering
+from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
@@ -42,10 +42,10 @@ class Hooks:
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
-        self.of_all_ranks = entries_of(callbacks, is_in_team=is_in_team)
-        self.entries = [entry for entry in self.of_all_ranks if entry.belongs_on(rank, local_rank)]
+        self.all_entries = entries_of(callbacks, is_in_team=is_in_team)
+        self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
         # All ranks must know what any rank reads: readers get the mean over all ranks.
-        by_steps = [entry for entry in self.of_all_ranks if entry.reads_by_steps]
+        by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost, and so wraps last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
@@ -136,23 +136,23 @@ class Hooks:
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
         """Call the handlers of a custom point; return the payload's result, or its replacement by a handler."""
         if point not in self._own:
-            self._own[point] = list(self._answering(point))
+            self._own[point] = list(self._handlers_of(point))
         result = payload.get("result")
         for entry, handler, gates in self._own[point]:
             armed = entry.armed.get(schedule_key(handler))
             allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
             if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
-                answer = _answer(entry, handler, point, payload)
+                answer = _call_handler(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
                     payload = {**payload, "result": result}
         return result
 
-    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
-        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._logged_moves).entries
+    def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
+        entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries
         for entry in entries:
             overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
-            for handler in overrides_run[:1] or answering(entry.called, point):
+            for handler in overrides_run[:1] or handlers_for(entry.called, point):
                 yield entry, handler, gates_of(entry, point)
 
     # Reports
@@ -233,11 +233,11 @@ def _do_nothing(run: Any) -> None:
     """Stand in for a point with neither handlers nor a watcher."""
 
 
-def _answers(entry: Entry, point: str) -> bool:
-    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.called)
+def _has_handler(entry: Entry, point: str) -> bool:
+    return any(handler.spelling == "run" or handler.handles(point) for handler in entry.called)
 
 
-def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
+def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
     call = partial(call_run, entry.subject, point) if handler.spelling == "run" else handler.call
     try:
         return entry.contained(call, point)(payload)

@@ -82,7 +82,7 @@ def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, o
 def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement | None) -> Components:
     run, clocks, hooks, host = objects.run, objects.clocks, objects.hooks, options.host
     missing = MissingMetrics(
-        hooks.of_all_ranks,
+        hooks.all_entries,
         hooks.entries,
         options.names,
         has_validated=lambda: objects.logbook.has_validated,

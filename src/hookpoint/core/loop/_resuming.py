@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import Entered
 from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
-from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
+from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.errors import BadLoop, CannotResume
 from hookpoint.core.run.run import stepper_of
@@ -131,14 +131,14 @@ class Resuming:
     # Back to the pass
 
     @property
-    def is_under_way(self) -> bool:
+    def is_returning(self) -> bool:
         """Whether the run is still on its way back into the epoch of the checkpoint."""
         return bool(self.place["in_epoch"])
 
     @property
     def epochs_opened(self) -> int:
         """How many epochs were opened; the epoch of the checkpoint is opened again."""
-        return self._clocks.epoch - self.is_under_way
+        return self._clocks.epoch - self.is_returning
 
     def is_over(self) -> bool:
         """Return whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
@@ -150,7 +150,7 @@ class Resuming:
         self._epochs_over += 1
         over = self.epochs_opened
         if self._epochs_over == over:
-            if self.is_under_way:
+            if self.is_returning:
                 self.repeat_body()
             else:
                 self.leave_epochs()
@@ -158,13 +158,13 @@ class Resuming:
 
     def repeat_body(self) -> None:
         """Restore the generators for the user's code before the pass: it may draw the order of the data."""
-        if self.is_under_way and self.place["rng"] is not None:
+        if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
         """Return the results of a pass that was over before the checkpoint, or None for one that has to run."""
-        if self.is_under_way and number < len(self.place["passes"]):
+        if self.is_returning and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
                 self._objects.randomness.load_state_dict(done["rng"])
@@ -173,7 +173,7 @@ class Resuming:
 
     def enter_epoch(self) -> None:
         """Restore everything before an epoch opens or the run ends, if the checkpoint was made between epochs."""
-        if self._checkpoint is not None and not self.is_under_way:
+        if self._checkpoint is not None and not self.is_returning:
             self._load_and_finish(self._checkpoint.state)
 
     def leave_epochs(self) -> None:
@@ -181,9 +181,9 @@ class Resuming:
         if not self.place.get("is_end"):
             self.enter_epoch()
 
-    def arrive(self) -> None:
+    def restore_in_epoch(self) -> None:
         """Restore everything in an epoch whose passes were over: a host that resumes there ends it without another pass."""
-        if self.is_under_way and self._checkpoint is not None and self.place["batches"] is None:
+        if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
     def _load_and_finish(self, state: Mapping[str, Any]) -> None:
@@ -195,7 +195,7 @@ class Resuming:
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
-        elif self.is_under_way:
+        elif self.is_returning:
             pass_.source, pass_.batches_seen, total = self._enter_pass(pass_.loader)
             pass_.total = pass_.total if total is None else total
             pass_.steps_before = self._clocks.step
@@ -227,9 +227,9 @@ class Resuming:
                 logger.warning("%s", note)
             self._run.put_event("inexact_resume", reason=note)
 
-    def check_arrived(self) -> None:
+    def check_returned(self) -> None:
         """Raise if the epoch ended without the pass that was to be resumed."""
-        if self.is_under_way and not self._objects.verdicts.stop:
+        if self.is_returning and not self._objects.verdicts.stop:
             checkpoint, number = self._checkpoint, len(self.place["passes"]) + 1
             assert checkpoint is not None
             raise CannotResume(
@@ -250,7 +250,7 @@ class Resuming:
 
     def _is_finished(self, epochs: int | None) -> bool:
         done = self._clocks.epochs_done
-        return self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way
+        return self.has_resumed and epochs is not None and done >= epochs and not self.is_returning
 
     def _finish(self, state: Mapping[str, Any]) -> None:
         assert self._checkpoint is not None
@@ -283,7 +283,7 @@ class Resuming:
         run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
         if "gradients" in saved:
-            put_gradients(self._stateful["model"], saved["gradients"])
+            restore_gradients(self._stateful["model"], saved["gradients"])
         self._saving.finite_buffers = state.get("finite_buffers") or self._saving.finite_buffers
         objects.hooks.load_state_dict(copied(state["callbacks"]))
         objects.logbook.load_state_dict(copied(state["logbook"]), in_pass=in_pass)

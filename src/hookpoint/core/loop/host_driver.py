@@ -119,7 +119,7 @@ class HostDriver:
     def finish_epoch(self, *, complete: bool = True) -> None:
         machine = self._running()
         machine.scopes.close_passes()
-        machine.resuming.arrive()
+        machine.resuming.restore_in_epoch()
         machine.scopes.close_epoch(cut_short=not complete)
 
     # Passes
@@ -134,7 +134,7 @@ class HostDriver:
         """Open a pass; `total` is its number of batches, if known."""
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
-            machine.resuming.arrive()  # a run that resumes with a validation had finished the training of that epoch
+            machine.resuming.restore_in_epoch()  # a run that resumes with a validation had finished the training of that epoch
         machine.begin_pass(Pass(HostLoader(total), mode))
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:

@@ -78,7 +78,7 @@ class Loop:
     def _compiled(self) -> Hooks:
         self._compiled_for = self._compile_options()
         hooks = self._compile(**self._compiled_for)
-        for entry in hooks.of_all_ranks:
+        for entry in hooks.all_entries:
             entry.catches_stops = self.options.host is not None
         return hooks
 
