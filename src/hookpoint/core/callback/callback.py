@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookpoint.core.callback.callback_info import FromInfo, copied_state, info_of, read_info, run_method, set_name
-from hookpoint.core.callback.handlers import call_by_hand, declared_only
+from hookpoint.core.callback.handlers import call_directly, declared_only
 from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
@@ -124,7 +124,7 @@ class Callback:
         run = read_info(self).run
         if run is None:
             raise OutsideRun(f"{type(self).__name__}.trigger() works only during a run")
-        (run_method(self) or partial(call_by_hand, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
+        (run_method(self) or partial(call_directly, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call the handler of a point directly; do nothing if there is none.
@@ -134,7 +134,7 @@ class Callback:
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words
         """
-        call_by_hand(self, hookpoint, logs)
+        call_directly(self, hookpoint, logs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in the checkpoint: plain types and tensors."""

@@ -106,7 +106,7 @@ def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
     return matching
 
 
-def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
+def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
     """Call an object's handlers for a point without compiled hooks; `logs` maps argument names to values."""
     if not isinstance(hookpoint, str):
         raise BadArgument(f"run(): hookpoint must be the name of a point, got {hookpoint!r}.", write='run("on_epoch_end")')

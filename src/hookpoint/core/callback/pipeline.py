@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import run_method
-from hookpoint.core.callback.handlers import call_by_hand
+from hookpoint.core.callback.handlers import call_directly
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -49,4 +49,4 @@ class CallbackPipeline(Callback):
             return
         for callback in self.get_pipeline():
             own_run = run_method(callback) if isinstance(callback, Callback) else None
-            (own_run or partial(call_by_hand, callback))(hookpoint, logs)
+            (own_run or partial(call_directly, callback))(hookpoint, logs)

@@ -53,14 +53,14 @@ class Hooks:
             entry.watchers = self._watchers
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
-        self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
+        self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
-            name: partial(self._first, name)
+            name: partial(self._compile_and_fire, name)
             for name in BY_NAME
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
-        self._for_later: dict[str, Any] = {}
-        self._own: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
+        self._unused_state: dict[str, Any] = {}
+        self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
     # In a run
 
@@ -70,7 +70,7 @@ class Hooks:
         if dispatch is not None:
             dispatch(run)
 
-    def _first(self, point: str, run: Any) -> None:
+    def _compile_and_fire(self, point: str, run: Any) -> None:
         """Compile a point when it first fires: a guard uses few of them."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
@@ -78,12 +78,12 @@ class Hooks:
     def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
         """Return one function that calls the handlers of these points in order, or None if there are none."""
         key = (points, mode, timed)
-        if key not in self._tables:
+        if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
-            self._tables[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
+            self._dispatches[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
             for watcher in self._watchers:
-                self._tables[key] = watcher.around_points(points, self._tables[key])
-        return self._tables[key]
+                self._dispatches[key] = watcher.around_points(points, self._dispatches[key])
+        return self._dispatches[key]
 
     def contain(
         self,
@@ -135,10 +135,10 @@ class Hooks:
 
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
         """Call the handlers of a custom point; return the payload's result, or its replacement by a handler."""
-        if point not in self._own:
-            self._own[point] = list(self._handlers_of(point))
+        if point not in self._custom:
+            self._custom[point] = list(self._handlers_of(point))
         result = payload.get("result")
-        for entry, handler, gates in self._own[point]:
+        for entry, handler, gates in self._custom[point]:
             armed = entry.armed.get(schedule_key(handler))
             allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
             if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
@@ -185,12 +185,12 @@ class Hooks:
 
         Includes loaded state of callbacks that are not in the list: they may be added again later.
         """
-        return {**self._for_later, **{entry.name: entry.state() for entry in self.entries}}
+        return {**self._unused_state, **{entry.name: entry.state() for entry in self.entries}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. Callbacks that it does not contain are unchanged."""
         names = {entry.name for entry in self.entries}
-        self._for_later = {name: saved for name, saved in state.items() if name not in names and is_not_empty(saved)}
+        self._unused_state = {name: saved for name, saved in state.items() if name not in names and is_not_empty(saved)}
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])

@@ -111,14 +111,14 @@ class Agreement:
         """Apply the requests of the previous iteration, and announce whether there are new ones."""
         if self._lag == 1 or self._has_stepped():
             if self._team.count != self._collectives_seen:
-                self.now("the requests of the iteration")
+                self.agree("the requests of the iteration")
                 return
             self._apply_answers()
         mine = self._take_requests()
         bits = REQUEST if mine else 0
         self._announced.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), mine))
 
-    def now(self, what: str) -> None:
+    def agree(self, what: str) -> None:
         """Apply the requests of all ranks at once; all ranks call this."""
         announced = [requests for _, requests in self._announced]
         while self._announced:

@@ -92,7 +92,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         missing.check_names(is_chief=run.is_chief)
     store = options.store if options.run_points else None
     objects.positions.remembers = store is not None
-    agree: Callable[[str], None] = (lambda what: None) if agreement is None else agreement.now
+    agree: Callable[[str], None] = (lambda what: None) if agreement is None else agreement.agree
     signals = Signals(objects.verdicts.request_stop, is_in_team=agreement is not None, has_host=host is not None)
     saving = Saving(objects, store, signals, agree=agree)
     if store is not None:

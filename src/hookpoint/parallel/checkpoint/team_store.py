@@ -58,7 +58,7 @@ class TeamStore:
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir on the chief and find the checkpoint to resume from. Return it on all ranks."""
-        self._refuse_different_runs(identity)
+        self._check_same_run(identity)
         found = self._on_chief(lambda: self._store.open(resume, identity), lambda found: found and os.fspath(found.path))
         checkpoint: Checkpoint | None = self.on_all_ranks(lambda: self._read(found) if isinstance(found, str) else found)
         return checkpoint
@@ -173,7 +173,7 @@ class TeamStore:
                 give="all ranks access to the same workdir",
             ) from error
 
-    def _refuse_different_runs(self, identity: Mapping[str, Any]) -> None:
+    def _check_same_run(self, identity: Mapping[str, Any]) -> None:
         """Check before anything is written that all ranks train the same model in the same way."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
         for rank, other in enumerate(self.team.gather(mine)):
