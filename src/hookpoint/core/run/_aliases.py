@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadValue, NotShared, OutsideIteration
 from hookpoint.core.run._mindspore_args import OriginalArgs
-from hookpoint.core.run._values import Values
+from hookpoint.core.run._values import Values, read_only
 
 if TYPE_CHECKING:
     from typing import Self
@@ -95,11 +94,6 @@ def alias(attribute: Callable[[Values], T]) -> T:
     return attribute  # type: ignore[return-value]
 
 
-def read_only(name: str) -> Any:
-    """Return a property that reads another attribute."""
-    return property(attrgetter(name))
-
-
 class PeerNames(Values):
     """The attributes of a run under the names of tensorpack, MindSpore and Orca."""
 
@@ -137,9 +131,9 @@ class PeerNames(Values):
     def trainer(self) -> Self:
         return self
 
-    global_step = alias(Values.step)
-    epoch_num = alias(Values.epoch)
-    max_epoch: int | None = read_only("max_epochs")
+    global_step: Final[int] = Values.step
+    epoch_num: Final[int] = Values.epoch
+    max_epoch: Final[int | None] = read_only("max_epochs", "tensorpack's name for max_epochs.")
 
     @property
     def local_step(self) -> int:
@@ -165,8 +159,8 @@ class PeerNames(Values):
     target = alias(Values.targets)
     num_epochs: int | None = Values.max_epochs
     epoch_stats = alias(Values.logs)
-    size: int = read_only("world_size")
-    scheduler: Any = read_only("lr_scheduler")
+    size: Final[int] = read_only("world_size", "Orca's name for world_size.")
+    scheduler: Final[Any] = read_only("lr_scheduler", "Orca's name for lr_scheduler.")
 
     @property
     def models(self) -> list[Any]:
