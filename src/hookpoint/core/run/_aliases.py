@@ -99,8 +99,8 @@ class PeerNames(Values):
 
     __slots__ = ("_args",)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *parts: Any, **given: Any) -> None:
+        super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
     # Not a __getattr__, which would slow down every attribute of the run.
