@@ -176,7 +176,7 @@ class ReaderWindow:
     def take(self) -> float | None:
         """Return the mean and start a new window; None if nothing was logged."""
         mean, self._mean, self._windows = self._mean, Mean(), 0
-        _, weight = mean.sums()
+        _, weight, _ = mean.sums()
         return float(mean) if weight else None
 
     def state_dict(self) -> dict[str, Any]:
