@@ -155,8 +155,8 @@ class PeerNames(Values):
 
     # Orca
 
-    output = alias(Values.outputs)
-    target = alias(Values.targets)
+    output: Any = Values.outputs
+    target: Any = Values.targets
     num_epochs: int | None = Values.max_epochs
     epoch_stats = alias(Values.logs)
     size: Final[int] = read_only("world_size", "Orca's name for world_size.")

@@ -34,10 +34,21 @@ CALLS = {
     "save": 'run.save("tag")',
 }
 
+now_of: Callable[[Values], Iteration] = attrgetter("_now")
+
 
 def read_only(path: str, doc: str) -> Any:
     """Return a property that reads an attribute of the run, or an attribute of that. It is faster than a Python function."""
     return property(attrgetter(path), doc=doc)
+
+
+def iteration_value(name: str, doc: str) -> Any:
+    """Return a property for a value of the current iteration."""
+
+    def put(run: Values, value: Any) -> None:
+        setattr(now_of(run), name, value)
+
+    return property(attrgetter(f"_now.{name}"), put, doc=doc)
 
 
 class Values:
@@ -130,37 +141,10 @@ class Values:
 
     batch_idx: Final[int] = read_only("_now.batch_idx", "The index of this batch in its pass, from 0.")
 
-    @property
-    def batch(self) -> Any:
-        return self._now.batch
-
-    @batch.setter
-    def batch(self, value: Any) -> None:
-        self._now.batch = value
-
-    @property
-    def outputs(self) -> Any:
-        return self._now.outputs
-
-    @outputs.setter
-    def outputs(self, value: Any) -> None:
-        self._now.outputs = value
-
-    @property
-    def targets(self) -> Any:
-        return self._now.targets
-
-    @targets.setter
-    def targets(self, value: Any) -> None:
-        self._now.targets = value
-
-    @property
-    def loss(self) -> Any:
-        return self._now.loss
-
-    @loss.setter
-    def loss(self, value: Any) -> None:
-        self._now.loss = value
+    batch: Any = iteration_value("batch", "The current batch.")
+    outputs: Any = iteration_value("outputs", "The outputs of the forward.")
+    targets: Any = iteration_value("targets", "The targets of the batch.")
+    loss: Any = iteration_value("loss", "The loss of the batch.")
 
     @property
     def skipped(self) -> frozenset[str]:
