@@ -70,7 +70,7 @@ class MetricSet(Callback):
     def on_train_epoch_end(self, run: Run) -> None:
         is_shared = machine_of(run).scopes.passes[-1].is_shared
         for name, metric in self._objects[str(run.mode)].items():
-            averages = is_shared and not metric_objects.adds_up_over_all(metric)
+            averages = is_shared and not metric_objects.syncs_across_ranks(metric)
             for key, value in self._mean_over_ranks(name, metric, run) if averages else metric_objects.computed(name, metric):
                 run.log(key, value)
 

@@ -15,6 +15,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.main_callback import MainCallback, overrides
 from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
+from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadArgument, BadData, OutsideRun
@@ -22,7 +23,7 @@ from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.loop.options import SAVED, LoopOptions
+from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, set_stepper
 from hookpoint.core.run_view import Dispatch
@@ -227,7 +228,7 @@ class Runner:
             schedule.start(machine_of(run).clocks)
 
         state = {**self._state, "fit/validation": schedule, **self._distribution.state, **settings_of(train, val)}
-        passed = {name: getattr(self, name) for name in SAVED}
+        passed = {name: getattr(self, name) for name in OBJECTS}
         passed.update(metrics=self._metrics, callbacks=self._callbacks, train=train, val=val)
         names = names_of_fit(passed, self._step_options["lr_metric"], lr_each_step=self._steps_lr_with_optimizer)
         with (

@@ -15,7 +15,7 @@ from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.stepper import PlainStepper
-from hookpoint.core.team.team import Solo, Team, place_by_environment
+from hookpoint.core.team.team import Solo, Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
 from hookpoint.presets._scheduler_check import SchedulerCheck
 
@@ -104,7 +104,7 @@ class Loop(core.Loop):
 
 def _uses_torch() -> bool:
     """Return whether torch is imported, or a launcher has started multiple processes, which need it."""
-    return "torch" in sys.modules or (place_by_environment()["world_size"] > 1 and find_spec("torch") is not None)
+    return "torch" in sys.modules or (place_from_environment()["world_size"] > 1 and find_spec("torch") is not None)
 
 
 def _team(seconds: float) -> Team:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadValue
-from hookpoint.core.run.hyper import HyperParam, parted
+from hookpoint.core.run.hyper import HyperParam, split_name
 from hookpoint.core.run.rates import as_stored
 from hookpoint.core.run.run import Run
 
@@ -63,7 +63,7 @@ class Setting:
 
     def is_called(self, name: str) -> bool:
         """Return whether this is a name of the setting: `lr` and `learning_rate` are the same."""
-        return parted(name) == parted(self.name)
+        return split_name(name) == split_name(self.name)
 
     def value(self, run: Run) -> Any:
         """Return the current value; with parameter groups, that of the first one."""
@@ -130,7 +130,7 @@ class Setting:
 
     @property
     def _key(self) -> str:
-        return parted(self.name)[0]
+        return split_name(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
         """Return what the setting changes: a user's object, or entries of parameter groups."""

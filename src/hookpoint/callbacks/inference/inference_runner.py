@@ -163,7 +163,7 @@ class MetricStats:
         self.writes_anything = self._has_state and metric_objects.returns_more(metric)
         self._name = name
         self._takes_tensors = metric_objects.takes_tensors(metric)
-        self._synchronizes = self._has_state and metric_objects.adds_up_over_all(metric)
+        self._synchronizes = self._has_state and metric_objects.syncs_across_ranks(metric)
         self._metric = copy.deepcopy(metric) if self._has_state else metric
         self.reset()
 
