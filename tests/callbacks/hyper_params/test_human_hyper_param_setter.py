@@ -243,7 +243,7 @@ def test_a_link_is_reported_once(tmp_path, caplog):
 
 def test_it_needs_a_workdir():
     loop = Loop([HumanHyperParamSetter("lr")], optimizer=sgd())
-    with pytest.raises(BadLoop, match=r"^HumanHyperParamSetter\(lr\) needs a workdir with hyper.txt"), loop:
+    with pytest.raises(BadLoop, match=r"^HumanHyperParamSetter\(lr\) needs a workdir"), loop:
         pass
 
 

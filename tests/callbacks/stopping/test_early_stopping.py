@@ -11,7 +11,7 @@ import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
 from hookpoint.callbacks.stopping.early_stopping import Patience
-from hookpoint.core.errors import BadLoop, BadOption, MissingMetric
+from hookpoint.core.errors import BadArgument, BadLoop, MissingMetric
 from hookpoint.core.loop.loop import Loop
 
 NAN = math.nan
@@ -77,9 +77,9 @@ def test_a_share_of_an_infinite_or_negative_best_is_sound(train_until_stopped):
 
 
 def test_a_mode_of_min_delta_that_nobody_knows_is_refused():
-    with pytest.raises(BadOption) as caught:
+    with pytest.raises(BadArgument) as caught:
         EarlyStopping(min_delta_mode="relative")
-    assert str(caught.value) == "EarlyStopping.min_delta_mode is 'relative'.\n  choose    'abs', 'rel'"
+    assert str(caught.value) == "EarlyStopping: min_delta_mode must be 'abs' or 'rel', got 'relative'."
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])

@@ -13,8 +13,8 @@ from hookpoint.callbacks.system.host_memory_tracker import GB, taken_bytes
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(extras, "_said", set())
+def nothing_was_logged():
+    extras.warn_once.cache_clear()
 
 
 def test_free_memory_and_our_own_are_logged_each_epoch(train):

@@ -133,7 +133,7 @@ def test_so_does_an_error_of_map_func(train_outputs, tmp_path):
 
 
 def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(extras_of_callbacks, "_said", set())
+    extras_of_callbacks.warn_once.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
     assert caplog.messages == ["DumpTensorAsImage does nothing without pillow: pip install 'hookpoint[tensorboard]'"]

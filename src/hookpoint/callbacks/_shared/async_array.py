@@ -58,7 +58,7 @@ class AsyncArray:
         return self._copy.cpu()
 
 
-def as_of_now(value: Any) -> Any:
+def snapshot(value: Any) -> Any:
     """Return a snapshot that `numpy.asarray` accepts later: an AsyncArray of a tensor, a NumPy copy of anything else."""
     if hasattr(value, "detach"):
         return AsyncArray(value)

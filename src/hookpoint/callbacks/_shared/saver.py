@@ -121,19 +121,3 @@ def _folder(path: object) -> str:
     plain = PurePath(*takewhile(lambda name: "{" not in name, PurePath(str(path)).parts))
     folder = plain.parent if plain.suffix in FILES else plain
     return "runs/mine" if folder == PurePath() else str(folder)
-
-
-def named(owner: str, argument: str, value: Any) -> str:
-    """Return a non-empty string, or raise BadArgument."""
-    if not isinstance(value, str) or not value:
-        raise BadArgument(f"{owner}: {argument} must be a non-empty string, got {value!r}.")
-    return value
-
-
-def positive(owner: str, argument: str, value: Any, *, kind: type = int, **cures: str) -> Any:
-    """Return a number above 0, or raise BadArgument."""
-    is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
-        what = "an integer >= 1" if kind is int else "a number > 0"
-        raise BadArgument(f"{owner}: {argument} must be {what}, got {value!r}.", **cures)
-    return value

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Unpack
 
+from hookpoint.callbacks._shared.arguments import choice, file_name
+from hookpoint.callbacks._shared.workdir import require_workdir
 from hookpoint.callbacks.debug import _shells
 from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -40,17 +41,12 @@ class InjectShell(Callback):
         self, file: str = "INJECT_SHELL.tmp", shell: Literal["ipython", "pdb", "python"] = "ipython", **options: Unpack[Options]
     ) -> None:
         super().__init__(**options)
-        if not isinstance(file, str) or file in ("", ".", "..") or any(character in file for character in "/\\\0"):
-            raise BadArgument(f"InjectShell: file={file!r} is not a file name in the workdir.", write='file="INJECT_SHELL.tmp"')
-        if shell not in _shells.SHELLS:
-            raise BadArgument(f"InjectShell: shell={shell!r} is unknown.", choose=", ".join(map(repr, _shells.SHELLS)))
-        self.file = file
-        self.shell = shell
+        self.file = file_name("InjectShell", "file", file)
+        self.shell = choice("InjectShell", "shell", shell, tuple(_shells.SHELLS))
         self._file = TriggerFile(Path(file))
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'InjectShell'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "InjectShell", run)
 
     def on_run_begin(self, run: Run) -> None:
         self._file = TriggerFile(Path(run.workdir) / self.file)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.arguments import choice, number
 from hookpoint.callbacks.debug import _processes
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadLoop
@@ -16,7 +16,6 @@ from hookpoint.core.run.run import Run
 logger = logging.getLogger("hookpoint")
 
 CHECK_EVERY_SECONDS = 1.0
-POLICIES = ("log", "stop")
 
 
 class StartProcOrThread(Callback):
@@ -58,11 +57,9 @@ class StartProcOrThread(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if if_it_dies not in POLICIES:
-            raise BadArgument(f"StartProcOrThread: if_it_dies must be 'log' or 'stop', got {if_it_dies!r}.")
         self.stop_seconds = number("StartProcOrThread", "stop_seconds", stop_seconds, least=0.0)
         self.stop_at_last = stop_at_last
-        self.if_it_dies = if_it_dies
+        self.if_it_dies = choice("StartProcOrThread", "if_it_dies", if_it_dies, ("log", "stop"))
         is_factory = callable(startable) and (isinstance(startable, type) or not _starts(startable))
         self._factory = startable if is_factory else None
         self._children = [] if is_factory else _children(startable)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
+from hookpoint.callbacks._shared.workdir import require_workdir
 from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Problem, Reading
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 
@@ -54,8 +54,7 @@ class HumanHyperParamSetter(HyperParamSetter):
         self._known_problems: set[str] = set()
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name} needs a workdir with {self.file_name}.", give='workdir="runs/name"')
+        require_workdir(str(self.name), run)
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import is_relative, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
 from hookpoint.core.callback.callback import Options
@@ -67,10 +67,10 @@ class ReduceLROnPlateau(MetricParamSetter):
         self.may_write = (self.setting.name,)
         self._plateau = self._decision = Plateau(
             mode_of(monitor, mode),
-            patience=whole("ReduceLROnPlateau", "patience", patience),
+            patience=integer("ReduceLROnPlateau", "patience", patience),
             min_delta=number("ReduceLROnPlateau", "min_delta", min_delta, least=0.0),
-            relative=is_relative("ReduceLROnPlateau", min_delta_mode),
-            cooldown=whole("ReduceLROnPlateau", "cooldown", cooldown),
+            relative=choice("ReduceLROnPlateau", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
+            cooldown=integer("ReduceLROnPlateau", "cooldown", cooldown),
         )
 
     def on_epoch_end(self, run: Run) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import function, number, whole
+from hookpoint.callbacks._shared.arguments import function, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
 from hookpoint.core.callback.callback import Options
@@ -48,7 +48,7 @@ class StatMonitorParamSetter(MetricParamSetter):
         self.value_func = function("StatMonitorParamSetter", "value_func", value_func, write="lambda old: old * 0.1")
         self._stagnation = self._decision = Stagnation(
             number("StatMonitorParamSetter", "threshold", threshold, least=0.0),
-            whole("StatMonitorParamSetter", "last_k", last_k, least=2),
+            integer("StatMonitorParamSetter", "last_k", last_k, least=2),
             reverse=reverse,
         )
 

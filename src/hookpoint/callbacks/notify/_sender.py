@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.saver import positive
+from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.callbacks.notify._send_queue import SendQueue, Transport
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
@@ -21,7 +21,7 @@ class Sender(Callback):
 
     def __init__(self, timeout_seconds: float, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.timeout_seconds = float(positive(type(self).__name__, "timeout_seconds", timeout_seconds, kind=float))
+        self.timeout_seconds = float(positive(type(self).__name__, "timeout_seconds", timeout_seconds))
         self._queue: SendQueue | None = None
 
     @abstractmethod

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.saver import named
+from hookpoint.callbacks._shared.arguments import string
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._command import Command, Value
 from hookpoint.callbacks.notify._command_transport import CommandTransport
@@ -67,7 +67,7 @@ class SendStat(Sender):
         owner = type(self).__name__
         self.names = (names,) if isinstance(names, str) else tuple(names)
         for name in self.names:
-            if named(owner, "names", name) in (*NUMBERS, *TEXTS):
+            if string(owner, "names", name) in (*NUMBERS, *TEXTS):
                 raise BadArgument(f"{owner}: '{name}' is a reserved field, not a metric.", leave="it out")
         if (command is None) == (url is None):
             raise BadArgument(f"{owner} takes either a command or url=.")

@@ -7,12 +7,13 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
 from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.watcher import Function, Watcher
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.run_view import Dispatch
 
@@ -53,17 +54,16 @@ class HookTrace(Watcher):
         self, steps: int | None = 100, *, every: int | None = None, max_events: int = 200_000, **options: Unpack[Options]
     ) -> None:
         super().__init__(**options)
-        self.steps = None if steps is None else whole("HookTrace", "steps", steps, least=1)
-        self.every = None if every is None else whole("HookTrace", "every", every, least=1)
-        self.max_events = whole("HookTrace", "max_events", max_events, least=1)
+        self.steps = None if steps is None else integer("HookTrace", "steps", steps, least=1)
+        self.every = None if every is None else integer("HookTrace", "every", every, least=1)
+        self.max_events = integer("HookTrace", "max_events", max_events, least=1)
         if self.every is not None and self.steps is not None and self.every <= self.steps:
             raise BadArgument(f"HookTrace: every={every} must be above steps={steps}.", give="steps=None to record every step")
         self._trace: ChromeTrace | None = None
         self._spans: HookSpans | None = None
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'HookTrace'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "HookTrace", run)
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
         is_last = point in LAST
@@ -113,7 +113,7 @@ class HookTrace(Watcher):
         if run.workdir is None:
             return
         began = perf_counter_ns()
-        path = next_free(Path(run.workdir) / "profile", "hooks" if run.rank == 0 else f"hooks-rank{run.rank}")
+        path = next_free(Path(run.workdir) / "profile", f"hooks{rank_suffix(run)}")
         title = f"{run.name}, rank {run.rank}"
         try:
             self._trace = ChromeTrace(path, process=run.rank, title=title, began=began, max_events=self.max_events)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.extras import optional
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
@@ -62,11 +63,11 @@ class ProfilerTrace(Callback):
         super().__init__(**options)
         if wait is not None and at is not None:
             raise BadArgument(f"ProfilerTrace: wait={wait} and at={at} exclude each other.", give="one of them")
-        self.at = None if at is None else whole("ProfilerTrace", "at", at)
-        self.wait = 5 if wait is None else whole("ProfilerTrace", "wait", wait)
-        self.warmup = whole("ProfilerTrace", "warmup", warmup)
-        self.steps = whole("ProfilerTrace", "steps", steps, least=1)
-        self.rows = whole("ProfilerTrace", "rows", rows)
+        self.at = None if at is None else integer("ProfilerTrace", "at", at)
+        self.wait = 5 if wait is None else integer("ProfilerTrace", "wait", wait)
+        self.warmup = integer("ProfilerTrace", "warmup", warmup)
+        self.steps = integer("ProfilerTrace", "steps", steps, least=1)
+        self.rows = integer("ProfilerTrace", "rows", rows)
         self.compress = compress
         self._profile_options = {"record_shapes": shapes, "profile_memory": memory, "with_stack": stacks}
         self._profile: TorchProfile | None = None
@@ -75,8 +76,7 @@ class ProfilerTrace(Callback):
         self._first_step = 0  # of the recording: after a resume, it may come after `_record_at`
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'ProfilerTrace'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "ProfilerTrace", run)
 
     def on_run_begin(self, run: Run) -> None:
         self._stop()
@@ -131,8 +131,7 @@ class ProfilerTrace(Callback):
         profile, first = self._stop(), self._first_step
         if profile is None or not profile.is_recording:
             return
-        rank = "" if run.rank == 0 else f"-rank{run.rank}"
-        name = f"trace-step-{first:08d}{rank}.json" + (".gz" if self.compress else "")
+        name = f"trace-step-{first:08d}{rank_suffix(run)}.json" + (".gz" if self.compress else "")
         path = Path(run.workdir) / "profile" / name
         profile.write(path)
         run.put_event("profile", path=f"profile/{name}", first_step=first, steps=run.step - first)

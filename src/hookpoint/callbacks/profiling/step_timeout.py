@@ -11,18 +11,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Unpack
 
-from hookpoint.callbacks._shared.saver import positive
+from hookpoint.callbacks._shared.arguments import choice, choices, positive
+from hookpoint.callbacks._shared.workdir import rank_suffix
 from hookpoint.callbacks.profiling._step_watch import StepWatch
 from hookpoint.callbacks.profiling._thread_dump import thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
-THEN = ("log", "stop", "raise", "exit")
-MODES = ("train", "val", "pred")
 DRAIN_SECONDS = 2.0
 
 
@@ -67,13 +65,9 @@ class StepTimeout(Callback):
     ) -> None:
         super().__init__(**options)
         limits = {"seconds": seconds, "first_seconds": seconds if first_seconds is None else first_seconds}
-        self.seconds, self.first_seconds = (float(positive("StepTimeout", *limit, kind=float)) for limit in limits.items())
-        if then not in THEN:
-            raise BadArgument(f"StepTimeout: then must be one of {', '.join(map(repr, THEN))}, got {then!r}.")
-        self.then = then
-        self.covers = tuple([covers] if isinstance(covers, str) else covers)
-        if not self.covers or any(mode not in MODES for mode in self.covers):
-            raise BadArgument(f"StepTimeout: covers must list modes of {', '.join(map(repr, MODES))}, got {covers!r}.")
+        self.seconds, self.first_seconds = (float(positive("StepTimeout", *limit)) for limit in limits.items())
+        self.then = choice("StepTimeout", "then", then, ("log", "stop", "raise", "exit"))
+        self.covers = choices("StepTimeout", "covers", covers, ("train", "val", "pred"))
         self._watch: StepWatch | None = None
         self._late = ""
 
@@ -81,7 +75,7 @@ class StepTimeout(Callback):
         self._close()
         self._run = run
         self._late = ""
-        stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{_rank(run)}.txt"
+        stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{rank_suffix(run)}.txt"
         longest = max(self.seconds, self.first_seconds)
         own = self.name or "StepTimeout"
         self._watch = StepWatch(own, self.seconds, longest, self._report, stuck=stuck, exits=self.then == "exit")
@@ -157,14 +151,10 @@ class StepTimeout(Callback):
         return {**super().__getstate__(), "_watch": None}
 
 
-def _rank(run: Run) -> str:
-    return "" if run.rank == 0 else f"-rank{run.rank}"
-
-
 def _write(run: Run, step: int, text: str) -> str | None:
     if run.workdir is None:
         return None
-    file = Path(run.workdir) / f"stacks-{step}{_rank(run)}.txt"
+    file = Path(run.workdir) / f"stacks-{step}{rank_suffix(run)}.txt"
     try:
         with open(file, "a", encoding="utf-8") as out:  # the same step may have hung before a resume
             out.write(text)

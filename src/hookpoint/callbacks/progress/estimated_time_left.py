@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.progress_view import clock
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
@@ -31,7 +31,7 @@ class EstimatedTimeLeft(Callback):
 
     def __init__(self, last_k_epochs: int = 5, median: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.last_k_epochs = whole("EstimatedTimeLeft", "last_k_epochs", last_k_epochs, least=1)
+        self.last_k_epochs = integer("EstimatedTimeLeft", "last_k_epochs", last_k_epochs, least=1)
         self.median = median
         self._epochs: list[float] = []
         self._ended_at: float | None = None

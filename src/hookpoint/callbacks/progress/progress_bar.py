@@ -10,8 +10,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.callbacks._shared.progress_view import View
-from hookpoint.callbacks._shared.saver import positive
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
@@ -48,8 +48,8 @@ class ProgressBar(Callback):
     ) -> None:
         super().__init__(**options)
         self.names = tuple(dict.fromkeys(["loss", *([names] if isinstance(names, str) else names)]))
-        self.refresh_seconds = positive("ProgressBar", "refresh_seconds", refresh_seconds, kind=float)
-        self.plain_every_seconds = positive("ProgressBar", "plain_every_seconds", plain_every_seconds, kind=float)
+        self.refresh_seconds = positive("ProgressBar", "refresh_seconds", refresh_seconds)
+        self.plain_every_seconds = positive("ProgressBar", "plain_every_seconds", plain_every_seconds)
         self._values: dict[str, float] = {}
         self._in_run = False
         self._drawing: Drawing | None = None

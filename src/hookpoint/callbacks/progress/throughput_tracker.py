@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -26,8 +26,9 @@ class ThroughputTracker(LapTimer):
 
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
-        is_given = samples_per_step is not None
-        self.samples_per_step = whole("ThroughputTracker", "samples_per_step", samples_per_step, least=1) if is_given else None
+        if samples_per_step is not None:
+            integer("ThroughputTracker", "samples_per_step", samples_per_step, least=1)
+        self.samples_per_step = samples_per_step
         self._is_unknown = False
 
     def on_run_begin(self, run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -32,7 +32,7 @@ class TimeMonitor(LapTimer):
 
     def __init__(self, data_size: int | None = None, data_time: bool = False, **options: Unpack[Options]) -> None:
         super().__init__("epoch", "log step", "line", **options)
-        self.data_size = None if data_size is None else whole("TimeMonitor", "data_size", data_size, least=1)
+        self.data_size = None if data_size is None else integer("TimeMonitor", "data_size", data_size, least=1)
         self.data_time = data_time
         self.may_write = ("epoch_seconds", "step_seconds", *(["data_seconds"] if data_time else []))
         self._waited = 0.0

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured, named
-from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks._shared.arguments import integer, string
+from hookpoint.callbacks._shared.new_values import NewValues
+from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
@@ -34,7 +34,7 @@ class TopK:
     """
 
     def __init__(self, k: int, mode: Mode = "min") -> None:
-        self.k = whole("TopKSaver", "k", k, least=1)
+        self.k = integer("TopKSaver", "k", k, least=1)
         self.mode = mode
         self.reset()
 
@@ -190,8 +190,8 @@ class MetricSaver(TrackingSaver):
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]
     ) -> None:
         owner = type(self).__name__
-        self.monitor_stat = named(owner, "monitor_stat", monitor_stat)
-        self.tag = f"{prefix}-{monitor_stat if filename is None else named(owner, 'filename', filename)}"
+        self.monitor_stat = string(owner, "monitor_stat", monitor_stat)
+        self.tag = f"{prefix}-{monitor_stat if filename is None else string(owner, 'filename', filename)}"
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
         super().__init__({self.tag: keep}, BestTracker(monitor_stat, ranking, self.tag), **options)
         set_default_name(self, f"{owner}({monitor_stat})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.saver import Saver, refuse_place
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
@@ -44,7 +44,7 @@ class BackupAndRestore(Saver):
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
         self.limits = (self.tag,)
         if save_freq != "epoch":
-            self.when(Every(steps=whole("BackupAndRestore", "save_freq", save_freq, least=1)))
+            self.when(Every(steps=integer("BackupAndRestore", "save_freq", save_freq, least=1)))
 
     def on_trigger(self, run: Run) -> None:
         self.ask(run, self.tag)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import positive
+from hookpoint.callbacks._shared.arguments import integer, positive
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every, When
@@ -63,9 +62,9 @@ class CheckpointConfig:
 def _schedule(steps: int, seconds: float) -> When:
     rules: list[When] = []
     if steps and not (steps == 1 and seconds):
-        rules.append(Every(steps=whole("CheckpointConfig", "save_checkpoint_steps", steps, least=1)))
+        rules.append(Every(steps=integer("CheckpointConfig", "save_checkpoint_steps", steps, least=1)))
     if seconds:
-        rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds, kind=float)))
+        rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds)))
     if not rules:
         raise BadArgument("CheckpointConfig never saves.", set="save_checkpoint_steps or save_checkpoint_seconds above 0")
     return rules[0] if len(rules) == 1 else rules[0] | rules[1]
@@ -74,9 +73,9 @@ def _schedule(steps: int, seconds: float) -> When:
 def _keep(number: int, minutes: float) -> Keep:
     rules: list[Keep] = []
     if number or not minutes:
-        rules.append(KeepNewest(whole("CheckpointConfig", "keep_checkpoint_max", number or 1, least=1)))
+        rules.append(KeepNewest(integer("CheckpointConfig", "keep_checkpoint_max", number or 1, least=1)))
     if minutes:
-        rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes, kind=float)))
+        rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes)))
     return rules[0] if len(rules) == 1 else KeepAny(*rules)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import named, refuse_place
+from hookpoint.callbacks._shared.arguments import integer, string
+from hookpoint.callbacks._shared.saver import refuse_place
 from hookpoint.callbacks.saving._metric_saver import BestTracker, TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
@@ -68,7 +68,7 @@ class ModelCheckpoint(TrackingSaver):
         refuse_place("ModelCheckpoint", "directory", directory)
         refuse_place("ModelCheckpoint", "filepath", filepath)
         _refuse_others(prefix, save_weights_only, by_epoch, interval)
-        better = mode_of("loss" if monitor is None else named("ModelCheckpoint", "monitor", monitor), mode)
+        better = mode_of("loss" if monitor is None else string("ModelCheckpoint", "monitor", monitor), mode)
         if save_best_only and monitor is None:
             raise BadArgument("ModelCheckpoint: save_best_only=True needs a metric.", write='monitor="val_loss"')
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
@@ -84,7 +84,7 @@ class ModelCheckpoint(TrackingSaver):
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
         if save_freq is not None and save_freq != "epoch":
-            self.when(Every(steps=whole("ModelCheckpoint", "save_freq", save_freq, least=1)))
+            self.when(Every(steps=integer("ModelCheckpoint", "save_freq", save_freq, least=1)))
         elif save_freq is None and config is not None:
             self.when(config.schedule)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
+from hookpoint.callbacks._shared.arguments import integer, positive, string
+from hookpoint.callbacks._shared.saver import Saver, refuse_place
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
@@ -39,7 +39,7 @@ class ModelSaver(Saver):
         **options: Unpack[Options],
     ) -> None:
         refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
-        self.tag = named("ModelSaver", "tag", tag)
+        self.tag = string("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.limits = (tag,)
@@ -52,9 +52,9 @@ class ModelSaver(Saver):
 def _keep(number: int | None, hours: float | None) -> Keep | None:
     rules: list[Keep] = []
     if number is not None:
-        rules.append(KeepNewest(whole("ModelSaver", "max_to_keep", number, least=1)))
+        rules.append(KeepNewest(integer("ModelSaver", "max_to_keep", number, least=1)))
     if hours is not None:
         write = "keep_checkpoint_every_n_hours=None to keep none permanently"
-        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float, write=write)
+        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, write=write)
         rules.append(KeepEvery(minutes, waits=True))
     return None if number is None else KeepAny(*rules)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import is_relative, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.new_values import is_current, warn_outdated
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import full_state
-from hookpoint.callbacks._shared.unseen_values import is_current, warn_outdated
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
@@ -72,15 +72,15 @@ class EarlyStopping(MetricWatcher):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor, **options)
-        self.start_from_epoch = whole("EarlyStopping", "start_from_epoch", start_from_epoch)
+        self.start_from_epoch = integer("EarlyStopping", "start_from_epoch", start_from_epoch)
         self.restore_best_weights = restore_best_weights
         self.verbose = verbose
         self.marks = {f"best-{monitor}": KeepNewest(1)}
         self._patience = self._decision = Patience(
             mode_of(monitor, mode),
-            whole("EarlyStopping", "patience", patience),
+            integer("EarlyStopping", "patience", patience),
             min_delta=number("EarlyStopping", "min_delta", min_delta, least=0.0),
-            relative=is_relative("EarlyStopping", min_delta_mode),
+            relative=choice("EarlyStopping", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
             baseline=None if baseline is None else number("EarlyStopping", "baseline", baseline),
         )
         self._snapshots = Snapshots()

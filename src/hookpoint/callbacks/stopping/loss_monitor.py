@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.stopping._loss_callback import Loss, LossCallback
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import NonFiniteLoss
@@ -38,7 +38,7 @@ class LossMonitor(LossCallback):
 
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.per_print_times = whole("LossMonitor", "per_print_times", per_print_times)
+        self.per_print_times = integer("LossMonitor", "per_print_times", per_print_times)
 
     def on_run_begin(self) -> None:
         super().on_run_begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
@@ -32,7 +32,7 @@ class MaxSteps(Callback):
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.n = whole("MaxSteps", "n", n)
+        self.n = integer("MaxSteps", "n", n)
 
     def on_run_begin(self, run: Run) -> None:
         if run.resuming and run.step >= self.n:

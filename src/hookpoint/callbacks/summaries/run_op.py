@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Unpack
 
+from hookpoint.callbacks._shared.arguments import function
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
@@ -44,11 +45,9 @@ class RunOp(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if not callable(op):
-            raise BadArgument(f"RunOp: op must be a function, got {op!r}.", write="lambda run: ...")
         if not (run_before or run_as_trigger or run_step):
             raise BadArgument("RunOp: op would never be called.", give="run_before, run_as_trigger or run_step")
-        self.op = op
+        self.op = function("RunOp", "op", op, write="lambda run: ...")
         self.run_before = run_before
         self.verbose = verbose
         set_default_name(self, f"RunOp({_name_of(op)})")

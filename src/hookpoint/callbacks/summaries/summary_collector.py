@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import step_gradients
@@ -60,7 +60,7 @@ class SummaryCollector(Callback):
                 f"SummaryCollector: summary_dir={summary_dir!r} is not supported, monitors write to the run's workdir.",
                 leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
             )
-        self.collect_freq = whole("SummaryCollector", "collect_freq", collect_freq, least=1)
+        self.collect_freq = integer("SummaryCollector", "collect_freq", collect_freq, least=1)
         self.data = CollectedData.of(collect_specified_data, keep_default_action)
         self._collected: int | None = None
         self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
@@ -42,7 +42,7 @@ class GarbageCollector(Callback):
 
     def __init__(self, every: int = 1000, *, generation: int = 1, freeze: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.every = whole("GarbageCollector", "every", every, least=1)
+        self.every = integer("GarbageCollector", "every", every, least=1)
         if generation not in GENERATIONS or isinstance(generation, bool):
             raise BadArgument(f"GarbageCollector: generation must be 0, 1 or 2, got {generation!r}.")
         self.generation = generation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import devices_given
-from hookpoint.callbacks._shared.extras import optional, say_once
+from hookpoint.callbacks._shared.arguments import device_indices
+from hookpoint.callbacks._shared.extras import optional, warn_once
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -35,7 +35,7 @@ class GPUMemoryTracker(Callback):
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.devices = devices_given("GPUMemoryTracker", (0,) if devices is None else devices)
+        self.devices = device_indices("GPUMemoryTracker", (0,) if devices is None else devices)
         self._are_requested = devices is not None
         self.may_write = tuple(f"PeakMemory(MB)/gpu:{device}" for device in self.devices)
         self._cuda: Any = None
@@ -84,7 +84,7 @@ def _cuda(owner: str, devices: tuple[int, ...], *, are_requested: bool) -> Any:
         return None
     if not torch.cuda.is_available():
         if are_requested:
-            say_once(f"{owner} does nothing: no GPU found")
+            warn_once(f"{owner} does nothing: no GPU found")
         return None
     count = torch.cuda.device_count()
     if max(devices) >= count:

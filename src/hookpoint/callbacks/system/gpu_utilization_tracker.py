@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import devices_given
+from hookpoint.callbacks._shared.arguments import device_indices
 from hookpoint.callbacks.system._background_sampler import Averages, Sampler
 from hookpoint.callbacks.system._gpus import Gpus, open_gpus
 from hookpoint.core.callback.callback import Callback, Options
@@ -35,7 +35,7 @@ class GPUUtilizationTracker(Callback):
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.devices = None if devices is None else devices_given("GPUUtilizationTracker", devices)
+        self.devices = None if devices is None else device_indices("GPUUtilizationTracker", devices)
         self.may_write = tuple(f"GPUUtil/{number}" for number in self.devices or ())
         self.writes_anything = devices is None
         self._averages = Averages()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hookpoint.callbacks._shared.async_array import as_of_now
+from hookpoint.callbacks._shared.async_array import snapshot
 
 
 class ShownTensor:
@@ -23,7 +23,7 @@ class ShownTensor:
         if getattr(value, "is_sparse", False):
             value = value._values()
         self._is_cut = math.prod(getattr(value, "shape", ())) > limit
-        self._values: Any = as_of_now(first_elements(value, limit)) if hasattr(value, "shape") else value
+        self._values: Any = snapshot(first_elements(value, limit)) if hasattr(value, "shape") else value
 
     @property
     def is_there(self) -> bool:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.extras import optional
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument, BadLoop, CompileError
+from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
@@ -110,8 +111,7 @@ class TensorDumper(TensorReader):
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
-        if run.workdir is None:
-            raise BadLoop(f"{self.owner} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.owner, run)
         prefix = self.dumps.prefix
         for entry in run.hooks.entries:
             other = entry.subject
@@ -140,7 +140,7 @@ class TensorDumper(TensorReader):
         raise NotImplementedError
 
     def file_end(self, run: Run) -> str:
-        return f"-rank{run.rank}{self.file_type}" if run.rank else self.file_type
+        return rank_suffix(run) + self.file_type
 
     def on_run_end(self) -> None:
         super().on_run_end()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
-from hookpoint.callbacks._shared.async_array import as_of_now
+from hookpoint.callbacks._shared.arguments import function, number
+from hookpoint.callbacks._shared.async_array import snapshot
 from hookpoint.callbacks.tensors._images import Images, png
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Source
@@ -63,19 +63,19 @@ class DumpTensorAsImage(TensorDumper):
             )
         name = tensor_name if isinstance(tensor_name, str) else prefix or _function_name(tensor_name)
         super().__init__({name: tensor_name}, safe_name(name) if prefix is None else prefix, **options)
-        if map_func is not None and not callable(map_func):
-            raise BadArgument(f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.", write="lambda array: ...")
+        if map_func is not None:
+            function("DumpTensorAsImage", "map_func", map_func, write="lambda array: ...")
         self.map_func = map_func
         self.scale = number("DumpTensorAsImage", "scale", scale)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
         (value,) = values.values()
-        images = Images(as_of_now(value), self.map_func, self.scale)
+        images = Images(snapshot(value), self.map_func, self.scale)
         stem = f"{self.dumps.prefix}-ep{run.epoch:03d}" + (f"-step{run.step}" if run.mode == "train" else "")
         end = self.file_end(run)
         self.dumps.put(lambda: ((f"{stem}{f'-{n}' if n else ''}{end}", png(image)) for n, image in enumerate(images.each())))
         run.put_image(self.dumps.prefix, images)
 
 
-def _function_name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+def _function_name(source: Any) -> str:
+    return str(getattr(source, "__name__", type(source).__name__)).strip("<>")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.async_array import as_of_now
+from hookpoint.callbacks._shared.async_array import snapshot
 from hookpoint.callbacks.tensors._tensor_archive import archive, archive_keys
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Names
@@ -47,5 +47,5 @@ class DumpTensors(TensorDumper):
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
         name = f"{self.dumps.prefix}-{run.step}{self.file_end(run)}"
-        arrays = {self.keys[key]: as_of_now(value) for key, value in values.items()}
+        arrays = {self.keys[key]: snapshot(value) for key, value in values.items()}
         self.dumps.put(lambda: [(name, archive(arrays))])

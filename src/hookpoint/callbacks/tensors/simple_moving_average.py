@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.metrics import Floats, Mean, as_scalar, floats_one_by_one
@@ -34,7 +34,7 @@ class SimpleMovingAverage(TensorReader):
 
     def __init__(self, tensors: Names, window_size: int, **options: Unpack[Options]) -> None:
         super().__init__(tensors, **options)
-        self.window_size = whole("SimpleMovingAverage", "window_size", window_size, least=1)
+        self.window_size = integer("SimpleMovingAverage", "window_size", window_size, least=1)
         self.writes = self.may_write = tuple(f"{name}/SMA" for name in self.sources)
         self._floats: Floats = floats_one_by_one
         self._step = 0

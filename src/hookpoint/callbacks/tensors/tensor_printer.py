@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
@@ -34,7 +34,7 @@ class TensorPrinter(TensorReader):
 
     def __init__(self, names: Names, *, most: int = 10, **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
-        self.most = whole("TensorPrinter", "most", most, least=1)
+        self.most = integer("TensorPrinter", "most", most, least=1)
         self.when(Every(steps=1))
         self._waiting: deque[tuple[int, list[ShownTensor]]] = deque()
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choice, function, number, whole
+from hookpoint.callbacks._shared.arguments import choice, function, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
@@ -226,7 +226,7 @@ class SWASchedule:
             raise BadArgument(f"StochasticWeightAveraging: start must be {expected}, got {start!r}.")
         self.start = start
         self.anneal = choice("StochasticWeightAveraging", "anneal", anneal, ("cos", "linear"))
-        self.anneal_epochs = whole("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
+        self.anneal_epochs = integer("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
 
     def first_epoch(self, epochs: int | None) -> int:
         """Return the first averaged epoch of a run with this number of epochs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choice, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
@@ -77,8 +77,8 @@ class SwapEMAWeights(AveragedWeights):
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
             raise BadArgument(f"SwapEMAWeights: decay must be below 1, got {decay!r}.", write="0.999")
-        self.every = whole("SwapEMAWeights", "every", every, least=1)
-        self.start = whole("SwapEMAWeights", "start", start)
+        self.every = integer("SwapEMAWeights", "every", every, least=1)
+        self.start = integer("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end
         self._last_step = self._uncounted = self._counted_in = self._version = 0
 
