@@ -75,7 +75,7 @@ class GradientStats(PatternCallback):
         self._before = None
         if not self.steps.has_next(run):
             return
-        gradients = {name: dense(gradient) for name, gradient in step_gradients(run.optimizer, self._parameters.items())}
+        gradients = {name: dense(gradient) for name, gradient in step_gradients(run, self._parameters.items())}
         total = sizes(gradients.values())
         if run.team.has_stages:
             count = sum(gradient.numel() for gradient in gradients.values())

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
-from hookpoint.callbacks._shared.step_gradients import step_gradients
+from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
 from hookpoint.callbacks.summaries._collected_data import CollectedData, selected
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
@@ -78,8 +78,7 @@ class SummaryCollector(Callback):
             if isinstance(selection, str) and not self._selected[kind]:
                 known = ", ".join(names[:8]) or "none; give model=..."
                 raise BadLoop(f"{own}: {selection!r} matches no parameter to collect {kind} of.", known=known)
-        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
-        if self._selected["gradients"] and not hasattr(optimizer, "register_step_pre_hook"):
+        if self._selected["gradients"] and not has_step_hooks(run):
             logger.warning("%s collects no gradients: it needs optimizer=...", own)
 
     def on_run_begin(self, run: Run) -> None:
@@ -115,7 +114,7 @@ class SummaryCollector(Callback):
         step = run.step + 1  # the step that is about to run
         if step == 1 or step % self.collect_freq == 0:
             wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
-            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, wanted)}
+            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run, wanted)}
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()
