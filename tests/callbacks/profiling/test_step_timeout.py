@@ -12,8 +12,7 @@ import pytest
 
 from hookpoint import Loop, on
 from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
-from hookpoint.callbacks.profiling._step_watch import StepWatch
-from hookpoint.callbacks.profiling._thread_dump import is_in_debugger, thread_dump
+from hookpoint.callbacks.profiling._step_watch import StepWatch, is_in_debugger, thread_dump
 
 LIMIT = 0.5
 SECONDS = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks._shared.sharded_tensors import local_shard
+from hookpoint.callbacks._shared.sharded_tensors import local_values
 
 NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")  # NumPy has neither bfloat16 nor 8-bit floats
 
@@ -18,9 +18,7 @@ class AsyncArray:
     """
 
     def __init__(self, tensor: Any) -> None:
-        tensor = local_shard(tensor.detach())
-        if tensor.is_sparse:
-            tensor = tensor._values()
+        tensor = local_values(tensor.detach())
         self._event: Any = None
         if not tensor.is_cuda:
             self._copy = tensor.clone()

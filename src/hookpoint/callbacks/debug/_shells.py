@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 
 from hookpoint.core.run.run import Run
 
@@ -69,10 +68,6 @@ def debugger(run: Run) -> None:
 
 
 SHELLS: dict[str, Callable[[Run], None]] = {"ipython": ipython, "pdb": debugger, "python": python}
-
-
-def is_installed(shell: str) -> bool:
-    return shell != "ipython" or find_spec("IPython") is not None
 
 
 class Leave:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, file_name
+from hookpoint.callbacks._shared.own_file import file_problem
 from hookpoint.callbacks._shared.workdir import require_workdir
 from hookpoint.callbacks.debug import _shells
-from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
@@ -61,7 +63,7 @@ class InjectShell(Callback):
 
     def _open(self, run: Run) -> None:
         shell = self.shell
-        if not _shells.is_installed(shell):
+        if shell == "ipython" and find_spec("IPython") is None:
             logger.warning("IPython is not installed: pip install 'hookpoint[shell]'; using Python's shell")
             shell = "python"
         with ExitStack() as stack:
@@ -73,3 +75,44 @@ class InjectShell(Callback):
                 _shells.SHELLS[shell](run)
             except (Exception, KeyboardInterrupt) as error:  # an error in the shell must not end the run
                 logger.warning("the shell failed with %s: %s; the run continues", type(error).__name__, error)
+
+
+class TriggerFile:
+    """Check for a file. It counts only if it is a regular file of this user, with one name, and not a symbolic link.
+
+    Nothing raises. Anything else in its place is logged once, and again after it was gone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._logged = ""
+
+    def is_there(self) -> bool:
+        """Return whether the file exists and counts."""
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            self._logged = ""
+            return False
+        except OSError as error:
+            self.warn(f"cannot be checked: {error.strerror}")
+            return False
+        problem = file_problem(status)
+        if not problem and status.st_nlink != 1:  # another user may have linked a file of this user
+            problem = "has more than one hard link"
+        if problem:
+            self.warn(f"{problem}; it is ignored")
+        return not problem
+
+    def remove(self) -> None:
+        """Remove the file, or log that it still exists."""
+        try:
+            os.unlink(self.path)
+        except OSError as error:
+            logger.warning("%s could not be removed: %s", self.path, error.strerror)
+
+    def warn(self, text: str) -> None:
+        """Log a warning about the file, once while it exists."""
+        if text != self._logged:
+            self._logged = text
+            logger.warning("%s %s", self.path, text)

@@ -6,11 +6,12 @@ import errno
 import math
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from hookpoint.callbacks._shared.own_file import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
@@ -18,7 +19,6 @@ FRESH_SECONDS = 2.0  # for so long after a change, a last line without a line br
 SETTLE_SECONDS = 0.05  # such a file counts as complete if it does not change for so long
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-IS_LINK = "is a symbolic link, which is not followed"
 
 
 class Line(NamedTuple):
@@ -76,8 +76,8 @@ class HyperFile:
         except FileNotFoundError:
             return Reading()
         except OSError as error:
-            link = error.errno == errno.ELOOP
-            return Reading(problems=[Problem(0, IS_LINK if link else f"cannot be read: {error.strerror}")])
+            is_link = error.errno == errno.ELOOP
+            return Reading(problems=[Problem(0, "is a symbolic link" if is_link else f"cannot be read: {error.strerror}")])
         except Refused as refused:
             return Reading(problems=[Problem(0, str(refused))])
         may_be_half = is_fresh and not content.endswith(b"\n")
@@ -103,12 +103,8 @@ class Refused(Exception):
 
 
 def _check_file(status: os.stat_result) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise Refused(IS_LINK)
-    if not stat.S_ISREG(status.st_mode):
-        raise Refused("is not a regular file")
-    if status.st_uid != os.geteuid():
-        raise Refused(f"belongs to user {status.st_uid}, but this process runs as user {os.geteuid()}")
+    if problem := file_problem(status):
+        raise Refused(problem)
     _check_size(status.st_size)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hookpoint.callbacks.notify._messages import Message
-from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._sender import SendFailed
 from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.terminal import printable
 

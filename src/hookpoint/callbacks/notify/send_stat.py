@@ -11,8 +11,7 @@ from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._command import Command, Value
 from hookpoint.callbacks.notify._command_transport import CommandTransport
 from hookpoint.callbacks.notify._messages import Message, short_line
-from hookpoint.callbacks.notify._send_queue import Transport
-from hookpoint.callbacks.notify._sender import Sender
+from hookpoint.callbacks.notify._sender import Sender, Transport
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument

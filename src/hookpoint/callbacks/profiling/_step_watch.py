@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock, Thread, get_ident
 from time import monotonic
 from typing import Any
 
-from hookpoint.callbacks.profiling._thread_dump import is_in_debugger
+from hookpoint.core.text.thread_frames import frames_by_thread
 
 logger = logging.getLogger("hookpoint")
+
+DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
 _timer = Lock()  # faulthandler has one timer per process: the first watch gets it
 
@@ -75,3 +79,20 @@ class StepWatch:
                 self._closing.wait(self._pause)
         except Exception as error:
             logger.warning("%s failed: %s: %s; the run continues without it", owner, type(error).__name__, error)
+
+
+def thread_dump(first: int) -> str:
+    """Return the stacks of all threads except the caller, with thread `first` at the top and the most recent call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {ident: frame for ident, frame in frames_by_thread().items() if ident != threading.get_ident()}
+    return "\n".join(
+        f"{names.get(ident, f'thread {ident}')}, most recent call last:\n{''.join(traceback.format_stack(frames[ident]))}"
+        for ident in sorted(frames, key=lambda ident: ident != first)
+    )
+
+
+def is_in_debugger(ident: int) -> bool:
+    """Return whether a debugger or a shell is on the stack of this thread."""
+    frame = frames_by_thread().get(ident)
+    stack = () if frame is None else traceback.walk_stack(frame)
+    return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS for frame, _ in stack)

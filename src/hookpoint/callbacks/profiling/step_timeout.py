@@ -13,8 +13,7 @@ from typing import Any, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, choices, positive
 from hookpoint.callbacks._shared.workdir import rank_suffix
-from hookpoint.callbacks.profiling._step_watch import StepWatch
-from hookpoint.callbacks.profiling._thread_dump import thread_dump
+from hookpoint.callbacks.profiling._step_watch import StepWatch, thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run

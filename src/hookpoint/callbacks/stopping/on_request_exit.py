@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import stat
 import threading
 from os import PathLike
 from pathlib import Path
@@ -13,6 +12,7 @@ from time import monotonic
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
+from hookpoint.callbacks._shared.own_file import file_problem
 from hookpoint.callbacks._shared.saver import refuse_place
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
@@ -122,7 +122,6 @@ def _signal(number: int) -> signal.Signals:
 
 def _is_own_file(path: Path) -> bool:
     try:
-        status = os.lstat(path)
+        return not file_problem(os.lstat(path))
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()

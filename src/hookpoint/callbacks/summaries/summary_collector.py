@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Unpack
 
@@ -11,14 +13,20 @@ from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
-from hookpoint.callbacks.summaries._collected_data import CollectedData, selected
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument, BadLoop, listed
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
+
+FIRST = 5  # parameters are collected by default
+SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
+EXPRESSIONS = {"histogram_regular": "weights", "gradient_regular": "gradients"}
+UNSUPPORTED = ("collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape")
+
+Selection = str | int | None  # a regular expression for parameter names, the number of first parameters, or none
 
 
 class SummaryCollector(Callback):
@@ -170,3 +178,49 @@ def _first_loss(run: Run) -> Any:
 
 def _async(value: Any) -> Any:
     return AsyncArray(value.detach().float().mean()) if hasattr(value, "detach") else value
+
+
+@dataclass(frozen=True)
+class CollectedData:
+    """The data to collect."""
+
+    metric: bool = True
+    graph: bool = True
+    input_data: bool = True
+    weights: Selection = FIRST
+    gradients: Selection = FIRST
+
+    @classmethod
+    def of(cls, specified: Mapping[str, Any] | None, keep_default_action: bool) -> CollectedData:
+        """Convert MindSpore's arguments. Data that they do not name is collected only with `keep_default_action`."""
+        data = dict(specified or {})
+        _check(data)
+        default = FIRST if keep_default_action else None
+        fields: dict[str, Any] = {key.removeprefix("collect_"): data.get(key, keep_default_action) for key in SWITCHES}
+        for key, field in EXPRESSIONS.items():
+            fields[field] = default if data.get(key) is None else data[key]
+        return cls(**fields)
+
+
+def selected(selection: Selection, names: Iterable[str]) -> list[str]:
+    """Return the names that are selected."""
+    if isinstance(selection, str):
+        return [name for name in names if re.search(selection, name)]
+    return list(names)[: selection or 0]
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        argument = f"SummaryCollector: collect_specified_data={{{key!r}: {value!r}}}"
+        if key in UNSUPPORTED:
+            if value:
+                raise BadArgument(f"{argument} is not supported.", leave="it out")
+        elif key not in (*SWITCHES, *EXPRESSIONS):
+            raise BadArgument(f"{argument} is unknown.", choose=listed((*SWITCHES, *EXPRESSIONS)))
+        elif key in SWITCHES and not isinstance(value, bool):
+            raise BadArgument(f"{argument} must be True or False.")
+        elif key in EXPRESSIONS and value is not None:
+            try:
+                re.compile(value)
+            except (re.error, TypeError) as error:
+                raise BadArgument(f"{argument} is not a regular expression: {error}.") from None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function, number
 from hookpoint.callbacks._shared.async_array import snapshot
-from hookpoint.callbacks.tensors._images import Images, png
+from hookpoint.callbacks._shared.input_images import CHANNELS, MOST_IMAGES
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Source
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument
+from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import safe_name
 
@@ -79,3 +81,88 @@ class DumpTensorAsImage(TensorDumper):
 
 def _function_name(source: Any) -> str:
     return str(getattr(source, "__name__", type(source).__name__)).strip("<>")
+
+
+class Images:
+    """Convert an array to images of bytes from 0 to 255, each height x width or height x width x 3, on the first read.
+
+    Two dimensions are one gray image. Three are one image if the first or last has 1 or 3 channels, else gray images. Four are
+    a batch of images with channels first or last. A list contains any of these. `map_func` is called with the array before.
+    Bytes are pixels; other values are multiplied by `scale` and clipped to 0 and 255. NaN is black.
+
+    >>> import numpy
+    >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]
+    [(8, 9, 3), (8, 9, 3), (8, 9, 3), (8, 9, 3), (8, 9, 3)]
+    """
+
+    def __init__(self, value: Any, map_func: Callable[[Any], Any] | None = None, scale: float = 255) -> None:
+        self._value = value
+        self._map_func = map_func
+        self._scale = scale
+        self._images: list[Any] | None = None
+        self._lock = Lock()  # a monitor's thread and the writing thread both read them
+
+    def each(self) -> list[Any]:
+        """Return the images. Waits if the array is still being copied."""
+        import numpy
+
+        with self._lock:
+            if self._images is None:
+                value = numpy.asarray(self._value)
+                value = value if self._map_func is None else self._map_func(value)
+                arrays = value if isinstance(value, list | tuple) else [value]
+                self._images = [self._pixels(image) for array in arrays for image in images_of(numpy.asarray(array))]
+                self._value = None
+            return self._images
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the first images of the same size, as images x height x width x channels, for monitors."""
+        import numpy
+
+        images = self.each()
+        same_size = [image for image in images if image.shape == images[0].shape][:MOST_IMAGES]
+        stacked = numpy.stack([image[..., None] if image.ndim == 2 else image for image in same_size])
+        return stacked if dtype is None else stacked.astype(dtype)
+
+    def _pixels(self, image: Any) -> Any:
+        import numpy
+
+        if image.dtype != numpy.uint8:
+            image = numpy.nan_to_num(image.astype(numpy.float64) * self._scale, nan=0.0, posinf=255.0, neginf=0.0)
+            image = image.clip(0, 255).astype(numpy.uint8)
+        return numpy.ascontiguousarray(image)
+
+
+def images_of(array: Any) -> list[Any]:
+    """Return the images in an array, each height x width or height x width x 3, or refuse an array without images."""
+    if array.dtype.kind in "biuf" and 0 not in array.shape:
+        if array.ndim == 2:
+            return [array]
+        if array.ndim == 3:
+            return [_image(array)] if _has_channels(array) else list(array)
+        if array.ndim == 4 and _has_channels(array[0]):
+            return [_image(image) for image in array]
+    raise BadValue(
+        f"an array of {array.dtype} with shape {array.shape} is not an image or a batch of images.",
+        give="height x width, with 1 or 3 channels first or last, or a batch of these",
+        write="map_func=..., which converts it",
+    )
+
+
+def _has_channels(array: Any) -> bool:
+    return array.shape[0] in CHANNELS or array.shape[-1] in CHANNELS
+
+
+def _image(array: Any) -> Any:
+    if array.shape[0] in CHANNELS:
+        array = array.transpose(1, 2, 0)
+    return array[..., 0] if array.shape[-1] == 1 else array
+
+
+def png(image: Any) -> bytes:
+    """Encode an image as PNG. Needs pillow."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import Unpack
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
-from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
+from hookpoint.callbacks._shared.async_array import snapshot
+from hookpoint.callbacks._shared.sharded_tensors import local_values
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -66,3 +68,39 @@ class TensorPrinter(TensorReader):
         while waiting and (wait or len(waiting) > MAX_WAITING or all(tensor.is_there for tensor in waiting[0][1])):
             step, shown = waiting.popleft()
             say(f"step {step}: {', '.join(map(str, shown))}")
+
+
+class ShownTensor:
+    """Copy the first elements of a tensor, an array or a number now; `str` reads them later.
+
+    >>> str(ShownTensor("loss", 0.123456789, 10))
+    'loss 0.123457'
+    """
+
+    def __init__(self, name: str, value: Any, limit: int) -> None:
+        self._name = name
+        self._shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
+        value = local_values(value)
+        self._is_cut = math.prod(getattr(value, "shape", ())) > limit
+        self._values: Any = snapshot(first_elements(value, limit)) if hasattr(value, "shape") else value
+
+    @property
+    def is_there(self) -> bool:
+        """Whether reading it returns immediately."""
+        return getattr(self._values, "is_there", True)
+
+    def __str__(self) -> str:
+        values = self._values.__array__().reshape(-1).tolist() if hasattr(self._values, "__array__") else [self._values]
+        numbers = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in values]
+        if not self._shape:
+            return f"{self._name} {numbers[0]}"
+        return f"{self._name} {' x '.join(map(str, self._shape))} [{' '.join(numbers + ['...'] * self._is_cut)}]"
+
+
+def first_elements(array: Any, limit: int) -> Any:
+    """Return the first elements of a tensor or array in order, without copying the rest."""
+    while array.ndim > 1 and array.shape[0] and math.prod(array.shape[1:]) >= limit:
+        array = array[0]
+    if array.ndim and array.shape[0]:
+        array = array[: -(-limit // max(math.prod(array.shape[1:]), 1))]
+    return array.reshape(-1)[:limit] if array.ndim else array
