@@ -11,7 +11,6 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
-from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.stepper import PlainStepper
@@ -75,7 +74,7 @@ class Loop(core.Loop):
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
     ) -> None:
-        checkpoints = _checkpoint_options(workdir, model, optimizer, allow_world_change)
+        backend = _backend_options(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
             model=model,
             optimizer=optimizer,
@@ -93,10 +92,8 @@ class Loop(core.Loop):
             state=state,
             hang_report_seconds=hang_report_seconds,
             data_timeout_seconds=data_timeout_seconds,
-            stepper=_stepper(model),
-            floats=_floats(),
             team=partial(_team, wait_seconds),
-            **{**checkpoints, "store": checkpoints.get("store") if store is None else store},
+            **{**backend, "store": backend.get("store") if store is None else store},
         )
         checks = [] if lr_scheduler is None else [SchedulerCheck()]
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
@@ -116,32 +113,18 @@ def _team(seconds: float) -> Team:
     return join_team(seconds=seconds)
 
 
-def _floats() -> Floats:
-    """Return the function that converts logged values to floats: torch's if torch is in use."""
-    if not _uses_torch():
-        return floats_one_by_one
-    from hookpoint.engine.async_floats import device_floats
-
-    return device_floats
-
-
-def _stepper(model: Any) -> PlainStepper:
-    """Return the stepper of your own loop. If torch is in use, it evaluates torch modules."""
-    if not _uses_torch():
-        return PlainStepper()
-    from hookpoint.engine.data.as_loader import as_loader
-    from hookpoint.engine.modules import evaluating, modules_of
-
-    batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
-    return PlainStepper(evaluating=evaluating, batches=batches)
-
-
-def _checkpoint_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
-    """Return the options for checkpoints in a workdir: torch's if torch is in use."""
+def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
+    """Return the options that depend on whether torch is in use: for stepping, reading values and checkpoints."""
     if _uses_torch():
+        from hookpoint.engine.async_floats import device_floats
         from hookpoint.engine.checkpoint_options import checkpoint_options
+        from hookpoint.engine.data.as_loader import as_loader
+        from hookpoint.engine.modules import evaluating, modules_of
 
-        return checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
+        batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
+        stepper = PlainStepper(evaluating=evaluating, batches=batches)
+        checkpoints = checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
+        return {"stepper": stepper, "floats": device_floats, **checkpoints}
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore

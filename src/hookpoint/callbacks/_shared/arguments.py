@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hookpoint.core.errors import BadArgument
@@ -43,6 +44,14 @@ def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
     if not callable(value):
         raise BadArgument(f"{owner}: {argument} must be a function, got {value!r}.", **cures)
     return value
+
+
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; none for a builtin without a signature."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return []
 
 
 def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:

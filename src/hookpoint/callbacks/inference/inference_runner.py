@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import function
+from hookpoint.callbacks._shared.arguments import function, parameters_of
 from hookpoint.callbacks.inference._outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import RunningRatio
 from hookpoint.callbacks.inference.inferencer import Inferencer
@@ -83,7 +82,7 @@ class InferenceRunner(Callback):
             raise BadArgument("InferenceRunner has nothing to measure.", give="inferencers, or metrics={name: metric}")
         set_default_name(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
         self._shares: Run | None = None
-        self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
+        self._forward = None if forward is None else partial(_compute, forward, _takes_run(forward))
 
     def on_setup(self, run: Run) -> None:
         if self._forward is None and run.model is None and run.hooks.main is None:
@@ -99,8 +98,7 @@ class InferenceRunner(Callback):
         for inferencer in self.infs:
             inferencer.reset()
         self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
-        forward = None if self._forward is None else partial(_compute, self._forward, self._takes_run)
-        run.evaluate(self.data, batch_size=self.batch_size, forward=forward, update=self._update, results=self._results)
+        run.evaluate(self.data, batch_size=self.batch_size, forward=self._forward, update=self._update, results=self._results)
 
     def _update(self, run: Run) -> None:
         for inferencer in self.infs:
@@ -114,18 +112,14 @@ class InferenceRunner(Callback):
         return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
 
 
+def _takes_run(forward: Callable[[Any], Any]) -> bool:
+    return any(parameter.name in RUN_NAMES for parameter in parameters_of(forward)[:1])
+
+
 def _compute(forward: Callable[[Any], Any], takes_run: bool, run: Run) -> None:
     outputs = forward(run if takes_run else run.batch)
     if outputs is not None:
         run.outputs = outputs
-
-
-def _takes_run(forward: Callable[[Any], Any]) -> bool:
-    try:
-        first = next(iter(inspect.signature(forward).parameters), None)
-    except ValueError:  # a builtin without a signature
-        return False
-    return first in RUN_NAMES
 
 
 def _check(inferencer: Any) -> None:

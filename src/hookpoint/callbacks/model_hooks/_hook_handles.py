@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
 
+from hookpoint.callbacks._shared.arguments import parameters_of
 from hookpoint.callbacks._shared.named_modules import is_compiled
 
 logger = logging.getLogger("hookpoint")
@@ -121,10 +121,7 @@ def takes_name(function: Callable[..., Any], arguments: int) -> bool:
     >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)
     (True, False)
     """
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # a builtin without a signature
-        return False
+    parameters = parameters_of(function)
     positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     takes = any(one.name == "name" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in parameters)
     return takes and "name" not in positional[:arguments]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Lock, Thread, get_ident
+from threading import Lock, get_ident
 from time import monotonic
 from typing import Any
 
+from hookpoint.callbacks._shared.ticker import Ticker
 from hookpoint.core.text.thread_frames import frames_by_thread
-
-logger = logging.getLogger("hookpoint")
 
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
@@ -36,22 +34,21 @@ class StepWatch:
         self.limit = limit
         self.thread = get_ident()
         self._on_late = on_late
-        self._pause = min(max(limit / 8, 0.01), 5.0)
-        self._stuck_after = longest + limit + 4 * self._pause
+        pause = min(max(limit / 8, 0.01), 5.0)
+        self._stuck_after = longest + limit + 4 * pause
         self._exits = exits
         self._stuck = stuck
         self._file: Any = None
         if stuck is not None and _timer.acquire(blocking=False):
             self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - the timer writes to it
-        self._closing = Event()
-        self._thread = Thread(target=self._work, args=[owner], name=f"hookpoint {owner}", daemon=True)
-        self._thread.start()
+        self._reported: float | None = None
+        self._check()
+        self._ticker = Ticker(owner, pause, self._check)
 
     def close(self) -> None:
         """End the thread and the timer."""
-        self._closing.set()
         try:
-            self._thread.join(timeout=10)
+            self._ticker.stop(timeout_seconds=10)
         finally:  # also if an interrupt ends the wait
             self.end_timer()
 
@@ -65,20 +62,14 @@ class StepWatch:
             if self._stuck is not None and self._stuck.stat().st_size == 0:
                 self._stuck.unlink()
 
-    def _work(self, owner: str) -> None:
-        reported: float | None = None
-        try:
-            while not self._closing.is_set():
-                if self._file is not None:
-                    faulthandler.dump_traceback_later(self._stuck_after, file=self._file, exit=self._exits)
-                began, now = self.began, monotonic()
-                if began is not None and began != reported and now - began >= self.limit:
-                    reported = began
-                    if not is_in_debugger(self.thread):
-                        self._on_late(now - began)
-                self._closing.wait(self._pause)
-        except Exception as error:
-            logger.warning("%s failed: %s: %s; the run continues without it", owner, type(error).__name__, error)
+    def _check(self) -> None:
+        if self._file is not None:
+            faulthandler.dump_traceback_later(self._stuck_after, file=self._file, exit=self._exits)
+        began, now = self.began, monotonic()
+        if began is not None and began != self._reported and now - began >= self.limit:
+            self._reported = began
+            if not is_in_debugger(self.thread):
+                self._on_late(now - began)
 
 
 def thread_dump(first: int) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.callbacks._shared.progress_view import View
+from hookpoint.callbacks._shared.ticker import Ticker
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.run_loop import Progress
-
-logger = logging.getLogger("hookpoint")
 
 
 class ProgressBar(Callback):
@@ -124,7 +122,7 @@ class Drawing:
         self._last: Progress | None = None
         self._is_restoring = run.resuming
         self._display = choose_display(bar.refresh_seconds, bar.plain_every_seconds)
-        self._ticker = Ticker(self._display.seconds, self._tick)
+        self._ticker = Ticker("ProgressBar", self._display.seconds, self._tick)
 
     def begin_pass(self) -> None:
         self._is_restoring = self._run.resuming
@@ -147,7 +145,7 @@ class Drawing:
 
     def close(self) -> None:
         """Leave the last progress of the training on the screen."""
-        self._ticker.stop()
+        self._ticker.stop(timeout_seconds=1)  # a terminal that is halted with Ctrl-S blocks the thread
         try:
             view = self._shown if self._last is None else self._view_of(self._last, self._last_rate)
             if self._display.shows_at_once and view is not None:
@@ -184,29 +182,6 @@ class Drawing:
         known = {} if progress.mode == "pred" else self._bar._values  # predictions have no metrics
         values = tuple((name, known[name]) for name in self._bar.names if name in known)
         return View(progress.mode, progress.done, progress.total, run.epoch, run.max_epochs, rate, values)
-
-
-class Ticker:
-    """Call a function at intervals on its own thread until `stop`. A failure is logged once and ends the thread."""
-
-    def __init__(self, seconds: float, tick: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._tick = tick
-        self._stopping = Event()
-        self._thread = Thread(target=self._work, name="hookpoint ProgressBar ticker", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=1)  # a terminal that is halted with Ctrl-S blocks the thread
-
-    def _work(self) -> None:
-        while not self._stopping.wait(self._seconds):
-            try:
-                self._tick()
-            except Exception as error:
-                logger.warning("The progress bar failed: %s: %s; the run continues without it", type(error).__name__, error)
-                return
 
 
 class Meter:

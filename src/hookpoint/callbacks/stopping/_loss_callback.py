@@ -75,7 +75,7 @@ class LossCallback(Callback):
         self._check_ready(run)
 
     def _check_ready(self, run: Run, *, wait: bool = False) -> None:
-        self.check(run, [Loss._make((*tag, value)) for tag, value in self._scalars.take(wait=wait)])
+        self.check(run, [Loss(*tag, value) for tag, value in self._scalars.take(wait=wait)])
 
 
 def loss_of(run: Run) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import function
+from hookpoint.callbacks._shared.arguments import function, parameters_of
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
@@ -82,15 +81,10 @@ def _name_of(op: Callable[..., object]) -> str:
 
 def _run_name(op: Callable[..., object]) -> str | None:
     """Return the name of the parameter for the run, or None if there is none. Refuse other required parameters."""
-    try:
-        parameters = inspect.signature(op).parameters.values()
-    except ValueError:  # some functions written in C have no signature
-        return None
-    run_names = [one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY]
-    name = next(iter(run_names), None)
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
-    others = ", ".join(other for other in required if other != name)
+    parameters = parameters_of(op)
+    name = next((one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY), None)
+    required = [one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    others = ", ".join(other.name for other in required if other.name != name)
     if others:
         raise BadArgument(f"RunOp: op needs '{others}', but can only take the run.", write="lambda run: ...")
     return name
