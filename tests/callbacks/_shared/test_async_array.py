@@ -75,7 +75,7 @@ def test_a_conjugated_tensor_has_its_own_numbers():
 
 
 def test_on_the_host_it_is_there():
-    assert AsyncArray(torch.ones(2)).is_there
+    assert AsyncArray(torch.ones(2)).is_ready
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2), [1.0, 1.0]])

@@ -337,11 +337,11 @@ def file(tmp_path):
 
 
 def test_it_is_there_or_not(file, caplog):
-    assert not file.is_there()
+    assert not file.exists()
     file.path.touch()
-    assert file.is_there()
+    assert file.exists()
     file.remove()
-    assert not file.is_there()
+    assert not file.exists()
     assert not file.path.exists()
     assert caplog.messages == []
 
@@ -358,8 +358,8 @@ def test_it_is_there_or_not(file, caplog):
 )
 def test_what_does_not_count_is_named_once_and_left_alone(file, caplog, make, says):
     make(file.path)
-    assert not file.is_there()
-    assert not file.is_there()
+    assert not file.exists()
+    assert not file.exists()
     assert caplog.messages == [f"{file.path} {says}; it is ignored"]
     assert os.path.lexists(file.path)
 
@@ -367,16 +367,16 @@ def test_what_does_not_count_is_named_once_and_left_alone(file, caplog, make, sa
 def test_a_file_of_another_user_does_not_count(file, caplog, monkeypatch):
     file.path.touch()
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert not file.is_there()
+    assert not file.exists()
     assert caplog.messages == [f"{file.path} belongs to user {os.getuid()}, but this process runs as user 12345; it is ignored"]
 
 
 def test_it_is_named_again_after_it_was_gone(file, caplog):
     for _ in range(2):
         file.path.mkdir()
-        assert not file.is_there()
+        assert not file.exists()
         file.path.rmdir()
-        assert not file.is_there()
+        assert not file.exists()
     assert len(caplog.messages) == 2
 
 

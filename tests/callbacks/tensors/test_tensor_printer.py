@@ -138,7 +138,7 @@ def test_it_shows_something(most):
 )
 def test_a_value_is_a_short_line(value, expected):
     shown = ShownTensor("x", value, 4)
-    assert shown.is_there
+    assert shown.is_ready
     assert str(shown) == expected
 
 

@@ -31,7 +31,7 @@ class AsyncArray:
         self._event.record(torch.cuda.current_stream(tensor.device))
 
     @property
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the copy can be read without waiting."""
         return bool(self._copy.is_cpu if self._event is None else self._event.query())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hookpoint.core.fields import field_values
 
-MOST_IMAGES = 16
+MAX_IMAGES = 16
 CHANNELS = (1, 3)
 
 
@@ -25,7 +25,7 @@ def images_in(batch: Any) -> Any:
         array = array.detach()
     else:
         import numpy as xp  # type: ignore[no-redef]
-    images = array[:MOST_IMAGES]
+    images = array[:MAX_IMAGES]
     if images.shape[1] in CHANNELS:
         images = xp.moveaxis(images, 1, -1)
     elif images.shape[-1] not in CHANNELS:

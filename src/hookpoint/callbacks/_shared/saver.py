@@ -58,7 +58,7 @@ class Saver(Callback):
         """Discard the state of the previous run."""
         self._requested, self._unconfirmed = {}, {}
 
-    def ask(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
+    def request(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
         """Request a checkpoint of this moment, once. `measured` is the metric value it is saved for."""
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
@@ -109,7 +109,7 @@ def is_in_training(run: Run) -> bool:
     return bool(passes) and passes[0].mode == "train"
 
 
-def refuse_place(owner: str, argument: str, path: object) -> None:
+def reject_path(owner: str, argument: str, path: object) -> None:
     """Reject a checkpoint folder: a run resumes from the `checkpoints/` folder of its workdir."""
     if path is not None:
         leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"

@@ -54,12 +54,14 @@ class Setting:
         self.value(run)
         settings = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
         targets = self.targets(run)
-        self._rivals = [one for one in settings if isinstance(one, Setting) and one is not self and targets & one.targets(run)]
+        self._rivals = [
+            other for other in settings if isinstance(other, Setting) and other is not self and targets & other.targets(run)
+        ]
         self.has_warned = False
         if not run.resuming:
             self.has_written, self._stored = False, None
         if run.lr_scheduler is not None and self._own is None and self._key == "lr" and not takes_over:
-            self._warn_of(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
+            self._warn_about(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:
         """Return whether this is a name of the setting: `lr` and `learning_rate` are the same."""
@@ -105,7 +107,7 @@ class Setting:
         self.has_written = True
         for rival in self._rivals:
             if rival.has_written:
-                self._warn_of(rival.owner)
+                self._warn_about(rival.owner)
                 rival.has_warned = True
         if not quietly:
             before, after = _merged(old), _merged([self._get(run, name) for name in names])
@@ -158,7 +160,7 @@ class Setting:
         """Return whether a change must be sent to the other ranks."""
         return run.hyper.request is not None and not self._same_on_all_ranks
 
-    def _warn_of(self, other: str) -> None:
+    def _warn_about(self, other: str) -> None:
         if not self.has_warned:
             self.has_warned = True
             logger.warning("%s and %s both set %s; the last write wins", other, self.owner, self.name)

@@ -69,7 +69,7 @@ class InjectShell(Callback):
         with ExitStack() as stack:
             for entry in run.hooks.entries:
                 if isinstance(entry.subject, ProgressBar):
-                    stack.enter_context(entry.subject.out_of_the_way(run))
+                    stack.enter_context(entry.subject.hidden(run))
             stack.enter_context(_shells.interruptible())
             try:
                 _shells.SHELLS[shell](run)
@@ -87,7 +87,7 @@ class TriggerFile:
         self.path = path
         self._logged = ""
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the file exists and counts."""
         try:
             status = os.lstat(self.path)

@@ -62,26 +62,26 @@ class StartProcOrThread(Callback):
         self.if_it_dies = choice("StartProcOrThread", "if_it_dies", if_it_dies, ("log", "stop"))
         is_factory = callable(startable) and (isinstance(startable, type) or not _starts(startable))
         self._factory = startable if is_factory else None
-        self._children = [] if is_factory else _children(startable)
+        self._workers = [] if is_factory else _workers(startable)
         self._running: list[Any] = []
         self._reported: list[Any] = []
         self._next_check = 0.0
 
     def on_setup(self) -> None:
-        own = self.name or "StartProcOrThread"
-        for child in self._children:
-            if _processes.was_started(child):
+        owner = self.name or "StartProcOrThread"
+        for worker in self._workers:
+            if _processes.was_started(worker):
                 raise BadLoop(
-                    f"{own}: {_processes.described(child)} was started before and cannot be started again.",
+                    f"{owner}: {_processes.described(worker)} was started before and cannot be started again.",
                     give="a function that creates one for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 
     def on_run_begin(self) -> None:
         self._stop()
         self._reported, self._next_check = [], 0.0
-        for child in self._children if self._factory is None else _children(self._factory()):
-            _processes.start(child)
-            self._running.append(child)
+        for worker in self._workers if self._factory is None else _workers(self._factory()):
+            _processes.start(worker)
+            self._running.append(worker)
 
     def on_train_iter_end(self, run: Run) -> None:
         if monotonic() >= self._next_check:
@@ -95,11 +95,11 @@ class StartProcOrThread(Callback):
 
     def _check(self, run: Run) -> None:
         self._next_check = monotonic() + CHECK_EVERY_SECONDS
-        for child in self._running:
-            if _processes.has_died(child) and child not in self._reported:
-                self._reported.append(child)
-                line = f"{_processes.described(child)} died with exit code {child.exitcode}"
-                run.put_event("process died", child=_processes.described(child), exitcode=child.exitcode)
+        for worker in self._running:
+            if _processes.has_died(worker) and worker not in self._reported:
+                self._reported.append(worker)
+                line = f"{_processes.described(worker)} died with exit code {worker.exitcode}"
+                run.put_event("process died", child=_processes.described(worker), exitcode=worker.exitcode)
                 if self.if_it_dies == "stop":
                     run.stop(f"{self.name or 'StartProcOrThread'}: {line}")
                 else:
@@ -107,13 +107,13 @@ class StartProcOrThread(Callback):
 
     def _stop(self) -> None:
         running, self._running = self._running, []
-        for child in reversed(running) if self.stop_at_last else ():
+        for worker in reversed(running) if self.stop_at_last else ():
             try:
-                if not _processes.stop(child, self.stop_seconds):
-                    daemon = "" if getattr(child, "daemon", True) else "; the program waits for it"
-                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(child), daemon)
+                if not _processes.stop(worker, self.stop_seconds):
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
+                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
             except Exception as error:  # the others must be stopped too
-                logger.warning("%s could not be stopped: %s: %s", _processes.described(child), type(error).__name__, error)
+                logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_running": [], "_reported": []}
@@ -123,22 +123,22 @@ def _starts(candidate: Any) -> bool:
     return callable(getattr(candidate, "start", None)) and not isinstance(candidate, type)
 
 
-def _children(startable: Any) -> list[Any]:
+def _workers(startable: Any) -> list[Any]:
     """Return the objects to start, with lists of strings as commands."""
     items = list(startable) if isinstance(startable, Iterable) and not isinstance(startable, str) else [startable]
     if _is_command(items) and not isinstance(startable, str):
         items = [items]
-    children = [_processes.Command(item) if isinstance(item, list | tuple) and _is_command(item) else item for item in items]
-    for child in children:
-        if not _starts(child):
+    workers = [_processes.Command(item) if isinstance(item, list | tuple) and _is_command(item) else item for item in items]
+    for worker in workers:
+        if not _starts(worker):
             raise BadArgument(
-                f"StartProcOrThread cannot start {child!r}.",
+                f"StartProcOrThread cannot start {worker!r}.",
                 give="a Process, a Thread, an object with start(), a command as a list of strings, a list of these,"
                 " or a function that returns one",
             )
-    if not children:
+    if not workers:
         raise BadArgument("StartProcOrThread: startable is empty.", give="a Process, a Thread or a list of them")
-    return children
+    return workers
 
 
 def _is_command(words: Any) -> bool:

@@ -60,19 +60,19 @@ class HyperFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._settled: bytes | None = None
+        self._stable: bytes | None = None
 
     def read(self) -> Reading:
         """Return the current content; a missing file is empty."""
         try:
             content, is_fresh = self._load()
             for _ in range(ATTEMPTS):
-                if not content or content.endswith(b"\n") or not is_fresh or content == self._settled:
+                if not content or content.endswith(b"\n") or not is_fresh or content == self._stable:
                     break
                 time.sleep(SETTLE_SECONDS)
                 before, (content, is_fresh) = content, self._load()
                 if content == before:
-                    self._settled = content
+                    self._stable = content
         except FileNotFoundError:
             return Reading()
         except OSError as error:
@@ -80,11 +80,11 @@ class HyperFile:
             return Reading(problems=[Problem(0, "is a symbolic link" if is_link else f"cannot be read: {error.strerror}")])
         except Refused as refused:
             return Reading(problems=[Problem(0, str(refused))])
-        may_be_half = is_fresh and not content.endswith(b"\n")
-        if may_be_half and content != self._settled:  # the file keeps changing
+        may_be_incomplete = is_fresh and not content.endswith(b"\n")
+        if may_be_incomplete and content != self._stable:  # the file keeps changing
             content = content[: content.rfind(b"\n") + 1]
-            may_be_half = False
-        return parse(content, may_be_half=may_be_half)
+            may_be_incomplete = False
+        return parse(content, may_be_incomplete=may_be_incomplete)
 
     def _load(self) -> tuple[bytes, bool]:
         """Return the content, and whether it was changed a moment ago."""
@@ -113,8 +113,8 @@ def _check_size(size: int) -> None:
         raise Refused(f"is larger than {MAX_BYTES // 1024} KiB")
 
 
-def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
-    """Parse the lines. With `may_be_half`, an invalid last line is ignored, as it may be incomplete.
+def parse(content: bytes, *, may_be_incomplete: bool = False) -> Reading:
+    """Parse the lines. With `may_be_incomplete`, an invalid last line is ignored, as it may be incomplete.
 
     >>> reading = parse(b"# by hand\\nlearning_rate: 0.01\\nmomentum=0.9\\n")
     >>> reading.lines, reading.problems[0].reason
@@ -130,7 +130,7 @@ def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
                 reason = f"sets {_short(result.name)} again, after line {earlier}; the last valid line counts"
                 reading.problems.append(Problem(number, reason, f"{result.name} again"))
             reading.lines.append(result)
-        elif result is not None and not (may_be_half and number == len(raw_lines)):
+        elif result is not None and not (may_be_incomplete and number == len(raw_lines)):
             reading.problems.append(result)
     return reading
 

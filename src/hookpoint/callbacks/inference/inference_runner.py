@@ -75,13 +75,13 @@ class InferenceRunner(Callback):
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
         # Other inferencers may return more than their names.
         self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
-        twice = [name for name in self.writes if self.writes.count(name) > 1]
-        if twice:
-            raise BadArgument(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name")
+        duplicates = [name for name in self.writes if self.writes.count(name) > 1]
+        if duplicates:
+            raise BadArgument(f"InferenceRunner: '{duplicates[0]}' is measured twice.", give="one of the two another name")
         if not self.infs:
             raise BadArgument("InferenceRunner has nothing to measure.", give="inferencers, or metrics={name: metric}")
         set_default_name(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
-        self._shares: Run | None = None
+        self._distributed_run: Run | None = None
         self._forward = None if forward is None else partial(_compute, forward, _takes_run(forward))
 
     def on_setup(self, run: Run) -> None:
@@ -97,7 +97,7 @@ class InferenceRunner(Callback):
     def on_trigger(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.reset()
-        self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
+        self._distributed_run = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
         run.evaluate(self.data, batch_size=self.batch_size, forward=self._forward, update=self._update, results=self._results)
 
     def _update(self, run: Run) -> None:
@@ -105,10 +105,10 @@ class InferenceRunner(Callback):
             inferencer.update(run)
 
     def _results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        for inferencer in self.infs if self._shares is not None else ():
+        for inferencer in self.infs if self._distributed_run is not None else ():
             if hasattr(inferencer, "share"):
-                inferencer.share(self._shares)
-        self._shares = None
+                inferencer.share(self._distributed_run)
+        self._distributed_run = None
         return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
 
 

@@ -121,7 +121,7 @@ def takes_name(function: Callable[..., Any], arguments: int) -> bool:
     >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)
     (True, False)
     """
-    parameters = parameters_of(function)
-    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    takes = any(one.name == "name" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in parameters)
-    return takes and "name" not in positional[:arguments]
+    for index, param in enumerate(parameters_of(function)):
+        if param.name == "name":
+            return param.kind is param.KEYWORD_ONLY or (param.kind is param.POSITIONAL_OR_KEYWORD and index >= arguments)
+    return False

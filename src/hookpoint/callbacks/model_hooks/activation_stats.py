@@ -52,7 +52,7 @@ class ActivationStats(PatternCallback):
         self.steps = MeasuredSteps("ActivationStats", every)
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None
-        self._stays = False
+        self._keeps_hooks = False
 
     def on_setup(self, run: Run) -> None:
         self.steps.check("ActivationStats", run)
@@ -61,8 +61,8 @@ class ActivationStats(PatternCallback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         self._modules = self.find_modules(run)
-        self._stays = is_compiled(run.model)  # otherwise each registration would compile it again
-        if self._stays:
+        self._keeps_hooks = is_compiled(run.model)  # otherwise each registration would compile it again
+        if self._keeps_hooks:
             self._hook(run)
 
     def on_train_iter_begin(self, run: Run) -> None:
@@ -73,17 +73,17 @@ class ActivationStats(PatternCallback):
 
     def on_train_iter_end(self, run: Run) -> None:
         if self._measured is not None:
-            for name, stats in self._rest().items():
+            for name, stats in self._stop_measuring().items():
                 values = stats.values()
                 run.log({f"activation/{name}/{stat}": values[stat] for stat in self.stats if stat in values})
 
     def on_iter_skip(self, run: Run) -> None:
         if run.mode == "train":
-            self._rest()
+            self._stop_measuring()
 
     def on_run_end(self) -> None:
-        self._stays, self._modules = False, {}
-        self._rest()
+        self._keeps_hooks, self._modules = False, {}
+        self._stop_measuring()
 
     on_exception = on_run_end
 
@@ -97,10 +97,10 @@ class ActivationStats(PatternCallback):
             if tensor is not None:
                 self._measured.setdefault(name, TensorStats()).add(tensor)
 
-    def _rest(self) -> dict[str, TensorStats]:
+    def _stop_measuring(self) -> dict[str, TensorStats]:
         """Stop measuring until the next measured step; return the measurements."""
         measured, self._measured = self._measured or {}, None
-        if not self._stays:
+        if not self._keeps_hooks:
             self._handles.remove()
         return measured
 

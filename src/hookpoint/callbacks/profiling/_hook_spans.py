@@ -62,7 +62,7 @@ class HookSpans:
         self._floor = 0
         self._close_to(0)
 
-    def leave_all_but_run(self) -> None:
+    def end_all_but_run(self) -> None:
         """End the spans that an exception cut off."""
         if get_ident() == self._thread:
             self._close_to(1)
@@ -82,15 +82,15 @@ class HookSpans:
 
     def call(self, name: str, point: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a handler and record its span."""
-        is_here = get_ident() == self._thread
+        is_run_thread = get_ident() == self._thread
         outer = self._floor
-        if is_here:
+        if is_run_thread:
             self._floor = len(self._levels)
         began = perf_counter_ns()
         try:
             return function(*args, **kwargs)
         finally:
-            if is_here:
+            if is_run_thread:
                 self._close_to(self._floor)
                 self._floor, self.records = outer, not self._trace.is_full
             self._trace.complete(name, began, perf_counter_ns(), point=point, step=self._run.step, epoch=self._run.epoch)

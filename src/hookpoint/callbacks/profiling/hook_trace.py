@@ -71,7 +71,7 @@ class HookTrace(Watcher):
         def watched(*args: Any, **kwargs: Any) -> Any:
             spans = self._spans
             if spans is not None and is_last:
-                spans.leave_all_but_run()
+                spans.end_all_but_run()
             if spans is None or not spans.records:
                 return function(*args, **kwargs)
             return spans.call(name, point, function, args, kwargs)

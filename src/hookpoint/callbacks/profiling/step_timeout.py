@@ -76,8 +76,8 @@ class StepTimeout(Callback):
         self._late = ""
         stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{rank_suffix(run)}.txt"
         longest = max(self.seconds, self.first_seconds)
-        own = self.name or "StepTimeout"
-        self._watch = StepWatch(own, self.seconds, longest, self._report, stuck=stuck, exits=self.then == "exit")
+        owner = self.name or "StepTimeout"
+        self._watch = StepWatch(owner, self.seconds, longest, self._report, stuck=stuck, exits=self.then == "exit")
 
     def on_batch_fetch_begin(self, run: Run) -> None:
         watch = self._watch

@@ -60,7 +60,7 @@ class LapTimer(Callback):
 
     def on_save(self, run: Run) -> None:
         if self._saving is not None and self._saving[0] == run.iteration:  # otherwise it was written in the background
-            self.time.take_off(self.time.seconds - self._saving[1])
+            self.time.subtract(self.time.seconds - self._saving[1])
         self._saving = None
 
     def on_run_end(self) -> None:
@@ -152,7 +152,7 @@ class TrainingTime:
             self.is_paused = False
             self._since = self.clock()
 
-    def take_off(self, seconds: float) -> None:
+    def subtract(self, seconds: float) -> None:
         """Subtract time that was not spent on training, if the clock is running."""
         if self._since is not None:
             self._seconds -= seconds

@@ -94,7 +94,7 @@ class ProgressBar(Callback):
                 self._values = {**self._values, **values}  # a new dict, as another thread may be reading the old one
 
     @contextmanager
-    def out_of_the_way(self, run: Run) -> Iterator[None]:
+    def hidden(self, run: Run) -> Iterator[None]:
         """Draw nothing inside the block and restore the streams, so that others can use the terminal."""
         was_drawing = self._drawing is not None
         self._close()

@@ -128,7 +128,7 @@ class BestTracker:
             logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
             run.put_event("best", metric=self.metric, value=value, previous=previous)
             saved_for = measured(self.metric, self.ranking.mode, value, new[0])
-            saver.ask(run, self.tag, in_background=in_background, measured=saved_for)
+            saver.request(run, self.tag, in_background=in_background, measured=saved_for)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.ranking.state_dict(), **self._values.state_dict()}

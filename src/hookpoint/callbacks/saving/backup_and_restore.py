@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
-from hookpoint.callbacks._shared.saver import Saver, refuse_place
+from hookpoint.callbacks._shared.saver import Saver, reject_path
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -36,7 +36,7 @@ class BackupAndRestore(Saver):
         delete_checkpoint: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("BackupAndRestore", "backup_dir", backup_dir)
+        reject_path("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
             problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
             raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
@@ -47,4 +47,4 @@ class BackupAndRestore(Saver):
             self.when(Every(steps=integer("BackupAndRestore", "save_freq", save_freq, least=1)))
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tag)
+        self.request(run, self.tag)

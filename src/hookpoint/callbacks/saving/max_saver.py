@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Unpack
 
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks.saving._metric_saver import MetricSaver
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import Best
@@ -27,5 +27,5 @@ class MaxSaver(MetricSaver):
         checkpoint_dir: str | PathLike[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("MaxSaver", "checkpoint_dir", checkpoint_dir)
+        reject_path("MaxSaver", "checkpoint_dir", checkpoint_dir)
         super().__init__("best", monitor_stat, Best("max"), filename, **options)

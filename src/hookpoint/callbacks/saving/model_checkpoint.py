@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, string
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks.saving._metric_saver import BestTracker, TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
@@ -65,9 +65,9 @@ class ModelCheckpoint(TrackingSaver):
         interval: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("ModelCheckpoint", "directory", directory)
-        refuse_place("ModelCheckpoint", "filepath", filepath)
-        _refuse_others(prefix, save_weights_only, by_epoch, interval)
+        reject_path("ModelCheckpoint", "directory", directory)
+        reject_path("ModelCheckpoint", "filepath", filepath)
+        _check_arguments(prefix, save_weights_only, by_epoch, interval)
         better = mode_of("loss" if monitor is None else string("ModelCheckpoint", "monitor", monitor), mode)
         if save_best_only and monitor is None:
             raise BadArgument("ModelCheckpoint: save_best_only=True needs a metric.", write='monitor="val_loss"')
@@ -100,7 +100,7 @@ class ModelCheckpoint(TrackingSaver):
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
-            self.ask(run, self.prefix, in_background=self.async_save)
+            self.request(run, self.prefix, in_background=self.async_save)
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
@@ -123,7 +123,7 @@ class ModelCheckpoint(TrackingSaver):
         self._latest = None
 
 
-def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
+def _check_arguments(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
     if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
         write = 'prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop'
         raise BadArgument(f"ModelCheckpoint: prefix must be a name, not a path or a template, got {prefix!r}.", write=write)

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, positive, string
-from hookpoint.callbacks._shared.saver import Saver, refuse_place
+from hookpoint.callbacks._shared.saver import Saver, reject_path
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
@@ -38,7 +38,7 @@ class ModelSaver(Saver):
         tag: str = "model",
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
+        reject_path("ModelSaver", "checkpoint_dir", checkpoint_dir)
         self.tag = string("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
@@ -46,7 +46,7 @@ class ModelSaver(Saver):
         self.async_save = async_save
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tag, in_background=self.async_save)
+        self.request(run, self.tag, in_background=self.async_save)
 
 
 def _keep(number: int | None, hours: float | None) -> Keep | None:

@@ -53,7 +53,7 @@ class TopKSaver(MetricSaver):
         place = self.top.place(moment)
         run.put_event("top", metric=self.monitor_stat, value=value, place=place)
         saved_for = measured(self.monitor_stat, self.top.mode, value, moment)
-        self.ask(run, self.tag, measured=saved_for)
+        self.request(run, self.tag, measured=saved_for)
         if place == 1 and self._saves_best:
             run.save(self.best_tag, keep=self.marks[self.best_tag], measured=saved_for)
 

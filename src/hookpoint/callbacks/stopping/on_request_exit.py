@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
 from hookpoint.callbacks._shared.own_file import file_problem
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -62,8 +62,8 @@ class OnRequestExit(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        refuse_place("OnRequestExit", "directory", directory)
-        refuse_place("OnRequestExit", "file_name", file_name)
+        reject_path("OnRequestExit", "directory", directory)
+        reject_path("OnRequestExit", "file_name", file_name)
         if save_mindir:
             raise BadArgument("OnRequestExit: save_mindir=True is not supported; there is no MindIR.", leave="it out")
         self.saves = save_ckpt

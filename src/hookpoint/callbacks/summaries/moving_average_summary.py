@@ -58,7 +58,7 @@ class Average:
 
     __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 
-    _settling = Lock()
+    _lock = Lock()
 
     def __init__(self, previous: Average | None, mean: Any, decay: float, *, sums: tuple[float, float] | None = None) -> None:
         self._previous = previous
@@ -66,30 +66,30 @@ class Average:
         self._decay = decay
         self.known_sums = sums
         if not self.is_pending:
-            self.settle()
+            self.compute()
 
     @property
     def is_pending(self) -> bool:
         """Whether reading it now may have to wait for a device."""
-        return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.waits_for() is not None)
+        return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.pending_previous() is not None)
 
-    def waits_for(self) -> Average | None:
+    def pending_previous(self) -> Average | None:
         """Return the previous average if it is not computed yet."""
         return None if self._previous is None or self._previous.known_sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum of the values and the sum of their weights."""
         if self.known_sums is None:
-            with self._settling:
+            with self._lock:
                 chain = [self]  # not recursive: the chain may be long
-                while (before := chain[-1].waits_for()) is not None:
+                while (before := chain[-1].pending_previous()) is not None:
                     chain.append(before)
                 for average in reversed(chain):
-                    average.settle()
+                    average.compute()
         assert self.known_sums is not None
         return self.known_sums
 
-    def settle(self) -> None:
+    def compute(self) -> None:
         """Compute the sums from the previous ones, which must be computed."""
         if self.known_sums is None:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()

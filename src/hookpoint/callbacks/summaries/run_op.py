@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Unpack
 
 from hookpoint.callbacks._shared.arguments import function, parameters_of
@@ -81,10 +82,11 @@ def _name_of(op: Callable[..., object]) -> str:
 
 def _run_name(op: Callable[..., object]) -> str | None:
     """Return the name of the parameter for the run, or None if there is none. Refuse other required parameters."""
-    parameters = parameters_of(op)
-    name = next((one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY), None)
-    required = [one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    others = ", ".join(other.name for other in required if other.name != name)
+    params = parameters_of(op)
+    name = next((param.name for param in params if param.name in RUN_NAMES and param.kind is not param.POSITIONAL_ONLY), None)
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    required = [param.name for param in params if param.default is Parameter.empty and param.kind not in variadic]
+    others = ", ".join(other for other in required if other != name)
     if others:
         raise BadArgument(f"RunOp: op needs '{others}', but can only take the run.", write="lambda run: ...")
     return name

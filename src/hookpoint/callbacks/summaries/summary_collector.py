@@ -79,15 +79,15 @@ class SummaryCollector(Callback):
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
-        own = self.name or "SummaryCollector"
+        owner = self.name or "SummaryCollector"
         names = [name for name, _ in named_parameters(run.model)]
         for kind, selection in (("weights", self.data.weights), ("gradients", self.data.gradients)):
             self._selected[kind] = selected(selection, names)
             if isinstance(selection, str) and not self._selected[kind]:
                 known = ", ".join(names[:8]) or "none; give model=..."
-                raise BadLoop(f"{own}: {selection!r} matches no parameter to collect {kind} of.", known=known)
+                raise BadLoop(f"{owner}: {selection!r} matches no parameter to collect {kind} of.", known=known)
         if self._selected["gradients"] and not has_step_hooks(run):
-            logger.warning("%s collects no gradients: it needs optimizer=...", own)
+            logger.warning("%s collects no gradients: it needs optimizer=...", owner)
 
     def on_run_begin(self, run: Run) -> None:
         self._clean_up()

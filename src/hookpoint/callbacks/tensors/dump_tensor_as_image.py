@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function, number
 from hookpoint.callbacks._shared.async_array import snapshot
-from hookpoint.callbacks._shared.input_images import CHANNELS, MOST_IMAGES
+from hookpoint.callbacks._shared.input_images import CHANNELS, MAX_IMAGES
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Source
 from hookpoint.core.callback.callback import Options
@@ -120,7 +120,7 @@ class Images:
         import numpy
 
         images = self.each()
-        same_size = [image for image in images if image.shape == images[0].shape][:MOST_IMAGES]
+        same_size = [image for image in images if image.shape == images[0].shape][:MAX_IMAGES]
         stacked = numpy.stack([image[..., None] if image.ndim == 2 else image for image in same_size])
         return stacked if dtype is None else stacked.astype(dtype)
 

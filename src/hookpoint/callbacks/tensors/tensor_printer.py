@@ -65,7 +65,7 @@ class TensorPrinter(TensorReader):
 
     def _print(self, *, wait: bool = False) -> None:
         waiting = self._waiting
-        while waiting and (wait or len(waiting) > MAX_WAITING or all(tensor.is_there for tensor in waiting[0][1])):
+        while waiting and (wait or len(waiting) > MAX_WAITING or all(tensor.is_ready for tensor in waiting[0][1])):
             step, shown = waiting.popleft()
             say(f"step {step}: {', '.join(map(str, shown))}")
 
@@ -85,9 +85,9 @@ class ShownTensor:
         self._values: Any = snapshot(first_elements(value, limit)) if hasattr(value, "shape") else value
 
     @property
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether reading it returns immediately."""
-        return getattr(self._values, "is_there", True)
+        return getattr(self._values, "is_ready", True)
 
     def __str__(self) -> str:
         values = self._values.__array__().reshape(-1).tolist() if hasattr(self._values, "__array__") else [self._values]

@@ -21,11 +21,11 @@ class WeightSwap:
         self._originals: list[tuple[Any, Any, int]] = []  # tensor, values, version
 
     @property
-    def is_in(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the values are replaced now."""
         return bool(self._originals)
 
-    def put_in(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    def apply(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
         """Write the values into the tensors, cast to their types."""
         import torch
 
@@ -35,7 +35,7 @@ class WeightSwap:
             self._originals = [(tensor, tensor.detach().clone(), version_of(tensor)) for tensor in tensors]
             write(tensors, values)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the original values, if any; raise if weights were changed meanwhile."""
         import torch
 

@@ -178,11 +178,11 @@ class StochasticWeightAveraging(AveragedWeights):
             return
         self._is_measured = True
         if data is not None:
-            self._put_in(model)
+            self._apply(model)
             try:
                 self._statistics = measured_statistics(run, model, data, self._forward)
             finally:
-                self._swap.put_back()
+                self._swap.restore()
         if norms and not self._statistics:
             problem = "no data to measure batch norm with; the averages have the statistics of other weights. Pass data=..."
             logger.warning("%s: %s", self.name, problem)

@@ -102,7 +102,7 @@ class SwapEMAWeights(AveragedWeights):
 
     def on_step_end(self, run: Run) -> None:
         self._last_step = run.step
-        if self._swap.is_in:  # autograd does not see the writes of fused optimizers
+        if self._swap.is_active:  # autograd does not see the writes of fused optimizers
             raise changed()
         if not self.average.averages:
             if self._steps(run) >= self.start:
@@ -155,7 +155,7 @@ class SwapEMAWeights(AveragedWeights):
 
         Autograd does not see every change. `at_least` counts a step without one.
         """
-        if not self._is_running or run.step or self._swap.is_in or not isinstance(stepper_of(run), PlainStepper):
+        if not self._is_running or run.step or self._swap.is_active or not isinstance(stepper_of(run), PlainStepper):
             return
         before = self._version
         self._note_version(self.model_of(run))
