@@ -57,7 +57,7 @@ class AsyncArray:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a snapshot that `numpy.asarray` accepts later: an AsyncArray of a tensor, a NumPy copy of anything else."""
+    """Copy a value for `numpy.asarray` to read later: a tensor to an AsyncArray, anything else to a NumPy array."""
     if hasattr(value, "detach"):
         return AsyncArray(value)
     import numpy

@@ -21,10 +21,10 @@ class Setting:
 
     Each change sends the event "setting" and logs a line. A learning rate is that of the first parameter group; the other
     groups keep their ratios to it. Any other setting is changed in each group from the value that group has. If two callbacks
-    change the same setting, a warning names both, once. A checkpoint stores the value unless the optimizer already does.
+    change the same setting, one warning names both. A checkpoint stores the value unless the optimizer already does.
 
-    In a distributed run, all ranks get a new value at the same step: at once with `same_on_all_ranks`, which says that every
-    rank sets the same value, and otherwise one step later.
+    In a distributed run, all ranks apply a new value at the same step: immediately with `same_on_all_ranks`, which promises
+    that every rank sets the same value, otherwise one step later.
     """
 
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
@@ -135,7 +135,7 @@ class Setting:
         return parted(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
-        """Return what the setting changes: a user's object, or entries of parameter groups."""
+        """Return identifiers of what the setting changes: an object, or entries of parameter groups."""
         if self._own is not None:
             return frozenset([getattr(self._own, "identity", id(self._own))])
         return frozenset((self._key, address) for address in run.hyper.addresses(self.name))

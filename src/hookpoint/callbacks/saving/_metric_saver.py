@@ -62,7 +62,7 @@ class TopK:
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         """Return the checkpoints to keep: those of the ranked values."""
-        return [one for one in kept if (one.step if one.moment is None else one.moment) in self]
+        return [entry for entry in kept if (entry.step if entry.moment is None else entry.moment) in self]
 
     def take(self, value: float, at: Moment | int) -> bool:
         """Add a value; return whether it ranks. A second value of the same moment replaces the first."""
@@ -141,7 +141,7 @@ class BestTracker:
 class TrackingSaver(Saver):
     """Request a checkpoint whenever a metric reaches a new best, if there is a metric to track.
 
-    A validation inside a training iteration is handled at once, whatever the schedule: later, the measured weights are gone.
+    A validation inside a training iteration is handled at once, whatever the schedule: the next step changes the weights.
     """
 
     reads_windows = True
@@ -184,7 +184,7 @@ class TrackingSaver(Saver):
 
 
 class MetricSaver(TrackingSaver):
-    """Save new bests on trigger; the tag is `<prefix>-<metric or filename>`."""
+    """Save new best values on trigger; the tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]

@@ -17,8 +17,8 @@ class CheckpointConfig:
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
     seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max`, including the one at the end
     of the run, and permanently the first of each `keep_checkpoint_per_n_minutes` of training. With neither, it keeps the newest
-    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that an exception ends
-    is saved too.
+    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that ends with an
+    exception is saved too.
 
     A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
     `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect.
@@ -46,7 +46,7 @@ class CheckpointConfig:
         incremental: bool = False,
         enable_redundance: bool = False,
     ) -> None:
-        _refuse("integrated_save", integrated_save, True, "a checkpoint is never in pieces")
+        _refuse("integrated_save", integrated_save, True, "checkpoints are never split")
         _refuse("saved_network", saved_network, None, "the run's model is saved")
         _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds an object')
         _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; put the workdir on an encrypted disk")

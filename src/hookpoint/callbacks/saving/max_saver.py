@@ -12,9 +12,9 @@ from hookpoint.core.log.best import Best
 
 
 class MaxSaver(MetricSaver):
-    """Save whenever a metric is higher than ever, as `checkpoints/best-<metric>/`.
+    """Save whenever a metric reaches a new maximum, as `checkpoints/best-<metric>/`.
 
-    Like MinSaver otherwise: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
+    Otherwise like MinSaver: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
 
     >>> MaxSaver("val_accuracy", filename="model").tag
     'best-model'

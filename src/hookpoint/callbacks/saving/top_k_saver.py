@@ -13,7 +13,7 @@ from hookpoint.storage.workdir.retention import KeepNewest
 
 
 class TopKSaver(MetricSaver):
-    """Save whenever a metric is among its `k` best values so far, and delete checkpoints that no longer are.
+    """Save whenever a metric is among its `k` best values so far, and delete the checkpoints of values that no longer are.
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
     depends on the metric's name. Of equal values, the earlier one stays; NaN never counts. A missing metric raises. Values are

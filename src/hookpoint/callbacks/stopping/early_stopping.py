@@ -108,7 +108,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self.stopped:
-            logger.warning("%s; this had stopped the run, raise patience to resume it", self._reason())
+            logger.warning("%s. This stopped the run before; raise patience to resume it", self._reason())
             run.stop(self._reason())
 
     def take(self, run: Run, moment: Moment, value: float) -> None:
@@ -180,7 +180,7 @@ class Patience:
     """Count the values since the last progress. Patience is over after `patience` of them, and after one at least.
 
     Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
-    is one. NaN never is progress. `best` is the best of all values, whatever the baseline.
+    is one. NaN is never progress. `best` is the best of all values, whatever the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]

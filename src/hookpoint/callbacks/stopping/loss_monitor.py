@@ -16,13 +16,13 @@ from hookpoint.core.text.terminal import say
 class LossMonitor(LossCallback):
     """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
-    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch, and 0 prints nothing. Only the
-    chief prints. Of a tuple of losses, the first is printed, and all are checked.
+    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch. `per_print_times=0` prints
+    nothing. Only the chief prints. Of a tuple of losses, the first is printed, and all are checked.
 
     A loss on the host is checked after its step. A loss on a GPU is checked once it is on the host, without waiting for it:
     lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps, and by the end of the
-    epoch at the latest. The error names its step. Weights that are not finite are never saved as good ones, so that the last
-    good checkpoint stays the newest.
+    epoch at the latest. The error names its step. Nonfinite weights are never saved as a good checkpoint, so the last good one
+    stays the newest.
 
     Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists.
 
