@@ -1,4 +1,4 @@
-"""HyperFile: lines of `name:value` that a person edits while a program reads them."""
+"""HyperFile: a file of `name:value` lines that a person edits while the run reads it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hookpoint.callbacks._shared.own_file import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
-FRESH_SECONDS = 2.0  # for so long after a change, a last line without a line break may be incomplete
-SETTLE_SECONDS = 0.05  # such a file counts as complete if it does not change for so long
+FRESH_SECONDS = 2.0  # after a change, during which a last line without a line break may be incomplete
+SETTLE_SECONDS = 0.05  # without a change, after which such a file counts as complete
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What identifies a problem between two reads."""
+        """The same string for the same problem in different reads."""
         return self.content or self.reason
 
 
@@ -51,11 +51,11 @@ class Reading:
 
 
 class HyperFile:
-    """Read such a file safely, whatever it contains.
+    """Read a file of `name:value` lines safely, whatever it contains.
 
-    Only a regular file is read, owned by the user of this process, of at most 64 KiB, and never through a symbolic link. A read
-    never raises and never blocks. A file that was changed a moment ago and does not end with a line break may be incomplete: it
-    is read again after 50 milliseconds, and an invalid last line is left for the next read.
+    It must be a regular file of at most 64 KiB that belongs to the user of this process, not a symbolic link. Reading never
+    raises and never blocks. A file that was changed less than two seconds ago and does not end with a line break may be
+    incomplete: it is read again after 50 milliseconds, and an invalid last line is left for the next read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -87,7 +87,7 @@ class HyperFile:
         return parse(content, may_be_incomplete=may_be_incomplete)
 
     def _load(self) -> tuple[bytes, bool]:
-        """Return the content, and whether it was changed a moment ago."""
+        """Return the content, and whether it was changed recently."""
         _check_file(os.lstat(self.path))  # before opening: opening a device may have side effects
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -99,7 +99,7 @@ class HyperFile:
 
 
 class Refused(Exception):
-    """The file must not be read."""
+    """The file is not safe to read."""
 
 
 def _check_file(status: os.stat_result) -> None:

@@ -31,7 +31,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         param: Another setting, such as "lr@critic".
 
     The rate and `min_lr` are those of the first parameter group. The other groups, of every optimizer, keep their ratios to it.
-    The rates are the same as with Keras. Unlike there, NaN is never the best value, and an epoch without a new value does not
+    The rates are the same as in Keras. Unlike in Keras, NaN is never the best value, and an epoch without a new value does not
     count. With a step schedule, a value is the mean of what was logged since the last trigger.
 
     Reads `monitor` and sends the event "setting". Logs `learning_rate` at on_epoch_end unless it is logged already.

@@ -83,7 +83,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._advance(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
 
     def _catch_up(self, run: Run) -> None:
-        """Set the value that interrupted epochs skipped, or that a run without this callback's state has missed."""
+        """Set the value that is due if interrupted epochs, or a run without this callback's state, have skipped it."""
         self._is_behind = False
         self._advance(run, run.step if self.step_based else run.epoch - 1)
 

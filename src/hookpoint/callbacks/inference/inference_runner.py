@@ -33,10 +33,11 @@ class InferenceRunner(Callback):
         forward: Function of the batch that returns the outputs, or of the run, whose outputs, targets and loss it may set. By
             default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of the Loop do.
 
-    Each trigger is a validation pass with its points, in eval mode and without gradients. It restores modes and random numbers.
-    What other callbacks log in it stays out of the metrics, unless a `ScalarStats` names it. A pass that a signal interrupts
-    logs nothing. A list may contain any number of InferenceRunners. Writes the names of its inferencers. In a distributed run,
-    each rank runs over its data. Results become floats when they are read, so that no batch waits for the device.
+    Each trigger runs a validation pass, which fires its points, in eval mode and without gradients. Modes and random generators
+    are restored. Values that other callbacks log in the pass are not added to the metrics, unless a `ScalarStats` names them. A
+    pass that a signal interrupts logs nothing. A list may contain any number of InferenceRunners. Writes the names of its
+    inferencers. In a distributed run, each rank evaluates its shard of the data. Results are converted to floats when they are
+    read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -74,7 +75,7 @@ class InferenceRunner(Callback):
         self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
         # Other inferencers may return more than their names.
-        self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
+        self.writes_anything = any(not is_ours(type(inf)) or getattr(inf, "writes_anything", False) for inf in self.infs)
         duplicates = [name for name in self.writes if self.writes.count(name) > 1]
         if duplicates:
             raise BadArgument(f"InferenceRunner: '{duplicates[0]}' is measured twice.", give="one of the two another name")
@@ -142,9 +143,9 @@ def _check(inferencer: Any) -> None:
 class MetricStats:
     """Measure a metric over the data set: an object with update, compute and reset, as in torchmetrics, or a function.
 
-    An object is copied, so that it contains no other passes, and moved to the device of the run if it can be. A function
-    `(outputs, targets) -> number or tensor` is averaged by samples. In a distributed run, torchmetrics objects synchronize
-    themselves; other results are averaged by samples.
+    An object is copied, so it contains no other passes, and moved to the device of the run if possible. A function `(outputs,
+    targets) -> number or tensor` is averaged by samples. In a distributed run, torchmetrics objects synchronize themselves;
+    other results are averaged by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:

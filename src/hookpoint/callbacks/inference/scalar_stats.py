@@ -17,7 +17,7 @@ class ScalarStats:
 
     Each of `names` is an output, "loss", or a name logged in the pass, such as a metric of the Runner; the first match counts.
     An array counts with its mean, weighted with the samples of the batch. The means are logged as `<prefix>_<name>`, or as
-    `<name>` if the prefix is empty. A batch costs one sum per name on its device, and no wait.
+    `<name>` if the prefix is empty. A batch costs one sum per name on its device and does not wait for it.
 
     >>> ScalarStats(["loss", "accuracy"], prefix="val").names
     ('val_loss', 'val_accuracy')

@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and load the averages into it for a while; derived classes decide when."""
+    """Average the weights of a model, and load the averages into it temporarily; derived classes decide when."""
 
     keeps_at_end = False
 
@@ -134,7 +134,7 @@ class AveragedWeights(Callback):
         versions = list(map(version_of, self.average.sources))
         if self.average.averages and self.average.model is model and self._versions == versions:
             return True
-        logger.info("%s: the weights have changed since the run, and the averages are not used", self.name)
+        logger.info("%s: the weights have changed since the run; the averages are not used", self.name)
         return False
 
 

@@ -11,7 +11,7 @@ from hookpoint.core.checkpoint.stateful import named_parameters
 
 
 class WeightAverage:
-    """Average each trained weight of a model, and with `buffers` its statistics too.
+    """Average each trained weight of a model and, with `buffers`, its statistics.
 
     Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, as small changes
     would be lost otherwise. Integers, such as counts of batches, are not averaged. Each rank averages its shards of sharded
@@ -60,7 +60,7 @@ class WeightAverage:
         self.model, self.averages, self._groups = model, averages, list(groups.values())
 
     def update(self, model: Any, weight: float) -> None:
-        """Move each average towards the current value by this share of the difference."""
+        """Move each average towards the current value by the fraction `weight` of the difference."""
         import torch
 
         if self.model is not model or not self._is_complete:

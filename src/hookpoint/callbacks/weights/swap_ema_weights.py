@@ -23,23 +23,23 @@ class SwapEMAWeights(AveragedWeights):
         decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
         every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, with the weights at that time.
-        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, if that is less.
+        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, as long as that is lower.
         buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
         swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
             EarlyStopping with its best weights.
         keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
-        model: What to average, if it is not the whole model of the run.
+        model: What to average, if not the whole model of the run.
 
-    The training weights are restored after each validation and prediction, however it ends, so that training is not affected. A
-    checkpoint always has the training weights as the model's. `load_weights(path, averaged=True)` returns the averages of a
+    The training weights are restored after each validation and prediction, however it ends, so training is not affected. In a
+    checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages of a
     checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
     weights of the model have changed since. Frozen weights are not averaged; unfrozen and added ones are from the next epoch.
 
-    In a loop whose step never advances (with an optimizer that the run does not know, or epochs without batches), changed
-    weights count as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch
-    counts as at least one step, even if autograd sees no change, as with fused optimizers.
+    If the step never advances (with an optimizer that the run does not know, or epochs without batches), changed weights count
+    as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
+    one step, even if autograd sees no change, as with fused optimizers.
 
-    The averages take as much memory as the weights, and a validation as much again.
+    The averages take as much memory as the weights. A validation takes the same amount again.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -153,7 +153,7 @@ class SwapEMAWeights(AveragedWeights):
     def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
         """Count changed weights as one step, in a loop that counts no steps.
 
-        Autograd does not see every change. `at_least` counts a step without one.
+        Autograd does not see every change: `at_least` counts a step even if there seems to be none.
         """
         if not self._is_running or run.step or self._swap.is_active or not isinstance(stepper_of(run), PlainStepper):
             return
