@@ -87,8 +87,7 @@ def _not_compiled(call: HookCall) -> Callable[..., Any]:
 class HookCall:
     """Call a function with the arguments of a torch hook, plus `name=` if it has such a parameter.
 
-    Exceptions get a note with the place. In a copy of the model, as another callback may make, or in a model that is pickled,
-    the hook does nothing.
+    Exceptions get a note that names the callback and the module. In a copied or pickled model, the hook does nothing.
     """
 
     __slots__ = ("_function", "_options", "name", "was_called", "where")

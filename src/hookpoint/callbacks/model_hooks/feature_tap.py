@@ -30,12 +30,12 @@ class FeatureTap(PatternCallback):
 
     `features` has the rows of the last complete pass, in the order of the data and in their own dtype. If a module returns
     multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
-    and so on. A skipped batch is left out, as from the predictions. Shapes must not differ between batches; `pool` can make
-    them equal. In a distributed run, each rank collects its samples.
+    and so on. A skipped batch is left out, as in the predictions. Shapes must not differ between batches; `pool` can make them
+    equal. In a distributed run, each rank collects its samples.
 
-    The host needs memory for the pooled outputs of all samples, twice that of one layer while it is concatenated and, with a
-    GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled model is
-    compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
+    The host needs memory for the pooled outputs of all samples, for a second copy of each layer while its rows are concatenated
+    and, with a GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled
+    model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
 
     Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to those of `modes`.
 
@@ -47,7 +47,7 @@ class FeatureTap(PatternCallback):
     torch.Size([7, 3])
     """
 
-    step_cost: ClassVar[str] = "nothing; a batch of a prediction pays for asynchronous copies"
+    step_cost: ClassVar[str] = "nothing; in a prediction, asynchronous copies per batch"
 
     def __init__(
         self,

@@ -15,10 +15,10 @@ from hookpoint.core.text.terminal import say
 class EstimatedTimeLeft(Callback):
     """Print and log the remaining time of the run, estimated from its last `last_k_epochs` epochs.
 
-    The time of an epoch runs from the end of the previous one, so that validation, checkpoints and callbacks are included. It
-    stands still while nothing runs: an epoch that is resumed counts with both of its parts. The estimate uses the median, which
-    one slow epoch does not change, or with `median=False` the mean. Epochs that were cut short do not count. Nothing is printed
-    if the number of epochs is unknown, and after the last epoch.
+    The time of an epoch is measured from the end of the previous one, so it includes validation, checkpoints and callbacks. For
+    a resumed epoch, both parts count, but not the time between them. The estimate uses the median, which one slow epoch does
+    not change, or with `median=False` the mean. Epochs that are cut short do not count. Nothing is printed after the last
+    epoch, or if the number of epochs is unknown.
 
     >>> EstimatedTimeLeft(last_k_epochs=3, median=False)  # doctest: +ELLIPSIS
     <...EstimatedTimeLeft object at ...>

@@ -23,7 +23,7 @@ class ProgressBar(Callback):
     """Show the progress of the run: epoch, batches, rate, remaining time of the epoch, latest loss and the metrics in `names`.
 
     In a terminal, it is one line of stderr, drawn at most every `refresh_seconds`. In a notebook, it is an output of the cell.
-    In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so that short runs print
+    In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so short runs print
     nothing. Validation and prediction are shown too. The values are those of the last record, read outside the training thread.
     A failure never ends the run.
 
@@ -95,7 +95,7 @@ class ProgressBar(Callback):
 
     @contextmanager
     def hidden(self, run: Run) -> Iterator[None]:
-        """Draw nothing inside the block and restore the streams, so that others can use the terminal."""
+        """Draw nothing inside the block, and restore the streams, so that a shell can use the terminal."""
         was_drawing = self._drawing is not None
         self._close()
         try:
@@ -111,7 +111,7 @@ class ProgressBar(Callback):
 
 
 class Drawing:
-    """A bar that is shown: its display, the thread that draws, and the last progress of the training."""
+    """A bar on the screen: its display, the thread that draws it, and the last progress of the training."""
 
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar

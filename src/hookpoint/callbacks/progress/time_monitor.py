@@ -20,8 +20,8 @@ class TimeMonitor(LapTimer):
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`
     and is not logged. Steps are optimizer steps, while MindSpore uses the size of the data set. Only training time counts:
-    validation, checkpoints and callbacks between epochs are left out. An epoch in which a validation failed and the run
-    continued has no time. An epoch that is resumed counts as a whole; time to read data again counts.
+    validation, checkpoints and callbacks between epochs are left out. If a validation fails and the run continues, that epoch
+    has no time. The time of a resumed epoch includes both parts, and the time to read data again.
 
     Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and at each log step the `step_seconds` since the last one.
 

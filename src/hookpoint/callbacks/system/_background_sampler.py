@@ -31,8 +31,8 @@ class Averages:
 class Sampler:
     """Call `add(read())` every `seconds` while the sampler is on.
 
-    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on, and one that is being
-    read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
+    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on. A sample that is
+    being read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until it was on for `seconds`, and return the current turn; None when it closes."""
+        """Wait until the sampler was on for `seconds`, and return the current turn; None when it closes."""
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

@@ -81,7 +81,7 @@ def visible(setting: str | None, count: int) -> list[int | str]:
 
 
 def _addresses(nvml: Any) -> list[int | str]:
-    """Return the indices or UUIDs of the GPUs. torch knows best, as CUDA may order them differently."""
+    """Return the indices or UUIDs of the GPUs. torch has the correct order: that of CUDA may differ from NVML's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]

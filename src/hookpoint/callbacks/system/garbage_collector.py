@@ -18,11 +18,11 @@ GENERATIONS = (0, 1, 2)
 class GarbageCollector(Callback):
     """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
-    The automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the more
-    objects exist. In a team, each rank then waits for the slowest one at a different moment. Here, all ranks collect after the
-    same step, when its work was handed to the device: objects up to `generation` every `every` steps, and all of them at the
-    end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins are excluded
-    from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
+    Python's automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the
+    more objects exist. In a distributed run, ranks collect at different moments, and the others wait each time. Here, all ranks
+    collect after the same step, when its work is queued on the device: objects up to `generation` every `every` steps, and all
+    objects at the end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins
+    are excluded from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
 
     The previous state is restored at the end: whether the collection was enabled, and which objects were frozen. Thresholds are
     never changed. If more than one callback disables the collection, also in nested runs, the last one restores it. A forked

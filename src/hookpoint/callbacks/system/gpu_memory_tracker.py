@@ -18,10 +18,10 @@ class GPUMemoryTracker(Callback):
     """Log the peak memory of tensors on each GPU, per epoch.
 
     The metrics are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names. A MB is a million bytes. `devices` are PyTorch's
-    device numbers; default: the first one. The peak is that of PyTorch's allocator from the begin of the epoch to its end,
-    including validation, for this process only. `torch.cuda.max_memory_allocated` is reset at the begin of each epoch. Without
-    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. An epoch that is
-    resumed has the higher peak of its parts.
+    device numbers; default: the first one. The peak is that of PyTorch's allocator in this process, from the beginning to the
+    end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch. Without
+    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. A resumed epoch has
+    the higher peak of its two parts.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 
@@ -30,8 +30,8 @@ class GPUMemoryTracker(Callback):
     """
 
     ranks = "chief"
-    keeps = "the peaks of the running epoch"
-    step_cost = "nothing; no GPU is waited for"
+    keeps = "the peaks of the current epoch"
+    step_cost = "nothing; it never waits for a GPU"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)

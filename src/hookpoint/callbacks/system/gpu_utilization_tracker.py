@@ -16,21 +16,21 @@ class GPUUtilizationTracker(Callback):
     """Log the percentage of each epoch's training time in which each GPU was busy.
 
     The metrics are `GPUUtil/0` and so on, tensorpack's names. `devices` are device numbers of this process, in the order of
-    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, whoever uses it: the share
-    of time in which anything ran, however little. It is sampled every second of the training passes, not during validation. A
-    pass shorter than a second has no sample. The average of an epoch that is resumed includes the samples before.
+    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
+    the percentage of time in which anything ran, however little. It is sampled every second during training passes, not during
+    validation. A pass shorter than a second has no sample. The average of a resumed epoch includes the samples from before.
 
     Without nvidia-ml-py (extra `system`) or without a GPU, it does nothing, and logs that once if the package or requested
     `devices` are missing. If the driver fails, the run continues without it.
 
-    Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end.
+    Listens to the beginning and end of passes, on_epoch_end, on_run_begin and on_run_end.
 
     >>> GPUUtilizationTracker(devices=[0, 1]).devices
     (0, 1)
     """
 
     ranks = "chief"
-    keeps = "the sums of the running epoch"
+    keeps = "the sums of the current epoch"
     step_cost = "nothing; a thread queries the driver"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
@@ -77,7 +77,7 @@ class GPUUtilizationTracker(Callback):
         self._close()
 
     def _add(self, sample: Mapping[int, float]) -> None:
-        if self._run is not None and not self._run.resuming:  # nothing is trained while a run returns to its checkpoint
+        if self._run is not None and not self._run.resuming:  # no training while the data is read up to the checkpoint
             self._averages.add(sample)
 
     def _turn(self, *, on: bool) -> None:

@@ -31,7 +31,7 @@ class TensorDumps:
     """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
     A file replaces one of the same name. When too many wait to be written, `put` waits for the oldest. A file that cannot be
-    written is skipped, and the first of a row of failures is logged. Other errors are raised on the training thread.
+    written is skipped, and the first of consecutive failures is logged. Other errors are raised on the training thread.
     """
 
     def __init__(self, owner: str, prefix: str) -> None:
@@ -96,8 +96,8 @@ class TensorDumps:
 class TensorDumper(TensorReader):
     """Write tensors to files named `<prefix>...<file_type>`. Subclasses build the files.
 
-    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily:
-    without it, the callback does nothing, and logs it once.
+    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily: if
+    it is missing, the callback does nothing and logs that once.
     """
 
     name_pattern: ClassVar[str]
@@ -125,8 +125,8 @@ class TensorDumper(TensorReader):
         now = {"epoch": run.epoch, "step": run.step}
 
         def is_later(name: str) -> bool:
-            found = pattern.fullmatch(name)
-            return found is not None and any(int(value or 0) > now[clock] for clock, value in found.groupdict().items())
+            match = pattern.fullmatch(name)
+            return match is not None and any(int(value or 0) > now[clock] for clock, value in match.groupdict().items())
 
         self.dumps.open(run, is_later)
 
@@ -136,7 +136,7 @@ class TensorDumper(TensorReader):
             self.dump(run, values)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
-        """Pass files built of these values to `self.dumps`."""
+        """Build files from these values and pass them to `self.dumps`."""
         raise NotImplementedError
 
     def file_end(self, run: Run) -> str:

@@ -46,8 +46,8 @@ class TensorReader(Callback):
     from the epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of
     the whole window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
 
-    A misspelled parameter is refused at on_setup, a field that is missing in the first iteration after that iteration, and any
-    other name, which may be a metric, when it is first read.
+    A misspelled parameter raises at on_setup. A field that the first iteration does not set raises after that iteration. Any
+    other name may be a metric, and raises when it is first read.
     """
 
     ranks = "chief"
@@ -60,7 +60,7 @@ class TensorReader(Callback):
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(_is_gradient(path) for path in self._paths):  # an optimizer's step is watched only if necessary
+        if any(_is_gradient(path) for path in self._paths):  # otherwise the point costs nothing
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 
@@ -128,7 +128,7 @@ class TensorReader(Callback):
         self._gradients = {**dict.fromkeys(self._copied), **copies}
 
     def _check_first(self, run: Run) -> None:
-        """Refuse what is missing in the first iteration or is a misspelled metric, however late it would be read."""
+        """Raise for fields that the first iteration did not set and for misspelled metrics, however late they are read."""
         for name, source in self.sources.items():
             is_path = isinstance(source, str) and source not in self._copied
             if is_path and (_is_of_iteration(source) or near_miss(str(source), run.metrics) is not None):
@@ -165,7 +165,7 @@ class TensorReader(Callback):
             return self._gradients[path]
         value = run.metrics.as_logged(path, MISSING)  # reading it as a metric would wait for the device
         if value is MISSING:
-            self._refuse(run, path)
+            self._raise_unknown(run, path)
         return value
 
     def _check_gradient(self, run: Run, path: str, known: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ class TensorReader(Callback):
         if not has_step_hooks(run):
             raise BadLoop(f"{self.owner} needs an optimizer to read '{path}'.", give="optimizer=...")
 
-    def _refuse(self, run: Run, path: str) -> None:
+    def _raise_unknown(self, run: Run, path: str) -> None:
         head = path.partition("/")[0]
         if head in ITERATION_FIELDS and getattr(run, head) is None:
             logs = " or run.log(loss=...)" if path == "loss" else ""
@@ -192,7 +192,7 @@ class TensorReader(Callback):
 
 
 def _sources(owner: str, names: Names) -> dict[str, Source]:
-    """Return the source of each name, or refuse wrong names."""
+    """Return the source of each name, or raise if a name is invalid."""
     listed = [names] if isinstance(names, str) else list(names)
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
     for name, source in sources.items():

@@ -22,7 +22,7 @@ class DumpTensorAsImage(TensorDumper):
     """Write a tensor to `tensor-dumps/<prefix>-ep001.png` in the workdir, and send it to the monitors as an image.
 
     `tensor_name` is one of the names of `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A
-    tensor with multiple images is written to as many files, the second to `<prefix>-ep001-1.png`. The monitors get at most 16
+    tensor with multiple images is written to multiple files, the second to `<prefix>-ep001-1.png`. The monitors get at most 16
     of them, under the prefix. If triggered in the middle of an epoch, the name contains the step: `<prefix>-ep001-step200.png`.
 
     An image is height x width, with 1 or 3 channels first or last; if both fit, channels come first. A tensor is one image or a
@@ -30,8 +30,8 @@ class DumpTensorAsImage(TensorDumper):
     are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. Colours are red, green, blue.
 
     Files are written atomically. A resumed run first removes the files of epochs after its checkpoint. A file that cannot be
-    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, it logs
-    that once and does nothing.
+    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, it does
+    nothing and logs that once.
 
     Triggered at the end of each complete epoch, with the values of its last iteration, unless `.when(...)` says otherwise.
     Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint waits until the files before
@@ -86,9 +86,9 @@ def _function_name(source: Any) -> str:
 class Images:
     """Convert an array to images of bytes from 0 to 255, each height x width or height x width x 3, on the first read.
 
-    Two dimensions are one gray image. Three are one image if the first or last has 1 or 3 channels, else gray images. Four are
-    a batch of images with channels first or last. A list contains any of these. `map_func` is called with the array before.
-    Bytes are pixels; other values are multiplied by `scale` and clipped to 0 and 255. NaN is black.
+    Two dimensions are one gray image. Three are one image if the first or last has size 1 or 3, else a batch of gray images.
+    Four are a batch of images with channels first or last. A list may contain any of these. `map_func` is called with the array
+    first. Bytes are pixels; other values are multiplied by `scale` and clipped to 0 and 255. NaN is black.
 
     >>> import numpy
     >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]
@@ -134,7 +134,7 @@ class Images:
 
 
 def images_of(array: Any) -> list[Any]:
-    """Return the images in an array, each height x width or height x width x 3, or refuse an array without images."""
+    """Return the images in an array, each height x width or height x width x 3, or raise BadValue."""
     if array.dtype.kind in "biuf" and 0 not in array.shape:
         if array.ndim == 2:
             return [array]

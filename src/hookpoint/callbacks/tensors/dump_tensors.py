@@ -23,8 +23,8 @@ class DumpTensors(TensorDumper):
     """Write tensors to `tensor-dumps/DumpTensor-<step>.npz` in the workdir after each step.
 
     `names` are those of `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a colon.
-    `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as float32. Of a
-    sharded tensor, the file contains the chief's shard, of a sparse tensor its values. A second DumpTensors needs another
+    `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as float32. For a
+    sharded tensor, the file contains the chief's shard; for a sparse tensor, its values. A second DumpTensors needs another
     `prefix`.
 
     Files are written atomically. A resumed run first removes the files of steps after its checkpoint, and writes them again. A
@@ -68,7 +68,7 @@ def archive_key(name: str) -> str:
 
 
 def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the key of each name. Refuse two names with the same key."""
+    """Return the key of each name; raise if two names have the same key."""
     owners: dict[str, str] = {}
     for name in names:
         key = archive_key(name)

@@ -20,7 +20,7 @@ class ProcessTensors(TensorReader):
     Names are "loss", "outputs", "batch", "targets", values inside them ("outputs/logits", "batch/0"), parameters and buffers of
     the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"; in your own loop they need `optimizer=`), and
     metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
-    name is refused before the first step if possible, else when it is first read.
+    name raises before the first step if possible, otherwise when it is first read.
 
     Values are detached, on their device, and not copied: clone a value to keep it. Only gradients are copies. Converting a
     value to a float waits for the device.
