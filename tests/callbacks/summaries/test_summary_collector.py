@@ -321,7 +321,7 @@ def test_a_model_that_cannot_be_traced_is_left_out_with_one_line(caplog, capsys)
 
     monitor = Monitor()
     make([SummaryCollector(collect_freq=1)], monitors=[monitor], model=Odd()).fit(data(3), epochs=1)
-    assert caplog.messages == ["SummaryCollector: no graph, as the model cannot be traced: only in training"]
+    assert caplog.messages == ["SummaryCollector: the model cannot be traced, so there is no graph: only in training"]
     assert monitor.of("text") == []
     assert len(monitor.of("histogram", "weights/conv.weight")) == 3
     assert capsys.readouterr().out == ""
@@ -336,7 +336,7 @@ def test_a_model_called_by_keyword_only_is_left_out_with_one_line(caplog):
     with Loop([SummaryCollector()], model=model, extra_callbacks=[], monitors=[Monitor()]) as run:
         for x, _ in run.batches(data(2)):
             model(x=x)
-    assert "no graph, as the model cannot be traced: it is called with x by keyword" in caplog.text
+    assert "the model cannot be traced, so there is no graph: it is called with x by keyword" in caplog.text
 
 
 def test_without_an_optimizer_there_are_no_gradients_and_one_line(caplog):

@@ -67,7 +67,7 @@ def was_started(worker: Any) -> bool:
 
 
 def start(worker: Any) -> None:
-    """Start it so that Ctrl-C does not reach it, and a SIGTERM ends it."""
+    """Start a worker so that Ctrl-C does not reach it and SIGTERM ends it."""
     with _own_signals():
         worker.start()
 
@@ -78,7 +78,7 @@ def has_died(worker: Any) -> bool:
 
 
 def stop(worker: Any, seconds: float) -> bool:
-    """Ask it to end, wait at most `seconds`, then kill it if possible. Return whether it has ended."""
+    """Ask a worker to end, wait at most `seconds`, then kill it if possible. Return whether it has ended."""
     ask: Callable[[], object] | None = getattr(worker, "stop", None) or getattr(worker, "terminate", None)
     if ask is not None and _is_alive(worker) is not False:
         ask()
@@ -91,7 +91,7 @@ def stop(worker: Any, seconds: float) -> bool:
 
 
 def _is_alive(worker: Any) -> bool | None:
-    """Return whether it is running, or None if that is unknown."""
+    """Return whether a worker is running, or None if that is unknown."""
     ask = getattr(worker, "is_alive", None)
     return bool(ask()) if callable(ask) else None
 
@@ -102,7 +102,7 @@ def _join(worker: Any, seconds: float) -> None:
         deadline = monotonic() + seconds
         try:
             join(timeout=seconds)
-        except TypeError:  # without a time limit: wait in a thread that may be abandoned
+        except TypeError:  # it takes no timeout: wait in a thread that can be abandoned
             waiter = threading.Thread(target=join, daemon=True)
             waiter.start()
             waiter.join(max(0.0, deadline - monotonic()))
@@ -135,12 +135,12 @@ def _own_signals() -> Iterator[None]:
 
 @cache
 def _reset_signals_after_fork() -> None:
-    """Make sure, once per process, that forked processes have none of this process's handlers."""
+    """Make forked processes reset the signal handlers they inherit. Registered once per process."""
     os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
 
 
 def _hold_signals() -> None:
-    """Block signals until the new process has its own handlers: an earlier one would be lost."""
+    """Block signals until the new process has reset its handlers: until then, a signal would be lost."""
     if getattr(_forking, "is_ours", False):
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in LOOP_SIGNALS])
 

@@ -17,7 +17,7 @@ HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D resumes it."
 
 
 def is_at_terminal() -> bool:
-    """Return whether input and output are a terminal from which this process may read."""
+    """Return whether stdin and stdout are a terminal from which this process may read."""
     try:
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             return False

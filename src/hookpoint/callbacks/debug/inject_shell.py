@@ -23,11 +23,12 @@ logger = logging.getLogger("hookpoint")
 class InjectShell(Callback):
     """Open a shell in the run's terminal when a file appears in its workdir: `touch runs/mine/INJECT_SHELL.tmp`.
 
-    The run waits until the shell is left, by exit(), `q` or Ctrl-D. The variable `run` can be read and changed. `shell` is
+    The run waits until you leave the shell with exit(), `q` or Ctrl-D. The variable `run` can be read and changed. `shell` is
     "ipython" (`pip install 'hookpoint[shell]'`; without it, Python's prompt), "pdb" or "python". The file is removed when the
-    shell opens. It must be a regular file of the user who trains, not a link: whoever can create it can run code. Without a
-    terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the typed command. The progress bar is
-    hidden meanwhile. Other ranks wait at their next collective, until their timeouts expire. The time counts in `run.elapsed`.
+    shell opens. It must be a regular file of the user who runs the training, not a link: anyone who can create it can run code.
+    Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the typed command. The
+    progress bar is hidden while the shell is open. Other ranks wait at their next collective, until their timeouts expire. The
+    time counts in `run.elapsed`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -78,9 +79,9 @@ class InjectShell(Callback):
 
 
 class TriggerFile:
-    """Check for a file. It counts only if it is a regular file of this user, with one name, and not a symbolic link.
+    """Check for a file. It counts only if it is a regular file of this user, with one hard link, and not a symbolic link.
 
-    Nothing raises. Anything else in its place is logged once, and again after it was gone.
+    Nothing raises. Anything else at that path is logged once, until it is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +113,7 @@ class TriggerFile:
             logger.warning("%s could not be removed: %s", self.path, error.strerror)
 
     def warn(self, text: str) -> None:
-        """Log a warning about the file, once while it exists."""
+        """Log a warning about the file, once as long as it exists."""
         if text != self._logged:
             self._logged = text
             logger.warning("%s %s", self.path, text)

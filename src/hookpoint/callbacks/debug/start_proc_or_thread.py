@@ -19,7 +19,7 @@ CHECK_EVERY_SECONDS = 1.0
 
 
 class StartProcOrThread(Callback):
-    """Start a process, a thread or a command when the run begins, and stop it when the run ends, also after an exception.
+    """Start a process, a thread or a command when the run begins, and stop it when the run ends, even with an exception.
 
     `startable` is one of these:
 
@@ -28,20 +28,19 @@ class StartProcOrThread(Callback):
     - a function without arguments that returns any of these. It is called for each run, as a process or thread can be started
       only once.
 
-    Ctrl-C reaches only the training process, not what is started here, unless it comes from a fork server that was already
-    running.
+    Ctrl-C does not reach processes that are started here, except those of a fork server that was already running.
 
-    With `stop_at_last`, its `stop` or `terminate` method is called, then `join`. What has not ended after `stop_seconds` is
-    killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without `stop_at_last`,
-    everything keeps running. A process that exits with a code other than 0 is noticed within a second of training:
-    `if_it_dies="log"` logs it once, "stop" also stops the run.
+    With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
+    `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
+    `stop_at_last`, everything keeps running. A process that exits with a code other than 0 is noticed within a second of
+    training: `if_it_dies="log"` logs it once, "stop" also stops the run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
     >>> import threading
-    >>> with Loop([StartProcOrThread(lambda: threading.Thread(target=print, args=["beside the run"]))]) as run:
+    >>> with Loop([StartProcOrThread(lambda: threading.Thread(target=print, args=["in a thread"]))]) as run:
     ...     for batch in run.batches(range(2)): pass
-    beside the run
+    in a thread
     """
 
     keeps = ""
@@ -112,7 +111,7 @@ class StartProcOrThread(Callback):
                 if not _processes.stop(worker, self.stop_seconds):
                     daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
                     logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
-            except Exception as error:  # the others must be stopped too
+            except Exception as error:  # the other workers must be stopped too
                 logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from hookpoint.core.text.terminal import printable
 Tone = Literal["info", "success", "warning", "failure"]
 
 MAX_METRICS = 20
-MAX_LENGTH = 1000  # of an error's text; services cut long messages off, or refuse them
+MAX_LENGTH = 1000  # of an error's text; services truncate or reject long messages
 MAX_LINE = 256
 MAX_NOTES = 3
 
 
 @dataclass(frozen=True)
 class Message:
-    """A title, a text, and the tone in which a service may show it."""
+    """A title, a text, and a tone, which services may show as a colour or an icon."""
 
     title: str
     body: str

@@ -35,7 +35,7 @@ class Sender(Callback):
         """Create the transport, or raise if its arguments are wrong."""
 
     def check_transport(self) -> None:
-        """Raise what `transport` raises, with the class's name in front."""
+        """Create a transport to check its arguments; errors start with the name of the class."""
         try:
             self.transport()
         except (TypeError, ValueError) as error:
@@ -76,8 +76,8 @@ class Transport(Protocol):
 class SendQueue:
     """Send messages in order, on a thread that starts with the first one.
 
-    The oldest messages are dropped when the queue is full. Nothing raises: the first failure of each kind is logged, and the
-    next message is sent all the same, as a network may come back.
+    The oldest messages are dropped when the queue is full. Nothing raises: the first failure of each kind is logged, and later
+    messages are still sent, as the network may recover.
     """
 
     def __init__(self, name: str, transport: Transport, *, capacity: int = CAPACITY) -> None:

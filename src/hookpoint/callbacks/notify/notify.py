@@ -22,7 +22,7 @@ class Notify(Sender):
     """Send a message to a phone, a chat or a mailbox when a run starts, ends or fails, or when a metric reaches a new best.
 
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Unencrypted URLs
-      are refused.
+      raise.
     - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (the end of a run that was stopped, which
       "end" includes) and "best", which needs `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto", which decides by the metric's name.

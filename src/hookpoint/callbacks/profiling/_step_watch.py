@@ -1,4 +1,4 @@
-"""StepWatch: a thread that checks how long the current step takes."""
+"""StepWatch: a thread that checks how long the current step takes; thread_dump: the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _timer = Lock()  # faulthandler has one timer per process: the first watch gets 
 class StepWatch:
     """Call `on_late` from a thread, once for each step that takes longer than `limit` seconds.
 
-    The thread that created the watch sets `began` when a step begins, and None when it ends. A step that is paused in a
-    debugger is not late. If the interpreter itself hangs, no Python thread runs. Then faulthandler's timer, which works without
-    the interpreter, writes all stacks to the file `stuck`, and with `exits` ends the process.
+    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. A step that is
+    paused in a debugger is not late. If the interpreter itself hangs, no Python thread runs. Then faulthandler's timer, which
+    works without the interpreter, writes all stacks to the file `stuck` and, with `exits`, ends the process.
     """
 
     def __init__(

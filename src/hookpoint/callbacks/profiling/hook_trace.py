@@ -31,9 +31,10 @@ class HookTrace(Watcher):
     a GPU keeps working meanwhile. Use `ProfilerTrace` to see the GPU.
 
     Files are `profile/hooks-1.json` in the workdir, `hooks-2.json` for the next start, and so on. Iterations are recorded in
-    the first `steps` steps of a start, and in as many after each `every` steps; with `steps=None`, always. Epochs, passes and
-    their points are always recorded. Recording ends after `max_events`, of about 130 bytes each. Events are written after each
-    pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the run.
+    the first `steps` steps of a start, and in the same number of steps after each `every` steps; with `steps=None`, always.
+    Epochs, passes and their points are always recorded. Recording ends after `max_events` events of about 130 bytes each.
+    Events are written after each pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the
+    run.
 
     Listens to on_setup, and watches each call of every other callback. With `ranks="all"`, each rank writes its own file.
 

@@ -25,11 +25,11 @@ logger = logging.getLogger("hookpoint")
 class ProfilerTrace(Callback):
     """Record a few training steps with torch's profiler: write a Chrome trace, and print the most expensive operations.
 
-    It waits `wait` steps of this start, warms up for `warmup` steps, and records `steps` steps. With `at`, it records from
-    optimizer step `at` on, however often the run was resumed. The trace includes what happens between these steps, such as a
-    validation. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with
-    `compress`. The `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`,
-    `memory` and `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
+    It skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps. With `at`,
+    it records from optimizer step `at` on instead. The trace includes what happens between these steps, such as a validation.
+    The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with `compress`. The
+    `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`, `memory` and
+    `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
 
     Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has one profiler: if it is
     in use, nothing is recorded, and a warning is logged. A failure never ends a run.
@@ -71,7 +71,7 @@ class ProfilerTrace(Callback):
         self.compress = compress
         self._profile_options = {"record_shapes": shapes, "profile_memory": memory, "with_stack": stacks}
         self._profile: TorchProfile | None = None
-        self._next = math.inf  # the step from which on something is due
+        self._next = math.inf  # the step at which something is due next
         self._record_at: int | None = None
         self._first_step = 0  # of the recording: after a resume, it may come after `_record_at`
 

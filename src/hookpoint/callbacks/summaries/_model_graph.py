@@ -1,4 +1,4 @@
-"""ModelGraph: a model as text and as a graph."""
+"""ModelGraph: a model as text and as a graph for TensorBoard."""
 
 from __future__ import annotations
 

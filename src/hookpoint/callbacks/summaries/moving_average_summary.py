@@ -54,7 +54,7 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """A moving average of a previous one and a new value, which are read lazily, once."""
+    """The moving average after a new value. The previous average and the value are read lazily, once."""
 
     __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 
@@ -90,7 +90,7 @@ class Average:
         return self.known_sums
 
     def compute(self) -> None:
-        """Compute the sums from the previous ones, which must be computed."""
+        """Compute the sums. Those of the previous average must be computed."""
         if self.known_sums is None:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
             value = float(self._mean)

@@ -53,7 +53,7 @@ class RunOp(Callback):
         set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
-        # Handlers exist only if needed: `.when(...)` without run_as_trigger is refused, and steps cost nothing.
+        # Handlers exist only if needed: `.when(...)` without run_as_trigger then raises, and steps cost nothing.
         wanted = {"on_trigger": run_as_trigger and self._call, "on_train_iter_end": run_step and self._call_after_step}
         vars(self).update((point, handler) for point, handler in wanted.items() if handler)
 
@@ -63,7 +63,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # else gradients are being accumulated
+        if run.step != self._step:  # otherwise gradients are being accumulated
             self._step = run.step
             self._call(run)
 
@@ -81,7 +81,7 @@ def _name_of(op: Callable[..., object]) -> str:
 
 
 def _run_name(op: Callable[..., object]) -> str | None:
-    """Return the name of the parameter for the run, or None if there is none. Refuse other required parameters."""
+    """Return the name of the parameter for the run, or None if there is none; raise for other required parameters."""
     params = parameters_of(op)
     name = next((param.name for param in params if param.name in RUN_NAMES and param.kind is not param.POSITIONAL_ONLY), None)
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -32,17 +32,17 @@ Selection = str | int | None  # a regular expression for parameter names, the nu
 class SummaryCollector(Callback):
     """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
-    The first step is always collected, with the first batch's input images, at most 16, and the graph of the model. TensorBoard
-    shows all of it, other monitors what they support; the graph is also sent as text. Scalars are those of the step, named
+    The first step is always collected, with up to 16 images of the first batch and the graph of the model. TensorBoard shows
+    all of it, other monitors what they support; the graph is also sent as text. Scalars are the values of the step, named
     `loss/auto` and `learning_rate/auto`. Histograms are `weights/<name>` and `gradients/<name>`, images `input`. Monitors write
-    files to the workdir; `summary_dir` is refused.
+    files to the workdir; `summary_dir` raises.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the names of parameters; None
     selects the first five. Data that is not named is collected too, unless `keep_default_action` is False. Gradients are those
-    that a step is about to use, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with
-    the inputs of the first training batch. A model that cannot be traced is skipped, with a warning. Of sharded parameters, the
-    chief's shard is collected.
+    that a step uses, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with the inputs
+    of the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard
+    is collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
 
@@ -75,7 +75,7 @@ class SummaryCollector(Callback):
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        if self.data.gradients is not None:  # an optimizer's step is watched only if necessary
+        if self.data.gradients is not None:  # otherwise the point costs nothing
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
@@ -151,7 +151,7 @@ class SummaryCollector(Callback):
 
     def _warn_no_graph(self, error: Exception) -> None:
         why = (str(error) or type(error).__name__).strip().splitlines()[0]
-        logger.warning("%s: no graph, as the model cannot be traced: %s", self.name or "SummaryCollector", why)
+        logger.warning("%s: the model cannot be traced, so there is no graph: %s", self.name or "SummaryCollector", why)
 
     def _unhook(self) -> None:
         hook, self._hook = self._hook, None
@@ -170,7 +170,7 @@ class SummaryCollector(Callback):
 
 
 def _first_loss(run: Run) -> Any:
-    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # a metric would be waited for
+    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # reading the metric would wait for the device
     while isinstance(loss, Mapping | tuple | list) and loss:
         loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
     return loss
@@ -203,7 +203,7 @@ class CollectedData:
 
 
 def selected(selection: Selection, names: Iterable[str]) -> list[str]:
-    """Return the names that are selected."""
+    """Return the selected names."""
     if isinstance(selection, str):
         return [name for name in names if re.search(selection, name)]
     return list(names)[: selection or 0]
