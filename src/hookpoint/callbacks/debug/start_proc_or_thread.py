@@ -76,7 +76,7 @@ class StartProcOrThread(Callback):
                 )
 
     def on_run_begin(self) -> None:
-        self._stop()
+        self.on_run_end()
         self._reported, self._next_check = [], 0.0
         for worker in self._workers if self._factory is None else _workers(self._factory()):
             _processes.start(worker)
@@ -90,7 +90,14 @@ class StartProcOrThread(Callback):
         self._check(run)
 
     def on_run_end(self) -> None:
-        self._stop()
+        running, self._running = self._running, []
+        for worker in reversed(running) if self.stop_at_last else ():
+            try:
+                if not _processes.stop(worker, self.stop_seconds):
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
+                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
+            except Exception as error:  # the other workers must be stopped too
+                logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def _check(self, run: Run) -> None:
         self._next_check = monotonic() + CHECK_EVERY_SECONDS
@@ -103,16 +110,6 @@ class StartProcOrThread(Callback):
                     run.stop(f"{self.name or 'StartProcOrThread'}: {line}")
                 else:
                     logger.warning("%s; the run continues", line)
-
-    def _stop(self) -> None:
-        running, self._running = self._running, []
-        for worker in reversed(running) if self.stop_at_last else ():
-            try:
-                if not _processes.stop(worker, self.stop_seconds):
-                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
-                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
-            except Exception as error:  # the other workers must be stopped too
-                logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_running": [], "_reported": []}

@@ -92,8 +92,7 @@ class Notify(Sender):
     def on_save(self) -> None:
         self._can_resume = True
 
-    def on_load(self) -> None:
-        self._can_resume = True
+    on_load = on_save
 
     def on_trigger(self, run: Run) -> None:
         if self.best is None:

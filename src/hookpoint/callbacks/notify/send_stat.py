@@ -96,10 +96,10 @@ class SendStat(Sender):
             self._sent, self._checkpoint = {}, ""
 
     def on_save(self, path: Any) -> None:
-        self._checkpoint = _absolute(path)
+        # A store that writes no files has names instead of paths.
+        self._checkpoint = os.path.abspath(path) if os.path.exists(path) else str(path)
 
-    def on_load(self, path: Any) -> None:
-        self._checkpoint = _absolute(path)
+    on_load = on_save
 
     def on_trigger(self, run: Run) -> None:
         if any(name not in run.metrics for name in self.names):
@@ -123,8 +123,3 @@ class SendStat(Sender):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sent = {name: list(seen) for name, seen in state["sent"].items()}
-
-
-def _absolute(path: Any) -> str:
-    """Return the absolute path of a checkpoint, or its name if the store does not write files."""
-    return os.path.abspath(path) if os.path.exists(path) else str(path)

@@ -104,28 +104,27 @@ class ProfilerTrace(Callback):
             if run.step >= self._record_at + self.steps:
                 self._next = math.inf
                 self._finish(run)
-            elif run.step >= self._next and (self._profile is not None or self._open()):
-                assert self._profile is not None
+            elif run.step >= self._next and (profile := self._profile or self._open()) is not None:
                 if run.step < self._record_at:
-                    self._profile.warm_up()
-                elif not self._profile.is_recording:
+                    profile.warm_up()
+                elif not profile.is_recording:
                     self._first_step = run.step
-                    self._profile.record()
+                    profile.record()
         except BaseException:
             self._next = math.inf
             with suppress(Exception):  # the first error is the one to report
                 self._stop()
             raise
 
-    def _open(self) -> bool:
+    def _open(self) -> TorchProfile | None:
         from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
         if TorchProfile.is_taken():
             self._next = math.inf
             logger.warning("%s records nothing: torch's profiler is in use", self.name or "ProfilerTrace")
-            return False
+            return None
         self._profile = TorchProfile(self._profile_options)
-        return True
+        return self._profile
 
     def _finish(self, run: Run) -> None:
         profile, first = self._stop(), self._first_step

@@ -71,7 +71,7 @@ class StepTimeout(Callback):
         self._late = ""
 
     def on_run_begin(self, run: Run) -> None:
-        self._close()
+        self.on_run_end()
         self._run = run
         self._late = ""
         stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{rank_suffix(run)}.txt"
@@ -112,7 +112,9 @@ class StepTimeout(Callback):
             error.add_note(self._late)
 
     def on_run_end(self) -> None:
-        self._close()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
 
     def _end_step(self) -> None:
         watch = self._watch
@@ -140,11 +142,6 @@ class StepTimeout(Callback):
             logger.error("%s; exiting with code %d", self._late, self.EXIT_CODE)
             logging.shutdown()
             os._exit(self.EXIT_CODE)
-
-    def _close(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_watch": None}

@@ -67,7 +67,7 @@ class LossCallback(Callback):
                 return
         else:
             position = (run.epoch, run.batch_idx + 1, run.step)
-            for part, value in enumerate(_flat(loss)):
+            for part, value in enumerate(flattened(loss)):
                 self._losses += 1
                 self._scalars.add((*position, part), _scalar(value))
             if shown:
@@ -83,12 +83,13 @@ def loss_of(run: Run) -> Any:
     return run.loss if run.loss is not None else run.metrics.as_logged("loss")
 
 
-def _flat(loss: Any) -> Iterator[Any]:
+def flattened(loss: Any) -> Iterator[Any]:
+    """Yield the losses in a tuple, list or dict, at any depth; nothing for None."""
     if isinstance(loss, Mapping):
         loss = tuple(loss.values())
     if isinstance(loss, tuple | list):
         for value in loss:
-            yield from _flat(value)
+            yield from flattened(value)
     elif loss is not None:
         yield loss
 

@@ -13,6 +13,7 @@ from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
+from hookpoint.callbacks.stopping._loss_callback import flattened, loss_of
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
@@ -90,7 +91,7 @@ class SummaryCollector(Callback):
             logger.warning("%s collects no gradients: it needs optimizer=...", owner)
 
     def on_run_begin(self, run: Run) -> None:
-        self._clean_up()
+        self.on_run_end()
         if not run.resuming:
             self._collected = None
 
@@ -109,7 +110,8 @@ class SummaryCollector(Callback):
             self._collect(run)
 
     def on_run_end(self) -> None:
-        self._clean_up()
+        self._unhook()
+        self._inputs, self._gradients = None, {}
 
     def _keep_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._unhook()
@@ -138,7 +140,8 @@ class SummaryCollector(Callback):
 
     def _collect(self, run: Run) -> None:
         if self.data.metric:
-            scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": run.hyper.get("learning_rate")}
+            loss = next(flattened(loss_of(run)), None)
+            scalars = {"loss/auto": loss, "learning_rate/auto": run.hyper.get("learning_rate")}
             sent = {name: _async(value) for name, value in scalars.items() if value is not None}
             if sent:
                 run.monitors.put("scalars", sent, at="step", mode="train")
@@ -158,22 +161,11 @@ class SummaryCollector(Callback):
         if hook is not None:
             hook.remove()
 
-    def _clean_up(self) -> None:
-        self._unhook()
-        self._inputs, self._gradients = None, {}
-
     def state_dict(self) -> dict[str, Any]:
         return {"collected": self._collected}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._collected = state["collected"]
-
-
-def _first_loss(run: Run) -> Any:
-    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # reading the metric would wait for the device
-    while isinstance(loss, Mapping | tuple | list) and loss:
-        loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
-    return loss
 
 
 def _async(value: Any) -> Any:

@@ -6,26 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Condition, Thread
 
-Sample = Mapping[int, float]
-
 logger = logging.getLogger("hookpoint")
-
-
-class Averages:
-    """Average numbers by key."""
-
-    def __init__(self) -> None:
-        self.sums: dict[int, tuple[float, int]] = {}
-
-    def add(self, sample: Sample) -> None:
-        for key, value in sample.items():
-            total, count = self.sums.get(key, (0.0, 0))
-            self.sums[key] = (total + value, count + 1)
-
-    def take(self) -> dict[int, float]:
-        """Return the averages and reset them."""
-        sums, self.sums = self.sums, {}
-        return {key: total / count for key, (total, count) in sums.items()}
 
 
 class Sampler:
