@@ -25,9 +25,9 @@ class Loop(core.Loop):
     The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
     files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them.
 
-    Callbacks are compiled on construction: their mistakes raise before anything runs. Entering installs handlers for Ctrl-C,
-    SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next boundary,
-    the second at once. Entering a loop again starts a fresh run.
+    Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering installs handlers for
+    Ctrl-C, SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next
+    boundary, the second at once. Entering a loop again starts a fresh run.
 
     samples: A function that returns the number of samples in a batch, if its tensors do not show it.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;

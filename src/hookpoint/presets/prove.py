@@ -72,7 +72,7 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
 
-    The state of the last checkpoint, except times, and the lines of scalars.jsonl are compared.
+    It compares the state of the last checkpoint, except times, and the lines of scalars.jsonl.
 
         def make_runner(workdir):
             torch.manual_seed(0)

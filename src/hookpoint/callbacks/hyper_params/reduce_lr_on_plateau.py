@@ -22,7 +22,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         monitor: Name of the metric. A missing metric raises.
         factor: Number between 0 and 1.
         patience: Number of values without improvement before a reduction.
-        mode: "min", "max", or "auto", which depends on the metric's name.
+        mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta: Smallest change that counts as an improvement.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, as torch's `threshold_mode`.
         cooldown: Number of values after a reduction that do not count.

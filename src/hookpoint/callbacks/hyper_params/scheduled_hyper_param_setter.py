@@ -1,4 +1,4 @@
-"""ScheduledHyperParamSetter: set a setting by a table of epochs or steps."""
+"""ScheduledHyperParamSetter: set a hyper-parameter by a table of epochs or steps."""
 
 from __future__ import annotations
 

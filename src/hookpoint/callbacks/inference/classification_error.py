@@ -1,4 +1,4 @@
-"""ClassificationError: the share of misclassified samples in a data set."""
+"""ClassificationError: the fraction of misclassified samples in a data set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 
 
 class ClassificationError:
-    """Measure the share of misclassified samples over the data set, exact for any batch sizes.
+    """Measure the fraction of misclassified samples over the data set, exact for any batch sizes.
 
     `wrong` selects how. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the targets, unless
     an output has that name. Any other name is that of an output, and a function gets outputs and targets; both yield a vector

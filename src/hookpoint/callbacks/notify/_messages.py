@@ -32,7 +32,7 @@ class Message:
 
 
 def run_message(run: Run, event: str, *lines: str, tone: Tone = "info", names: Iterable[str] | None = None) -> Message:
-    """Return an event of a run, with its progress and its metrics: all of them, or those in `names`."""
+    """Return a message about an event of a run, with its progress and its metrics: all of them, or those in `names`."""
     epochs = f"/{run.max_epochs}" if run.max_epochs is not None else ""
     progress = [f"epoch {run.epoch}{epochs}, step {run.step}, after {clock(run.elapsed)}"]
     if run.workdir is not None:

@@ -25,7 +25,7 @@ class Notify(Sender):
       raise.
     - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (the end of a run that was stopped, which
       "end" includes) and "best", which needs `best`.
-    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which decides by the metric's name.
+    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
     - `minutes_between`: the shortest time between two messages about a new best. The next message counts those in between.
     - `names`: the metrics to include. Default: all.
 

@@ -30,9 +30,9 @@ class ModelCheckpoint(TrackingSaver):
     optimizer steps here. It replaces the schedule of the config. `.when(...)` replaces both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`,
-    nothing else is saved on schedule. `mode` is "min", "max", or "auto", which depends on the metric's name. The first value
-    must be better than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With a step
-    schedule, the value is the mean of what was logged since the last trigger.
+    nothing else is saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The first
+    value must be better than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With
+    a step schedule, the value is the mean of what was logged since the last trigger.
 
     `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` raise, as checkpoints are in the workdir.
     So does `save_weights_only`: a run resumes from a checkpoint, and the weights are a separate file in it. Instead of Orca's

@@ -30,7 +30,7 @@ class EarlyStopping(MetricWatcher):
         monitor: Name of the metric. A missing metric raises.
         min_delta: Smallest change that counts as an improvement.
         patience: Number of values without improvement before stopping. 0 and 1 both stop at the first one.
-        mode: "min", "max", or "auto", which depends on the metric's name.
+        mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
         baseline: If given, values must also beat it; otherwise the run stops once patience runs out.
         restore_best_weights: Load the best weights at the end of the run, unless an exception ended it.

@@ -116,7 +116,8 @@ class TensorDumper(TensorReader):
         for entry in run.hooks.entries:
             other = entry.subject
             if isinstance(other, TensorDumper) and other is not self and other.dumps.prefix == prefix:
-                raise CompileError(f"{self.owner} and {entry.name} both write {prefix}-... files.", give="one another prefix=")
+                give = "one of them another prefix="
+                raise CompileError(f"{self.owner} and {entry.name} both write {prefix}-... files.", give=give)
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
