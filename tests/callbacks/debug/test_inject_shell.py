@@ -382,7 +382,7 @@ def test_it_is_named_again_after_it_was_gone(file, caplog):
 
 def test_a_folder_that_cannot_be_looked_into(tmp_path, caplog):
     (tmp_path / "file").touch()
-    assert not TriggerFile(tmp_path / "file" / "x").is_there()
+    assert not TriggerFile(tmp_path / "file" / "x").exists()
     assert caplog.messages == [f"{tmp_path}/file/x cannot be checked: Not a directory"]
 
 

@@ -55,7 +55,7 @@ class InjectShell(Callback):
         self._file = TriggerFile(Path(run.workdir) / self.file)
 
     def on_trigger(self, run: Run) -> None:
-        if self._file.is_there():
+        if self._file.exists():
             if _shells.is_at_terminal():
                 self._file.remove()
                 self._open(run)
