@@ -42,7 +42,7 @@ class Saver(Callback):
             rules = entry.subject.rules if isinstance(entry.subject, Saver) and entry.subject is not self else {}
             for tag in self.rules.keys() & rules.keys():
                 savers = f"{self.name or type(self).__name__} and {entry.name}"
-                give = "or the other one another tag=, prefix= or filename=, whichever it takes"
+                give = "one of them another tag=, prefix= or filename="
                 problem = f"{savers} both use the tag '{tag}' and would delete each other's checkpoints."
                 raise CompileError(problem, keep="one of them", give=give)
 

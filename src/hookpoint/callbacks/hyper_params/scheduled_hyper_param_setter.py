@@ -29,7 +29,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups keep their ratios to it.
 
     A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
-    callback's state gets the value that applies by now. Sends the event "setting"; with linear steps, once per epoch.
+    callback's state gets the value that applies at its step. Sends the event "setting"; with linear steps, once per epoch.
 
     >>> class Model: dropout = 0.5
     >>> setter = ScheduledHyperParamSetter(ObjAttrParam(Model, "dropout"), [(0, 0.5), (2, 0.25)])

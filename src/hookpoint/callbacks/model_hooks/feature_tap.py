@@ -193,7 +193,7 @@ class FeatureRows:
         self._batch = {}
 
     def joined(self) -> dict[str, Any]:
-        """Return all rows by name, and discard them. Each name needs twice its memory meanwhile."""
+        """Return all rows by name, and discard them. Concatenating a name needs twice its memory."""
         import torch
 
         while self._copying:

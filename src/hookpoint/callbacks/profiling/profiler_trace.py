@@ -62,7 +62,7 @@ class ProfilerTrace(Callback):
     ) -> None:
         super().__init__(**options)
         if wait is not None and at is not None:
-            raise BadArgument(f"ProfilerTrace: wait={wait} and at={at} exclude each other.", give="one of them")
+            raise BadArgument(f"ProfilerTrace: wait={wait} and at={at} are mutually exclusive.", give="one of them")
         self.at = None if at is None else integer("ProfilerTrace", "at", at)
         self.wait = 5 if wait is None else integer("ProfilerTrace", "wait", wait)
         self.warmup = integer("ProfilerTrace", "warmup", warmup)

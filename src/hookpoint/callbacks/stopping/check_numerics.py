@@ -25,7 +25,7 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Check parameters after each step too.
-        parameters: Check parameters at all; if so, also before training.
+        parameters: Check parameters, also before training. False overrides the two arguments above.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
         tensors: Functions of the run, by name, such as `{"logits": lambda run: run.outputs}`. Each returns a tensor or a

@@ -46,7 +46,7 @@ class StopAtTime(Callback):
             if value is not None
         ]
         if not durations and until is None:
-            raise BadArgument("StopAtTime has no time.", give=f"run_time (minutes), seconds, hours or {UNTIL}")
+            raise BadArgument("StopAtTime needs a time.", give=f"run_time (minutes), seconds, hours or {UNTIL}")
         self.seconds = sum(durations) if durations else None
         try:
             self.until = until if until is None or isinstance(until, datetime) else datetime.fromisoformat(until)

@@ -39,7 +39,7 @@ class TensorReader(Callback):
         fc.weight.grad                    the gradient that the last optimizer step used, clipped and unscaled
         accuracy                          the latest value of a metric, as it was logged
 
-    In a mapping, a key of your choice stands for one of these names, or for a function of the run.
+    A mapping gives names of your choice to these, or to functions of the run.
 
     Values are detached but not copied: the next step changes them. Gradients are copied before the step, as a loop may clear
     them right after it. Fields of the iteration are those of the iteration that just ended. Between epochs, they are copies
