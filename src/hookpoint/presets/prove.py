@@ -177,7 +177,7 @@ def _compare(where: str, expected: Any, actual: Any, differences: list[Differenc
         if _bits(expected) != _bits(actual):
             differences.append(Difference(where, _shown(expected), _shown(actual)))
         return int(expected.numel()) if hasattr(expected, "numel") else 1
-    return sum(_compare(f"{where}/{key}" if where else str(key), *values, differences) for key, *values in pairs)
+    return sum(_compare(f"{where}/{key}" if where else str(key), a, b, differences) for key, a, b in pairs)
 
 
 def _bits(value: Any) -> Any:

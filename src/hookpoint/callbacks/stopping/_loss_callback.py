@@ -75,7 +75,8 @@ class LossCallback(Callback):
         self._check_ready(run)
 
     def _check_ready(self, run: Run, *, wait: bool = False) -> None:
-        self.check(run, [Loss(*tag, value) for tag, value in self._scalars.take(wait=wait)])
+        ready = self._scalars.take(wait=wait)
+        self.check(run, [Loss(epoch, batch, step, part, value) for (epoch, batch, step, part), value in ready])
 
 
 def loss_of(run: Run) -> Any:
