@@ -150,7 +150,7 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
         ({"prefix": "a/b"}, ValueError, "is not a file name"),
         ({"tensor_name": 3}, TypeError, "is not the name of a tensor"),
         ({"tensor_name": ""}, TypeError, "is not the name of a tensor"),
-        ({"tensor_name": {"mine": len}}, TypeError, "write     lambda run"),
+        ({"tensor_name": {"mine": len}}, TypeError, "or a function: lambda run"),
     ],
 )
 def test_wrong_arguments_are_refused(given, kind, message):

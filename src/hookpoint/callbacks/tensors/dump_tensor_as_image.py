@@ -58,7 +58,7 @@ class DumpTensorAsImage(TensorDumper):
         **options: Unpack[Options],
     ) -> None:
         if not (isinstance(tensor_name, str) or callable(tensor_name)):
-            give = "one name, as in 'batch/0', or a function of the run"
+            give = "one name, as in 'batch/0', or a function: lambda run: ..."
             raise BadArgument(f"DumpTensorAsImage: {tensor_name!r} is not the name of a tensor.", give=give)
         name = tensor_name if isinstance(tensor_name, str) else prefix or _function_name(tensor_name)
         super().__init__({name: tensor_name}, safe_name(name) if prefix is None else prefix, **options)
