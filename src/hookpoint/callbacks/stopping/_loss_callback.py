@@ -67,7 +67,7 @@ class LossCallback(Callback):
                 return
         else:
             position = (run.epoch, run.batch_idx + 1, run.step)
-            for part, value in enumerate(flattened(loss)):
+            for part, value in enumerate(_flat(loss)):
                 self._losses += 1
                 self._scalars.add((*position, part), _scalar(value))
             if shown:
@@ -84,13 +84,12 @@ def loss_of(run: Run) -> Any:
     return run.loss if run.loss is not None else run.metrics.as_logged("loss")
 
 
-def flattened(loss: Any) -> Iterator[Any]:
-    """Yield the losses in a tuple, list or dict, at any depth; nothing for None."""
+def _flat(loss: Any) -> Iterator[Any]:
     if isinstance(loss, Mapping):
         loss = tuple(loss.values())
     if isinstance(loss, tuple | list):
         for value in loss:
-            yield from flattened(value)
+            yield from _flat(value)
     elif loss is not None:
         yield loss
 

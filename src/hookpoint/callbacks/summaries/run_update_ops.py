@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hookpoint.core.callback.callback import Callback
+from typing import Unpack
+
+from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 
 
@@ -24,8 +26,10 @@ class RunUpdateOps(Callback):
     keeps = ""
     step_cost = "the functions; without any, about 0.2 microseconds"
 
-    _has_step_hooks = False
-    _step = 0
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self._has_step_hooks = False
+        self._step = 0
 
     def on_run_begin(self, run: Run) -> None:
         self._has_step_hooks = False

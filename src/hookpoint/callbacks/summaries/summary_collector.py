@@ -13,7 +13,6 @@ from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
 from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
-from hookpoint.callbacks.stopping._loss_callback import flattened, loss_of
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
@@ -140,8 +139,7 @@ class SummaryCollector(Callback):
 
     def _collect(self, run: Run) -> None:
         if self.data.metric:
-            loss = next(flattened(loss_of(run)), None)
-            scalars = {"loss/auto": loss, "learning_rate/auto": run.hyper.get("learning_rate")}
+            scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": run.hyper.get("learning_rate")}
             sent = {name: _async(value) for name, value in scalars.items() if value is not None}
             if sent:
                 run.monitors.put("scalars", sent, at="step", mode="train")
@@ -166,6 +164,13 @@ class SummaryCollector(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._collected = state["collected"]
+
+
+def _first_loss(run: Run) -> Any:
+    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # reading the metric would wait for the device
+    while isinstance(loss, Mapping | tuple | list) and loss:
+        loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
+    return loss
 
 
 def _async(value: Any) -> Any:
