@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, file_name
-from hookpoint.callbacks._shared.own_file import file_problem
-from hookpoint.callbacks._shared.workdir import require_workdir
+from hookpoint.callbacks._shared.workdir import file_problem, require_workdir
 from hookpoint.callbacks.debug import _shells
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback, Options

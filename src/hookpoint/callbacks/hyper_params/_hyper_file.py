@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hookpoint.callbacks._shared.own_file import file_problem
+from hookpoint.callbacks._shared.workdir import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40

@@ -6,6 +6,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from operator import index
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -121,9 +122,9 @@ class ValueSchedule:
         self.at = [at for at, _ in pairs]
         self.values = [value for _, value in pairs]
         self.interp = interp
-        twice = [at for at, following in zip(self.at, self.at[1:], strict=False) if at == following]
-        if not pairs or twice:
-            problem = f"has two values at {twice[0]}" if twice else "is empty"
+        duplicates = [at for at, following in pairwise(self.at) if at == following]
+        if not pairs or duplicates:
+            problem = f"has two values at {duplicates[0]}" if duplicates else "is empty"
             raise BadSchedule(f"the schedule {problem}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != unsorted:
             logger.warning("The points of a schedule are not sorted; using %s", pairs)

@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
-from hookpoint.callbacks._shared.own_file import file_problem
 from hookpoint.callbacks._shared.saver import reject_path
+from hookpoint.callbacks._shared.workdir import file_problem
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded, local_shard, shard_like
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.checkpoint.stateful import named_parameters
+from hookpoint.core.checkpoint.stateful import named_items, named_parameters
 
 
 class WeightAverage:
@@ -93,13 +93,9 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
             yield name, tensor
 
 
-def named_buffers(model: Any, prefix: str = "", of: type[Any] = object) -> Iterator[tuple[str, Any]]:
+def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
     """Yield the persistent buffers of a model, by their names in its state dict; with `of`, those of one kind of module."""
-    if isinstance(model, Mapping | list | tuple):
-        for key, value in model.items() if isinstance(model, Mapping) else enumerate(model):
-            yield from named_buffers(value, f"{prefix}{key}.", of)
-    elif hasattr(model, "named_modules"):
-        for path, module in model.named_modules():
-            for name, buffer in module._buffers.items() if isinstance(module, of) else ():
-                if buffer is not None and name not in module._non_persistent_buffers_set:
-                    yield f"{prefix}{plain_name(f'{path}.{name}' if path else name)}", buffer
+    for path, module in named_items(model, "named_modules"):
+        for name, buffer in module._buffers.items() if isinstance(module, of) else ():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield f"{path}.{name}" if path else name, buffer
