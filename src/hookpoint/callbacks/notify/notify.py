@@ -48,6 +48,9 @@ class Notify(Sender):
     keeps = "the best value"
     step_cost = "nothing; with a step schedule, one addition per step that logs the metric"
 
+    _sent_best_at: float | None
+    _unsent_bests: int
+
     def __init__(
         self,
         url: str | Sequence[str],
@@ -135,8 +138,7 @@ class Notify(Sender):
             self._values.load_state_dict(state)
 
     def _reset(self) -> None:
-        self._sent_best_at: float | None = None
-        self._unsent_bests = 0
+        self._sent_best_at, self._unsent_bests = None, 0
         self._has_failed = self._can_resume = False
 
     def _report(self, run: Run, event: str, title: str, *lines: str, tone: Tone = "info") -> None:
