@@ -29,12 +29,12 @@ class Loop(core.Loop):
     Ctrl-C, SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next
     boundary, the second at once. Entering a loop again starts a fresh run.
 
-    samples: A function that returns the number of samples in a batch, if its tensors do not show it.
+    samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
         None for no limit.
     wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
-    hang_report_seconds: Report a wait for data or other ranks after this time.
-    data_timeout_seconds: Raise an error after waiting for data for this time.
+    hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
+    data_timeout_seconds: Raise an error if a wait for data takes longer than this.
 
     Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request of any rank takes
     effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop

@@ -20,7 +20,7 @@ MAX_COPYING = 2  # batches whose copies may still be running
 
 
 class FeatureTap(PatternCallback):
-    """Collect module outputs during a prediction on the host: `tap.features["layer"]` has one row per sample.
+    """Collect module outputs on the host during a prediction: `tap.features["layer"]` has one row per sample.
 
         pattern: Names of modules, as for `ModuleHooks`.
         pool: Function that reduces an output on its device before it is copied.

@@ -33,9 +33,9 @@ class SendStat(Sender):
     `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
     contains the run's name, the epoch, the step and the metrics.
 
-    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A
-    send that takes longer than `timeout_seconds` is ended. If 100 messages wait, the oldest are dropped. Each kind of failure
-    is logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops or delays a run.
+    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A send
+    that takes longer than `timeout_seconds` is cancelled. If 100 messages wait, the oldest are dropped. Each kind of failure is
+    logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops or delays a run.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 

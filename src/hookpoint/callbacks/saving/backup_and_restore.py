@@ -17,8 +17,8 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class BackupAndRestore(Saver):
     """Save each epoch, or every `save_freq` steps, and keep the newest checkpoint only.
 
-    The run itself restores: started again in the same workdir, it resumes, even in the middle of an epoch. `save_freq` is
-    "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
+    Restoring needs no callback: a run that is started again in the same workdir resumes, even in the middle of an epoch.
+    `save_freq` is "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
     `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint.
 
     `backup_dir` raises, as checkpoints are in the workdir. So does `delete_checkpoint=True`: a longer run resumes from the last

@@ -17,8 +17,8 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 class ModelSaver(Saver):
     """Save on trigger; keep the newest `max_to_keep`, and permanently one per `keep_checkpoint_every_n_hours` of training.
 
-    `max_to_keep=None` keeps all. `keep_checkpoint_every_n_hours=None` keeps none permanently, and neither does a run that is
-    shorter than that. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
+    `max_to_keep=None` keeps all. With `keep_checkpoint_every_n_hours=None`, or in a run that is shorter than that, none is kept
+    permanently. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
     `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
 
     `checkpoint_dir` raises, as checkpoints are in the workdir. With `async_save`, training waits for the copy to host memory,

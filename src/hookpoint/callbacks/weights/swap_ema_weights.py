@@ -33,7 +33,8 @@ class SwapEMAWeights(AveragedWeights):
     The training weights are restored after each validation and prediction, however it ends, so training is not affected. In a
     checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages of a
     checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
-    weights of the model have changed since. Frozen weights are not averaged; unfrozen and added ones are from the next epoch.
+    weights of the model have changed since. Frozen weights are not averaged; those that are unfrozen or added are averaged from
+    the next epoch on.
 
     If the step never advances (with an optimizer that the run does not know, or epochs without batches), changed weights count
     as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
