@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,14 +10,17 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import Any
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team, place_by_environment
 from hookpoint.presets._defaults import with_defaults
-from hookpoint.presets._scheduler_check import SchedulerCheck
+
+logger = logging.getLogger("hookpoint")
 
 
 class Loop(core.Loop):
@@ -132,3 +136,28 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
 
     store = CheckpointStore(workdir, allow_world_change=allow_world_change)
     return {"store": store, "identity": partial(collect, world_size=1, seed=None)}
+
+
+class SchedulerCheck(Callback):
+    """Warn at the end of the first training epoch if a scheduler has not been stepped.
+
+    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
+    """
+
+    is_internal = True
+    _before: list[Any] | None = None
+
+    def on_run_begin(self, run: Run) -> None:
+        self._before = _counts(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._before is None or not run.step or not run.epoch_complete:
+            return
+        if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
+            message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"
+            logger.warning(message, run.epoch)
+        self._before = None
+
+
+def _counts(run: Run) -> list[Any]:
+    return [getattr(scheduler, "last_epoch", None) for scheduler in run.schedulers]
