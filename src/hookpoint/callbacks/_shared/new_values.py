@@ -19,7 +19,7 @@ class NewValues:
     """Return the newest final value of a metric, once: patience counts observations, not triggers.
 
     Final values are the means of finished passes and values logged between iterations. A reader with a step schedule does not
-    wait for the end of a training pass: it gets the mean of what was logged since its last read, as of the moment of reading.
+    wait for the end of a training pass: it gets the mean of what was logged since its last read.
     """
 
     def __init__(self, metric: str) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from hookpoint import LambdaCallback
-from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
 

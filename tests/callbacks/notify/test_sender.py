@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hookpoint.callbacks.notify._send_queue import SendFailed, SendQueue
+from hookpoint.callbacks.notify._sender import SendFailed, SendQueue
 
 
 class Door:
