@@ -45,7 +45,7 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
         now = RunFolder(run.path)
         status = now.status  # read it before the files: nothing written before the end is missed
         rows = _in_order(file.new() for file in files)
-        if files[0].was_cut:
+        if files[0].was_truncated:
             note("-- the run resumed from an earlier step; later records were removed --")
         _put(rows, as_json)
         if status != RUNNING:

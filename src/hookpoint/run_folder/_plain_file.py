@@ -1,4 +1,4 @@
-"""Read lines of untrusted files of any length."""
+"""Read lines from untrusted files of any length."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines from the current position, without line ends. An incomplete last line is left out.
+    """Yield the lines from the current position, without newlines. An incomplete last line is left out.
 
-    A line of more than 16 MiB raises OSError.
+    Raises OSError for a line of more than 16 MiB.
     """
     for lines in line_batches(file):
         yield from lines
@@ -45,6 +45,6 @@ def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def newest_lines(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """Yield the lines in the last `most_bytes`, the last first."""
+    """Yield the lines in the last `most_bytes`, the last line first."""
     end = end_of_whole_lines(file, MOST_LINE_BYTES)
     return (line for _, line in lines_backwards(file, end, max(0, end - most_bytes)))
