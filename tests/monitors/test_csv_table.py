@@ -127,7 +127,7 @@ def test_a_name_that_cannot_be_encoded(tmp_path):
 def test_moving_aside_takes_a_free_name(table, tmp_path):
     for expected in ("log.1.csv", "log.2.csv"):
         table.replace([], ["epoch", expected])
-        table.move_aside()
+        table.rotate()
         assert (tmp_path / expected).read_text() == f"epoch,{expected}\n"
     assert not table.path.exists()
 

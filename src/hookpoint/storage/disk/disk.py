@@ -67,6 +67,13 @@ def digest(path: Path) -> str:
     return sha256.hexdigest()
 
 
+def sync_file(path: Path) -> int:
+    """Wait until a file is on disk, and return its size."""
+    with open(path, "rb") as file:
+        sync(file.fileno())
+        return os.fstat(file.fileno()).st_size
+
+
 def link(source: Path, target: Path) -> None:
     """Create a hard link, or a copy if the file system has no links."""
     try:
