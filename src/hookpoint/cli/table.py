@@ -13,10 +13,10 @@ MIN_WRAP_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and how it yields if the table is too wide.
+    """A column, and how it adapts if the table is too wide.
 
-    Cells are shortened down to `min_width`, 0 for never. Then columns are dropped, the one with the highest `drop` first, 0 for
-    never. If a column `wraps`, its text continues on the next line. `styles` has rich styles by the text of a cell.
+    Cells are shortened down to `min_width`; 0 means never. Then columns are dropped, the one with the highest `drop` first; 0
+    means never. If a column `wraps`, its text continues on the next line. `styles` maps the text of a cell to a rich style.
     """
 
     title: str = ""

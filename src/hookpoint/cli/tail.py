@@ -29,8 +29,8 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
 
-    "mean" marks means of whole passes, "value" single values. Ends with the run, or with Ctrl-C. If a resumed run truncates its
-    records, new ones follow.
+    "mean" marks means of whole passes, "value" single values. The command ends with the run, or with Ctrl-C. If a resumed run
+    truncates its records, the new ones follow.
 
     \b
     Examples:
