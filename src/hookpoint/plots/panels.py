@@ -71,7 +71,7 @@ def choose_panels(
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """Return the first names as a text."""
+    """Return the first names, and how many more there are."""
     return ", ".join(map(printable, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -81,31 +81,33 @@ def is_learning_rate(name: str) -> bool:
 
 def is_validation(name: str) -> bool:
     """Return whether a name is that of a validation: val_loss, validation/loss, val-error-top1."""
-    found = _PASS.match(name)
-    return found is not None and found[2] is not None
+    match = _PASS.match(name)
+    return match is not None and match[2] is not None
 
 
 def _find(known: Collection[str], requested: Sequence[str]) -> list[str]:
-    found: dict[str, None] = {}
-    for name in requested:
-        matching = [name] if name in known else sorted(one for one in known if fnmatchcase(one, name))
+    names: dict[str, None] = {}
+    for pattern in requested:
+        matching = [pattern] if pattern in known else sorted(name for name in known if fnmatchcase(name, pattern))
         if not matching:
-            raise UnknownCurve(name, known)
-        found.update(dict.fromkeys(matching))
-    return list(found)
+            raise UnknownCurve(pattern, known)
+        names.update(dict.fromkeys(matching))
+    return list(names)
 
 
 def _grouped(names: Iterable[str]) -> list[Group]:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_bare(name), []).append(name)
-    return [Group(title if len(own) > 1 else own[0], tuple(sorted(own, key=is_validation))) for title, own in groups.items()]
+    return [
+        Group(title if len(names) > 1 else names[0], tuple(sorted(names, key=is_validation))) for title, names in groups.items()
+    ]
 
 
 def _bare(name: str) -> str:
-    """Return a name without the prefix of its pass."""
-    found = _PASS.match(name)
-    return name[found.end() :] or name if found else name
+    """Return a name without the prefix of its pass: loss for val_loss."""
+    match = _PASS.match(name)
+    return name[match.end() :] or name if match else name
 
 
 def _rank(group: Group, watched: Collection[str]) -> tuple[int, str]:
