@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,6 +87,20 @@ def test_what_is_made_is_for_its_owner_only(tmp_path):
     disk.write(tmp_path / "a" / "b" / "c", b"")
     assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o700
     assert mode(tmp_path / "a" / "b" / "c") == 0o600
+
+
+def test_threads_that_create_the_same_folder_at_once_all_succeed(tmp_path):
+    for number in range(50):
+        start = threading.Barrier(4)
+
+        def create(path=tmp_path / str(number) / "inner", start=start):
+            start.wait()
+            disk.make_folder(path)
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(create) for _ in range(4)]:
+                done.result()
+        assert (tmp_path / str(number) / "inner").is_dir()
 
 
 def test_each_folder_on_the_way_is_synced(tmp_path, operations):

@@ -108,7 +108,11 @@ def make_folder(path: Path) -> None:
     if not is_folder(path, follow=True):
         if path.parent != path:
             make_folder(path.parent)
-        perform(lambda: os.mkdir(path, 0o700), "mkdir", path)
+        try:
+            perform(lambda: os.mkdir(path, 0o700), "mkdir", path)
+        except FileExistsError:  # another thread or process was faster
+            if not is_folder(path, follow=True):
+                raise
         sync_folder(path.parent)
 
 
