@@ -122,8 +122,16 @@ class CheckpointStore:
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
-        facts = {"elapsed": float(elapsed), "tags": tags, "clocks": clocks, "identity": self._identity, "measured": measured}
-        save = partial(self._save, snapshot, int(step), partial(Manifest, step=int(step), **facts), files, started)
+        describe = partial(
+            Manifest,
+            step=int(step),
+            elapsed=float(elapsed),
+            tags=tags,
+            clocks=clocks,
+            identity=self._identity,
+            measured=measured,
+        )
+        save = partial(self._save, snapshot, int(step), describe, files, started)
         if not request.in_background:
             return save()
         self._background.start(save)
