@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, S
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
-from hookpoint.storage.checkpoint.checkpoint_folder import Staged, cannot_save, discard, new_staging, verified, write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
 from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -76,7 +76,7 @@ class CheckpointStore:
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
-        try:
+        with saving_to(self.workdir):
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
@@ -85,8 +85,6 @@ class CheckpointStore:
             except BaseException:
                 self._lock.release()
                 raise
-        except OSError as error:
-            raise cannot_save(self.workdir, error) from error
         self._is_open = True
         self._run_file = RunFile(self.workdir)
         return checkpoint
@@ -164,10 +162,8 @@ class CheckpointStore:
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
             return {}
-        try:
+        with saving_to(self.workdir):
             return {"crashes": crashes, "has_checkpoint": bool(places(self.workdir))}
-        except OSError as error:
-            raise cannot_save(self.workdir, error) from error
 
     def close(self) -> None:
         """Wait for the background and release the workdir. May be called more than once."""
@@ -222,20 +218,16 @@ class CheckpointStore:
         """Create the hidden folder of a new checkpoint. All ranks may write to it."""
         self._refuse_if_closed()
         folder = new_staging(self._target(step))
-        try:
+        with saving_to(folder):
             disk.make_new_folder(folder)
-        except OSError as error:
-            raise cannot_save(folder, error) from error
         return folder
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
         """Write this rank's shards, while the other ranks of the group write theirs. Return size and digest of its files."""
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
-        try:
+        with saving_to(Path(folder)):
             written = write_shards(Path(folder), tensors, group)
-        except OSError as error:
-            raise cannot_save(Path(folder), error) from error
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
@@ -246,11 +238,9 @@ class CheckpointStore:
 
     def _target(self, step: int) -> Path:
         folder = checkpoints(self.workdir)
-        try:
+        with saving_to(folder):
             disk.make_folder(folder)
             return folder / next_place(disk.names(folder), step).name
-        except OSError as error:
-            raise cannot_save(folder, error) from error
 
     def _save(
         self, state: dict[str, Any], step: int, describe: Callable[..., Manifest], staged: Staged | None, started: float
@@ -299,12 +289,11 @@ def _read_back(target: Path) -> None:
     Shards are not read: the ranks that wrote them have verified them.
     """
     try:
-        verified(target, shards=False)
+        with saving_to(target):
+            verified(target, shards=False)
     except DamagedCheckpoint as error:
         try:
             move_damaged(target, error)
         except OSError as failure:
             logger.warning("%s It could not be renamed: %s", error, failure)
         raise CannotSave(f"{target} does not contain what was written.", check="the disk", errno=errno.EIO) from error
-    except OSError as error:
-        raise cannot_save(target, error) from error

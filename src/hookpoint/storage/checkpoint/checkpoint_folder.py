@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,25 +44,23 @@ def write_checkpoint(
     is either a complete checkpoint of this name or none.
     """
     staging = new_staging(target) if staged is None else staged.folder
-    try:
-        if staged is None:
-            disk.make_new_folder(staging)
-        files = {} if staged is None else dict(staged.files)
-        for name, write in Encoded(state).files():
-            with NewFile(staging / name) as file:
-                write(file)
-            files[name] = File(file.size, file.sha256)
-        manifest = describe(files=files)
-        disk.write(staging / MANIFEST, manifest.encoded())
-        disk.sync_folder(staging)
-        disk.rename(staging, target)
-        disk.sync_folder(target.parent)
-    except OSError as error:
-        discard(staging)
-        raise cannot_save(target, error) from error
-    except BaseException:
-        discard(staging)
-        raise
+    with saving_to(target):
+        try:
+            if staged is None:
+                disk.make_new_folder(staging)
+            files = {} if staged is None else dict(staged.files)
+            for name, write in Encoded(state).files():
+                with NewFile(staging / name) as file:
+                    write(file)
+                files[name] = File(file.size, file.sha256)
+            manifest = describe(files=files)
+            disk.write(staging / MANIFEST, manifest.encoded())
+            disk.sync_folder(staging)
+            disk.rename(staging, target)
+            disk.sync_folder(target.parent)
+        except BaseException:
+            discard(staging)
+            raise
     return manifest
 
 
@@ -154,17 +153,22 @@ def discard(path: Path) -> None:
         logger.warning("%s could not be removed: %s", path, error or type(error).__name__)
 
 
-def cannot_save(path: Path, error: OSError) -> CannotSave:
-    """Return the error for a checkpoint that could not be written."""
-    if isinstance(error, CannotSave):
-        return error
-    where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
-    cures = {"check": "that the folder exists and you may write to it"}
-    if error.errno in NO_ROOM:
-        free = disk.free_bytes(path)
-        room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
-        cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
-    return CannotSave(f"{path} could not be written: {error.strerror or error}{where}.", **cures, errno=error.errno)
+@contextmanager
+def saving_to(path: Path) -> Iterator[None]:
+    """Raise CannotSave instead of another OSError in the block."""
+    try:
+        yield
+    except CannotSave:
+        raise
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
+        cures = {"check": "that the folder exists and you may write to it"}
+        if error.errno in NO_ROOM:
+            free = disk.free_bytes(path)
+            room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
+            cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
+        message = f"{path} could not be written: {error.strerror or error}{where}."
+        raise CannotSave(message, **cures, errno=error.errno) from error
 
 
 def _read(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
