@@ -7,7 +7,7 @@ keeps the same checkpoints as an uninterrupted one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,20 +57,6 @@ class KeepEvery:
         for checkpoint in kept:
             first.setdefault(checkpoint.elapsed // (60 * self.minutes), checkpoint)
         return first.values()
-
-
-@dataclass(frozen=True, slots=True)
-class KeepNamed:
-    """Keep checkpoints whose name or step is in a collection. The collection may change: it is read at each call."""
-
-    names: Container[str] | Container[int]
-
-    def __post_init__(self) -> None:
-        if isinstance(self.names, str) or not isinstance(self.names, Container):
-            raise BadRetention(f"KeepNamed: names must be a set, a list or a dict of names or steps, got {self.names!r}.")
-
-    def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        return [checkpoint for checkpoint in kept if checkpoint.name in self.names or checkpoint.step in self.names]
 
 
 class KeepAny:
