@@ -26,7 +26,7 @@ COMMANDS = {  # the module in hookpoint.cli, and the command in it
     "explain": "Explain which callback runs when, and why.",
     "points": "List the points of a run.",
     "launch": "Run a script in multiple processes, with torchrun.",
-    "prove": "Check that a training resumes exactly after a kill.",
+    "prove": "Check that training resumes exactly after a kill.",
 }
 
 EPILOG = """\

@@ -1,4 +1,4 @@
-"""`hookpoint prove`: check that a training resumes exactly after a kill."""
+"""`hookpoint prove`: check that training resumes exactly after a kill."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CsvTable:
         return [dict(zip(self.columns, line, strict=False)) for line in lines[1:] if line]
 
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
-        """Replace the file atomically by one with these rows."""
+        """Replace the file atomically by a new one with these rows and columns."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
         quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
         content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)

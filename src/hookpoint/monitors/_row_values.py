@@ -27,7 +27,7 @@ class EpochValues:
         return None
 
     def finish(self) -> dict[str, float]:
-        """Return the row so far, which may be empty, and start the next."""
+        """Return the current row, which may be empty, and start the next one."""
         gathered, self.gathered = self.gathered, {}
         return gathered
 
@@ -50,7 +50,7 @@ class StepValues(EpochValues):
         self._step_means: set[str] = set()
 
     def take(self, record: Record) -> dict[str, float] | None:
-        """Add a record. Return the row that it ends: that of an earlier step, or of an epoch's last step."""
+        """Add a record. If it ends a row, because its step is another or its epoch ends, return that row."""
         is_end = self.gathered and (self.gathered[STEP] != record.step or "epoch_end" in record.values)
         row = self.finish() if is_end else None
         if record.kind == "scalars":

@@ -33,7 +33,7 @@ class RemoteRun:
     identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; -1 if the service knows them itself
+    sent_step = -1  # the service has all steps up to this one; stays -1 if the service can tell them itself
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -98,7 +98,7 @@ class RemoteRun:
     def previous_id(self, checkpoint_id: str | None) -> str | None:
         """Return the id of the run to resume, from the checkpoint or the file.
 
-        A fresh run resumes the remote run of one that was killed before its first checkpoint.
+        A fresh run resumes the remote run of an earlier run that was killed before its first checkpoint.
         """
         try:
             state = json.loads(self._file.read_text()) if self._file is not None else {}

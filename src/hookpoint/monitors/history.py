@@ -11,10 +11,10 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
 class History(Callback):
-    """Collect the values of each epoch: `history` has a list per metric, `epoch` the numbers of the epochs, from 1.
+    """Collect the values of each epoch: `history` has a list per metric, `epoch` has the numbers of the epochs.
 
-    As in Keras, a list only has values of epochs that logged one: with a validation every fifth epoch, it is a fifth as long.
-    Unlike here, Keras counts epochs from 0. Epochs that were cut short are included. The lists are complete when the run has
+    As in Keras, a list has no entry for an epoch without a value: with a validation every fifth epoch, it is a fifth as long.
+    Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete when the run has
     ended; during the run, an epoch appears shortly after its end.
 
     >>> history = History()

@@ -1,4 +1,4 @@
-"""Canvas: draw lines with characters, each of eight braille dots or one symbol."""
+"""Canvas: draw lines with characters. Each is a pattern of eight braille dots, or a symbol."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class NoPictures(HookpointError, ImportError):
 
 
 class NoSuchFormat(HookpointError, ValueError):
-    """The extension of a file is not that of a picture."""
+    """The file name does not have the extension of a picture."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"unknown format of '{printable(name)}'; use .png, .svg or .pdf")
@@ -206,7 +206,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return the colour of a run; for a single run, that of training or validation."""
+    """Return the colour of a curve: by run, or by training and validation if there is a single run."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 

@@ -80,7 +80,7 @@ def is_learning_rate(name: str) -> bool:
 
 
 def is_validation(name: str) -> bool:
-    """Return whether a name is that of a validation: val_loss, validation/loss, val-error-top1."""
+    """Return whether this is the name of a validation metric: val_loss, validation/loss, val-error-top1."""
     match = _PASS.match(name)
     return match is not None and match[2] is not None
 

@@ -11,7 +11,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensors
 
-AVERAGES = ("averages", "statistics")  # in the state of a callback that averages weights; statistics are those of batch norm
+AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages; the second is for batch norm
 
 
 def averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:

@@ -71,8 +71,9 @@ class CheckpointStore:
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" select the newest good checkpoint, a path the one at that path. Files of an earlier run are moved to
-        previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then released.
+        "auto" and "must" select the newest good checkpoint, and a path selects the checkpoint there. Files of an earlier run
+        are moved to previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then
+        released.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -94,7 +95,7 @@ class CheckpointStore:
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with its sharded tensors, sharded like those of `parts`, the objects of this run."""
+        """Return a checkpoint with its sharded tensors. They are sharded like those of `parts`, the objects of this run."""
         return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
 
     def write(

@@ -35,7 +35,7 @@ class RunFile:
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to the file; replace those of the same name."""
+        """Add facts to the file. They replace earlier facts with the same name."""
         if self._facts is None:
             self._facts = self._with_earlier_starts(facts)
         else:

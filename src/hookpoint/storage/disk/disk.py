@@ -206,7 +206,7 @@ def hidden(kind: str, name: str) -> str:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk of a path, which need not exist; None if unknown."""
+    """Return the free bytes on the disk of a path, even if the path does not exist; None if unknown."""
     for folder in (path, *path.absolute().parents):
         with suppress(OSError, AttributeError):
             return shutil.disk_usage(folder).free

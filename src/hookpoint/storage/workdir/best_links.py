@@ -23,7 +23,7 @@ def is_named(tag: str) -> bool:
 
 
 def put(checkpoint: Path, tag: str) -> None:
-    """Replace the folder of a tag by one with links to the files of this checkpoint.
+    """Replace the folder of a tag by a new one with links to the files of this checkpoint.
 
     After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
     """

@@ -78,7 +78,7 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
-    """Return the differences, the worst first. A name that only one of the two has is fine: releases differ in that."""
+    """Return the differences, the worst first. A name that only one of the two has is fine: it comes from another release."""
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]
     return sorted(differing, key=lambda row: ("refused", "warned", "fine").index(row.verdict))

@@ -55,7 +55,7 @@ class Holder:
             return None
 
     def runs(self) -> bool:
-        """Return whether this process runs on this host, as far as known, and is not the current one."""
+        """Return whether the process is still running, as far as known. It must be on this host, and not this process."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()) or self.pid == os.getpid():
             return False
         return self.started == _started(self.pid) and _runs(self.pid)
@@ -169,7 +169,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _boot() -> str | None:
-    """Return the id of this boot, if the system has one: pids are reused after a boot."""
+    """Return the id of this boot, or None if the system has none. Pids are reused after a boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -177,7 +177,7 @@ def _boot() -> str | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks after the boot; None if it has ended or is unknown."""
+    """Return the start time of a process in clock ticks after the boot; None if the process has ended or is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # its name may contain spaces and brackets
         return None if fields[0] in b"ZX" else int(fields[19])  # a zombie holds no lock
