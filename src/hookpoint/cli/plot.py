@@ -15,14 +15,14 @@ from hookpoint.core.text.terminal import printable
 from hookpoint.plots.figure import FigureData, X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
-from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
+from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, MIN_ROWS, MIN_WIDTH, Look, columns_of, lines_of
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
 PIXELS = (200, 10_000, "pixels")
-COLUMNS = (LEAST_WIDTH, 1_000, "columns")
-ROWS = (LEAST_ROWS, 200, "rows")
+COLUMNS = (MIN_WIDTH, 1_000, "columns")
+ROWS = (MIN_ROWS, 200, "rows")
 
 
 @click.command(short_help="Plot metrics.")
@@ -63,9 +63,9 @@ def plot(
     if terminal and output is not None:
         raise click.UsageError("--terminal and -o FILE cannot be combined")
     sizes = (("--width", width, COLUMNS if terminal else PIXELS), ("--height", height, ROWS if terminal else PIXELS))
-    for option, value, (least, most, unit) in sizes:
-        if value is not None and not least <= value <= most:
-            raise click.UsageError(f"{option} must be from {least} to {most} {unit}, got {value}")
+    for option, value, (low, high, unit) in sizes:
+        if value is not None and not low <= value <= high:
+            raise click.UsageError(f"{option} must be from {low} to {high} {unit}, got {value}")
     options = PlotOptions(metrics, smooth, log, x)
     try:
         figure = _in_terminal(runs, options, width, height) if terminal else _in_file(runs, output, options, width, height)

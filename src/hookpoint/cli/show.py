@@ -87,20 +87,13 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
 
 
 def _best(run: RunFolder, limit: int | None) -> list[str]:
-    saved = run.best_checkpoints
-    rows = [
-        (
-            shown(best.metric),
-            number(best.value),
-            "" if best.step is None else f"step {best.step}",
-            _GUESSES[best.source].format(best.mode)
-            if best.source in _GUESSES
-            else f"saved as {shown(saved[best.metric])}"
-            if best.metric in saved
-            else "",
-        )
-        for best in _best_values(run)
-    ]
+    saved, rows = run.best_checkpoints, []
+    for best in _best_values(run):
+        step = "" if best.step is None else f"step {best.step}"
+        source = f"saved as {shown(saved[best.metric])}" if best.metric in saved else ""
+        if best.source in _GUESSES:
+            source = _GUESSES[best.source].format(best.mode)
+        rows.append((shown(best.metric), number(best.value), step, source))
     return table(VALUES, rows, limit)
 
 

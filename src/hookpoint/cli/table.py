@@ -39,13 +39,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     from rich.table import Table
     from rich.text import Text
 
-    def least(at: int) -> int:
+    def min_width(at: int) -> int:
         column, longest = columns[at], max(cell_len(row[at]) for row in (titles, *rows))
         return min(longest, MIN_WRAP_WIDTH if column.wraps else column.min_width or longest)
 
     titles = [column.title for column in columns]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    while width is not None and sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
+    while width is not None and sum(map(min_width, shown)) + GAP * (len(shown) - 1) > width:
         last = max(shown, key=lambda at: columns[at].drop)
         if not columns[last].drop:
             break

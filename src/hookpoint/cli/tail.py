@@ -13,7 +13,7 @@ from hookpoint.cli.output import coloured_status, flowed, note, put, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
-from hookpoint.run_folder.formatting import LONGEST, duration, moment, moment_of, number, shown
+from hookpoint.run_folder.formatting import MAX_CHARACTERS, duration, moment, moment_of, number, shown
 from hookpoint.run_folder.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
@@ -74,7 +74,7 @@ def _lines(row: dict[str, Any], limit: int | None) -> list[str]:
     if is_event:
         return flowed(prefix, describe_event(row).split(" "), limit, gap=" ")
     named = ((name, number_of(value)) for name, value in row.items() if name not in OWN_KEYS)
-    longest = LONGEST if limit is None else limit // 2
+    longest = MAX_CHARACTERS if limit is None else limit // 2
     return flowed(prefix, [f"{shown(name, longest)} {number(value)}" for name, value in named if value is not None], limit)
 
 

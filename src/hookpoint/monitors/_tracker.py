@@ -22,8 +22,8 @@ from hookpoint.core.text.secrets import masked
 
 logger = logging.getLogger("hookpoint")
 
-MOST_FAILURES = 3  # in a row
-MOST_ERROR_LETTERS = 300
+MAX_FAILURES = 3  # in a row
+MAX_ERROR_CHARACTERS = 300
 
 
 class RemoteRun:
@@ -180,7 +180,7 @@ class Tracker(Callback):
         if remote is None:
             return
         with remote.lock:
-            if self._remote is not remote or remote.failures >= MOST_FAILURES:  # the run may have ended meanwhile
+            if self._remote is not remote or remote.failures >= MAX_FAILURES:  # the run may have ended meanwhile
                 return
             remote.settings.setdefault("max_epochs", run.max_epochs)
             try:
@@ -189,8 +189,8 @@ class Tracker(Callback):
             except Exception as error:
                 if self.on_error == "raise":
                     raise short(error) from None
-                remote.failures = MOST_FAILURES if self.on_error == "disable" else remote.failures + 1
-                effect = "nothing more is sent in this run" if remote.failures >= MOST_FAILURES else "the run continues"
+                remote.failures = MAX_FAILURES if self.on_error == "disable" else remote.failures + 1
+                effect = "nothing more is sent in this run" if remote.failures >= MAX_FAILURES else "the run continues"
                 reason = masked(f"{type(error).__name__}: {short(error)}")
                 logger.warning("%s did not accept records: %s; %s", self.service, reason, effect)
             finally:
@@ -228,7 +228,7 @@ def short(error: Exception) -> Exception:
     if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
         return error
     lines = masked(str(error)).splitlines() or [type(error).__name__]
-    return ConnectionError(lines[0][:MOST_ERROR_LETTERS])
+    return ConnectionError(lines[0][:MAX_ERROR_CHARACTERS])
 
 
 def event_lines(record: Record) -> dict[str, str]:

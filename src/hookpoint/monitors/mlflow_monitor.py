@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
-MOST_METRICS, MOST_PARAMS = 1000, 100  # in one call
-MOST_NAME_LETTERS, MOST_VALUE_LETTERS = 250, 5000
+MAX_METRICS, MAX_PARAMS = 1000, 100  # in one call
+MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 250, 5000
 
 
 class MLflowRun(RemoteRun):
@@ -50,9 +50,9 @@ class MLflowRun(RemoteRun):
             self._client.update_run(run.info.run_id, status="RUNNING")
         existing = run.data.params  # MLflow refuses to change them
         texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
-        params = [Param(name, text[:MOST_VALUE_LETTERS]) for name, text in texts.items() if name not in existing]
-        for start in range(0, len(params), MOST_PARAMS):
-            self._client.log_batch(run.info.run_id, params=params[start : start + MOST_PARAMS])
+        params = [Param(name, text[:MAX_VALUE_CHARACTERS]) for name, text in texts.items() if name not in existing]
+        for start in range(0, len(params), MAX_PARAMS):
+            self._client.log_batch(run.info.run_id, params=params[start : start + MAX_PARAMS])
         return str(run.info.run_id)
 
     def send(self, records: list[Record]) -> None:
@@ -65,16 +65,16 @@ class MLflowRun(RemoteRun):
             for name, value in {metric_name(name): value for name, value in chart_scalars(record).items()}.items()
             if not self._is_sent(name, record.step, value)
         ]
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + MAX_METRICS])
         events = {name: line for record in records for name, line in event_lines(record).items()}
         if events:
-            tags = [RunTag(metric_name(f"hookpoint.{name}"), line[:MOST_VALUE_LETTERS]) for name, line in events.items()]
+            tags = [RunTag(metric_name(f"hookpoint.{name}"), line[:MAX_VALUE_CHARACTERS]) for name, line in events.items()]
             self._client.log_batch(self.run_id, tags=tags)
         call_each(self._send_media, records)
 
     def finish(self) -> None:
-        self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MOST_VALUE_LETTERS])
+        self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MAX_VALUE_CHARACTERS])
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
@@ -213,7 +213,7 @@ def metric_name(name: str) -> str:
     """
     cleaned = re.sub(r"[^\w.: /-]", "_", name)
     parts = [part if part not in ("", ".", "..") else "_" + part[1:] for part in cleaned.split("/")]
-    return "/".join(parts)[:MOST_NAME_LETTERS].rstrip("/")
+    return "/".join(parts)[:MAX_NAME_CHARACTERS].rstrip("/")
 
 
 def _client(address: str) -> MlflowClient:

@@ -26,7 +26,7 @@ logger = logging.getLogger("hookpoint")
 NEEDED = ("tensorboard", "torch")  # our extras have the same names
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # of images, by their number of dimensions
 FILES = "events.out.tfevents.*"
-LONGEST_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
+MAX_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
 _warned: set[str] = set()
 _written: set[Path] = set()  # by this process
 
@@ -147,7 +147,7 @@ def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
 
     os.makedirs(folder.parent, mode=0o700, exist_ok=True)
     before = set(folder.glob(FILES))
-    deadline = monotonic() + LONGEST_WAIT_SECONDS
+    deadline = monotonic() + MAX_WAIT_SECONDS
     while True:
         writer = SummaryWriter(str(folder), purge_step=purge_step)
         new = set(folder.glob(FILES)) - before

@@ -27,31 +27,31 @@ def compact(value: float) -> str:
     return f"{value:.6g}"
 
 
-def shortened(text: str, most: int) -> str:
+def shortened(text: str, limit: int) -> str:
     """Leave out the middle of a text that is too long: names differ at the ends.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'
     """
-    most = max(3, most)
-    if len(text) <= most:
+    limit = max(3, limit)
+    if len(text) <= limit:
         return text
-    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
+    return f"{text[: limit // 2]}…{text[len(text) - (limit - limit // 2 - 1) :]}"
 
 
-def tick_values(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` round numbers between two values, evenly spaced.
+def tick_values(low: float, high: float, limit: int) -> list[float]:
+    """Return at most `limit` round numbers between two values, evenly spaced.
 
     >>> tick_values(0.0, 1.0, 5), tick_values(3, 487, 6)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [100.0, 200.0, 300.0, 400.0])
     """
     width = high - low
-    if not (isfinite(width) and width > 0) or most < 1:
-        return [low] if most else []
-    power = 10.0 ** floor(log10(width / most))
+    if not (isfinite(width) and width > 0) or limit < 1:
+        return [low] if limit else []
+    power = 10.0 ** floor(log10(width / limit))
     for stride in (power * factor for factor in (1, 2, 2.5, 5, 10, 20, 25, 50)):
         first, last = -floor(-low / stride + 1e-9), floor(high / stride + 1e-9)
-        if last - first < most:
+        if last - first < limit:
             return [float(f"{number * stride:.12g}") for number in range(first, last + 1)]
     return [low]
 

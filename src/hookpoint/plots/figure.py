@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 X = Literal["step", "epoch", "time"]
-LEAST, MOST = 1e-300, 1e300  # beyond these, differences underflow or overflow
+SMALLEST, LARGEST = 1e-300, 1e300  # beyond these, differences underflow or overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Panel:
             margin = (self.high / self.low) ** 0.06 if self.high > self.low else 1.25
             return self.low / margin, self.high * margin
         height, size = self.high - self.low, max(abs(self.high), abs(self.low))
-        is_flat = height <= max(1e-12 * size, LEAST)
-        margin = 0.06 * height if not is_flat else 0.5 * size if size > LEAST else 1.0
+        is_flat = height <= max(1e-12 * size, SMALLEST)
+        margin = 0.06 * height if not is_flat else 0.5 * size if size > SMALLEST else 1.0
         return self.low - margin, self.high + margin
 
 

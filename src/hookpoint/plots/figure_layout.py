@@ -12,7 +12,7 @@ from hookpoint.core.log.best import Mode
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, X
+from hookpoint.plots.figure import LARGEST, SMALLEST, Best, Curve, FigureData, Panel, X
 from hookpoint.plots.panels import Group, choose_panels, few, is_learning_rate, is_validation
 from hookpoint.plots.series import Series
 
@@ -94,18 +94,18 @@ class _Line:
 
     @classmethod
     def of(cls, run: int, name: str, series: Series) -> _Line:
-        ys = [value if -MOST <= value <= MOST else nan for value in series.values]
+        ys = [value if -LARGEST <= value <= LARGEST else nan for value in series.values]
         broken = tuple(index for index, y in enumerate(ys) if isnan(y))
         numbers = [y for y in ys if not isnan(y)]
         return cls(run, name, series, ys, broken, min(numbers, default=inf), max(numbers, default=-inf))
 
     def above_zero(self) -> _Line:
         """Return the line for a log scale."""
-        if self.low > LEAST:
+        if self.low > SMALLEST:
             return self
-        ys = [y if y > LEAST else nan for y in self.ys]
-        low = min((y for y in ys if y > LEAST), default=inf)
-        return replace(self, ys=ys, low=low, high=self.high if self.high > LEAST else -inf)
+        ys = [y if y > SMALLEST else nan for y in self.ys]
+        low = min((y for y in ys if y > SMALLEST), default=inf)
+        return replace(self, ys=ys, low=low, high=self.high if self.high > SMALLEST else -inf)
 
     def count(self) -> int:
         """Return the number of values that can be plotted."""
@@ -122,11 +122,11 @@ def _panel(
         if (series := _longest(subject, name)) is not None
     ]
     low, high = min(line.low for line in lines), max(line.high for line in lines)
-    log = options.log or (is_learning_rate(group.names[0]) and low > LEAST and low * DECADE <= high)
-    if log and low <= LEAST:
+    log = options.log or (is_learning_rate(group.names[0]) and low > SMALLEST and low * DECADE <= high)
+    if log and low <= SMALLEST:
         positive = [line.above_zero() for line in lines]
         hidden = sum(line.count() for line in lines) - sum(line.count() for line in positive)
-        log = high > LEAST
+        log = high > SMALLEST
         is_exact = all(line.series.count == len(line.ys) for line in lines)
         what = f"{hidden} values that are" if is_exact and hidden != 1 else "1 value that is" if is_exact else "values that are"
         message = f"{what} not above 0 cannot be shown on a log scale" if log else "no log scale: no value is above 0"
@@ -149,7 +149,7 @@ def _curve(line: _Line, style: int, axis: Axis, mode: Mode | None, weight: float
     raw = None
     if weight and len(xs) > 1:
         average = line.series.smoothed
-        ys = smoothed(line.ys, weight) if average is None else [y if y > LEAST or not log else nan for y in average.values]
+        ys = smoothed(line.ys, weight) if average is None else [y if y > SMALLEST or not log else nan for y in average.values]
         raw, shown = shown, thinned(xs if average is None else axis(average), ys, columns)
     broken = tuple(xs[index] for index in line.broken[:: ceil(len(line.broken) / MARKS) or 1])
     return Curve(line.run, printable(line.name), style, *shown, raw, broken, _best(line, xs, mode))

@@ -30,9 +30,9 @@ STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1
 RING: dict[str, Any] = {"ls": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.8}
 CROSS: dict[str, Any] = {"ls": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
-MOST_POINTS_MARKED = 40
-LONGEST_NAME = 44
-LEAST_PANEL, LEAST_HEIGHT = 260, 130  # pixels of a readable panel
+MAX_POINTS_MARKED = 40
+MAX_NAME_CHARACTERS = 44
+MIN_WIDTH, MIN_HEIGHT = 260, 130  # pixels of a readable panel
 PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of a panel, by panels per row
 LOOK: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],  # included in matplotlib: the same picture on every machine
@@ -119,8 +119,8 @@ def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = 
 
 def _across(panels: int, width: int | None) -> int:
     """Return the number of panels per row."""
-    most = {1: 1, 2: 2, 4: 2}.get(panels, 3)
-    return most if width is None else max(1, min(most, width // LEAST_PANEL))
+    across = {1: 1, 2: 2, 4: 2}.get(panels, 3)
+    return across if width is None else max(1, min(across, width // MIN_WIDTH))
 
 
 def _figure(data: FigureData, width: int | None, height: int | None) -> Figure:
@@ -133,10 +133,10 @@ def _figure(data: FigureData, width: int | None, height: int | None) -> Figure:
     down = ceil(number / across)
     panel_width, panel_height = PANEL[across]
     wide = width or across * panel_width
-    title = _wrapped(data.title, wide - 24, most=2)
+    title = _wrapped(data.title, wide - 24, max_lines=2)
     legend = _run_names(data, wide)
     margin = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
-    high = max(height or down * panel_height + margin, down * LEAST_HEIGHT + margin)
+    high = max(height or down * panel_height + margin, down * MIN_HEIGHT + margin)
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.05)
     figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, layout=layout)
     figure.suptitle("\n".join(title), fontsize=12, fontweight="bold", x=0.012, ha="left", color=INK)
@@ -188,7 +188,7 @@ def _log_scale(axes: Axes, panel: Panel) -> None:
 def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     if curve.raw is not None:
         axes.plot(*curve.raw, color=colour, alpha=0.25, linewidth=1.0, zorder=2)
-    few = len(curve.xs) <= MOST_POINTS_MARKED
+    few = len(curve.xs) <= MAX_POINTS_MARKED
     axes.plot(
         curve.xs,
         curve.ys,
@@ -235,7 +235,7 @@ def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> N
 
 
 def _run_names(data: FigureData, wide: float) -> list[str]:
-    return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in data.runs] if len(data.runs) > 1 else []
+    return [shortened(name, min(MAX_NAME_CHARACTERS, int(wide / 8) - 8)) for name in data.runs] if len(data.runs) > 1 else []
 
 
 def _names_across(names: Sequence[str], wide: float) -> int:
@@ -251,6 +251,6 @@ def _add_legend(parent: Figure | Axes, lines: Sequence[Any], labels: Sequence[st
     return legend
 
 
-def _wrapped(text: str, wide: float, *, most: int) -> list[str]:
+def _wrapped(text: str, wide: float, *, max_lines: int) -> list[str]:
     lines = textwrap.wrap(text, max(20, int(wide / 8.5))) or [""]
-    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1][:-1]}…"]
+    return lines if len(lines) <= max_lines else [*lines[: max_lines - 1], f"{lines[max_lines - 1][:-1]}…"]

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
 
-MOST_PANELS, MOST_REQUESTED = 6, 36
+MAX_PANELS, MAX_REQUESTED = 6, 36
 
 _PASS = re.compile(r"(?:(train|training)|(val|valid|validation))[-_/]", re.IGNORECASE)
 _RATE = re.compile(r"(?:learning_rate|lr)(?:$|[-_/])")
@@ -32,7 +32,7 @@ class TooManyPanels(HookpointError, ValueError):
     """The requested metrics need more than 36 panels."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"these metrics need {count} panels; the limit is {MOST_REQUESTED}: name fewer")
+        super().__init__(f"these metrics need {count} panels; the limit is {MAX_REQUESTED}: name fewer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def choose_panels(
     """
     if requested:
         groups = _grouped(_find(known, requested))
-        if len(groups) > MOST_REQUESTED:
+        if len(groups) > MAX_REQUESTED:
             raise TooManyPanels(len(groups))
         return groups, []
     derived = {name for name in known if name.rpartition("/")[0] in known}  # such as loss/ema
@@ -65,14 +65,14 @@ def choose_panels(
     groups.sort(key=lambda group: _rank(group, watched))
     rates = [group for group in groups if is_learning_rate(group.names[0])]
     rest = [group for group in groups if group not in rates]
-    room = MOST_PANELS - min(1, len(rates))
+    room = MAX_PANELS - min(1, len(rates))
     left_out = [name for group in rest[room:] + rates[1:] for name in group.names]
     return rest[:room] + rates[:1], left_out + sorted(derived)
 
 
-def few(names: Sequence[str], most: int) -> str:
+def few(names: Sequence[str], limit: int) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(map(printable, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def is_learning_rate(name: str) -> bool:

@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 from math import isfinite, nan
 
 from hookpoint.plots._smoothing import MovingAverage
-from hookpoint.plots.figure import LEAST, MOST
+from hookpoint.plots.figure import LARGEST, SMALLEST
 
 BUCKETS = 2_048
-LEAST_BUCKETS = 16
+MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
 RAW = 2  # values per bucket that may wait outside of buckets
 
@@ -65,13 +65,13 @@ class Series:
         self.times.append(time)
         values.append(value)
         if self._averages is not None:
-            self._averages.add(step, epoch, time, self._average.add(value if -MOST <= value <= MOST else nan))
+            self._averages.add(step, epoch, time, self._average.add(value if -LARGEST <= value <= LARGEST else nan))
         if len(values) >= self._most:
             self._fold()
 
     def limit(self, buckets: int) -> None:
         """Limit the number of buckets from now on. Existing buckets are merged if necessary."""
-        self._buckets = max(LEAST_BUCKETS, buckets)
+        self._buckets = max(MIN_BUCKETS, buckets)
         self._most = (self._ends[-1] if self._ends else 0) + RAW * self._buckets  # values before the next fold
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
@@ -115,16 +115,16 @@ def _indices_to_keep(values: array[float], begin: int, end: int) -> list[int]:
     """Return the indices of the values that a bucket stores."""
     part = values[begin:end]
     low, high = min(part), max(part)
-    if isfinite(sum(part)) and low >= -MOST and high <= MOST:
+    if isfinite(sum(part)) and low >= -LARGEST and high <= LARGEST:
         kept = {begin, begin + part.index(low), begin + part.index(high), end - 1}
-        if low <= LEAST < high:
-            kept.add(begin + part.index(min(value for value in part if value > LEAST)))
+        if low <= SMALLEST < high:
+            kept.add(begin + part.index(min(value for value in part if value > SMALLEST)))
         return sorted(kept)
-    numbers = [index for index in range(begin, end) if -MOST <= values[index] <= MOST]
-    others = [index for index in range(begin, end) if not -MOST <= values[index] <= MOST]
+    numbers = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
+    others = [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST]
     kept = {begin, end - 1, *others[:1]}
     if numbers:
         kept |= {numbers[0], min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__), numbers[-1]}
-        above = [index for index in numbers if values[index] > LEAST]
+        above = [index for index in numbers if values[index] > SMALLEST]
         kept |= {min(above, key=values.__getitem__)} if above else set()
     return sorted(kept)

@@ -15,7 +15,7 @@ from hookpoint.plots.figure import Curve, FigureData, Panel
 
 INKS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 SYMBOLS = "*+o#@%&=$~"
-LEAST_WIDTH, LEAST_ROWS, DEFAULT_ROWS = 24, 4, 12
+MIN_WIDTH, MIN_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
 CHARACTERS = "⣿│┤└─┬╌●•×…"  # an encoding without these gets ASCII
 
@@ -55,7 +55,7 @@ def columns_of(look: Look) -> int:
 
 def lines_of(figure: FigureData, look: Look) -> list[Text]:
     """Return the lines to print. They fit a terminal of at least 24 columns."""
-    width = max(LEAST_WIDTH, look.width)
+    width = max(MIN_WIDTH, look.width)
     lines = [Text(_fitting(figure.title, width, look), "bold")]
     for panel in figure.panels:
         lines += [Text(), Text(_fitting(panel.title, width, look), "bold"), *_panel_lines(panel, figure, width, look)]
@@ -70,7 +70,7 @@ def lines_of(figure: FigureData, look: Look) -> list[Text]:
 
 def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> list[Text]:
     frame = _ASCII if look.is_ascii else _LINES
-    rows = max(LEAST_ROWS, look.rows)
+    rows = max(MIN_ROWS, look.rows)
     if panel.is_empty:
         return [Text("no finite values", QUIET)]
     values = _y_tick_values(panel, max(3, rows // 3))
@@ -152,18 +152,18 @@ def _up(panel: Panel, y: float) -> float:
     return (y - low) / (high - low)
 
 
-def _y_tick_values(panel: Panel, most: int) -> list[float]:
+def _y_tick_values(panel: Panel, limit: int) -> list[float]:
     low, high = panel.limits
     if panel.low == panel.high:
         return [panel.low]
     if not panel.log or high / low < 5:
-        return tick_values(low, high, most)
+        return tick_values(low, high, limit)
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         values = [value for power in powers for digit in digits if low <= (value := digit * 10.0**power) <= high]
-        if len(values) <= most:
+        if len(values) <= limit:
             return values
-    return values[:: ceil(len(values) / most)]
+    return values[:: ceil(len(values) / limit)]
 
 
 def _x_limits(figure: FigureData) -> tuple[float, float]:
@@ -205,6 +205,6 @@ def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
     return lines
 
 
-def _fitting(text: str, most: int, look: Look) -> str:
-    short = shortened(text, most)
+def _fitting(text: str, limit: int, look: Look) -> str:
+    short = shortened(text, limit)
     return short.replace("…", "~").encode("ascii", "replace").decode() if look.is_ascii else short

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from hookpoint.storage.disk.whole_lines import MOST_LINE_BYTES, end_of_whole_lines, lines_backwards
+from hookpoint.storage.disk.whole_lines import MAX_LINE_BYTES, end_of_whole_lines, lines_backwards
 
 PIECE_BYTES = 2**20
 
@@ -40,11 +40,11 @@ def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
         rest = lines.pop()
         if lines:
             yield lines
-        if len(rest) > MOST_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             raise OSError(errno.EFBIG, "has a line that is too long for a record", file.name)
 
 
-def newest_lines(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """Yield the lines in the last `most_bytes`, the last line first."""
-    end = end_of_whole_lines(file, MOST_LINE_BYTES)
-    return (line for _, line in lines_backwards(file, end, max(0, end - most_bytes)))
+def newest_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines in the last `max_bytes`, the last line first."""
+    end = end_of_whole_lines(file, MAX_LINE_BYTES)
+    return (line for _, line in lines_backwards(file, end, max(0, end - max_bytes)))

@@ -12,9 +12,9 @@ from typing import Any
 from hookpoint.run_folder._plain_file import newest_lines, open_plain, whole_lines
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
-MOST_LINES = 2_000
-MOST_BYTES = 8 * 2**20  # lines of many metrics are long
-MOST_LOG_STEPS = 50  # earlier records of log steps are not parsed
+MAX_LINES = 2_000
+MAX_BYTES = 8 * 2**20  # lines of many metrics are long
+MAX_LOG_STEPS = 50  # earlier records of log steps are not parsed
 OF_A_STEP = b'"at": "step"'
 
 
@@ -63,8 +63,8 @@ def last_of(path: Path) -> Last:
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(islice(_lines(path), MOST_LINES)):
-        is_wanted = number < MOST_LOG_STEPS or OF_A_STEP not in line
+    for number, line in enumerate(islice(_lines(path), MAX_LINES)):
+        is_wanted = number < MAX_LOG_STEPS or OF_A_STEP not in line
         if is_wanted and (row := record_of(line)) is not None:
             yield row
 
@@ -76,4 +76,4 @@ def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with suppress(OSError), open_plain(path) as file:
-        yield from newest_lines(file, MOST_BYTES)
+        yield from newest_lines(file, MAX_BYTES)

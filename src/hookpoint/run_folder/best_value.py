@@ -16,7 +16,7 @@ from hookpoint.run_folder._plain_file import newest_lines, open_plain
 from hookpoint.run_folder.scalars_file import number_of, records_of
 
 FIRST = ("val_loss", "loss")
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
     if watched is None:
         return None
     with suppress(OSError), open_plain(path) as file:
-        lines = [*newest_lines(file, MOST_BYTES)][::-1]
-        source = "guess" if file.seek(0, os.SEEK_END) <= MOST_BYTES else "newest"
+        lines = [*newest_lines(file, MAX_BYTES)][::-1]
+        source = "guess" if file.seek(0, os.SEEK_END) <= MAX_BYTES else "newest"
         return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
     return None
 

@@ -15,7 +15,7 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DU
 
 RUNS = "runs"  # the default folder
 LEVELS = 4
-MOST_FOLDERS = 50_000  # the folder may be the root of a disk
+MAX_FOLDERS = 50_000  # the folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
 
 
@@ -37,7 +37,7 @@ def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> 
             try:
                 status = os.stat(path)
                 key = status.st_dev, status.st_ino
-                if key in seen or len(seen) >= MOST_FOLDERS:
+                if key in seen or len(seen) >= MAX_FOLDERS:
                     continue
                 seen.add(key)
                 with os.scandir(path) as entries:

@@ -8,10 +8,10 @@ from typing import Any
 
 from hookpoint.core.text.terminal import printable
 
-LONGEST = 400  # characters of a text from a file
+MAX_CHARACTERS = 400  # characters of a text from a file
 
 
-def shown(value: Any, longest: int = LONGEST) -> str:
+def shown(value: Any, longest: int = MAX_CHARACTERS) -> str:
     """Return a value from a file as one line of plain text, without control characters."""
     text = " ".join(str(value).split()) if not isinstance(value, float) else number(value)
     return printable(text if len(text) <= longest else f"{text[: longest - 1]}…")

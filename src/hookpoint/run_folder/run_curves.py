@@ -14,7 +14,7 @@ from hookpoint.run_folder.formatting import duration, moment, shown
 from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import read_series
 
-LEAST_BUCKETS = 512
+MIN_BUCKETS = 512
 
 
 def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: int) -> FigureData:
@@ -35,7 +35,7 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
     ends: dict[int, int] | None = {} if options.x == "epoch" else None
     try:
         series = read_series(
-            run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
+            run.path / SCALARS, names, buckets=max(MIN_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
         raise CommandError(f"nothing to plot: {shown(run.path)} has no {SCALARS}; JSONWriter writes it") from None

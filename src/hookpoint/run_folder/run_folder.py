@@ -23,7 +23,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MOST_EVENTS = 2_000
+MAX_EVENTS = 2_000
 
 
 class RunFolder:
@@ -180,7 +180,7 @@ class RunFolder:
         return best[preferred[0]] if preferred else None
 
     def _event_best(self) -> BestValue | None:
-        for event in islice(self.events(), MOST_EVENTS):
+        for event in islice(self.events(), MAX_EVENTS):
             if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
         return None

@@ -13,11 +13,11 @@ from hookpoint.run_folder._plain_file import line_batches, open_plain
 
 OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # all other keys are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
-MOST_NUMBERS = 5  # bad lines that are listed
+MAX_NUMBERS = 5  # bad lines that are listed
 AT_ONCE = 1_000  # lines decoded together
 ALL_BUCKETS = 32 * BUCKETS  # of all series of a file
-MOST_EPOCHS = 100_000  # stored ends of epochs
-_MOST = 2**63  # the limit of an integer array
+MAX_EPOCHS = 100_000  # stored ends of epochs
+_LARGEST = 2**63  # the limit of an integer array
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -44,7 +44,7 @@ def valid_records(path: str | os.PathLike[str], batches: Iterable[Sequence[bytes
                 yield row
                 continue
             count += 1
-            if count <= MOST_NUMBERS:
+            if count <= MAX_NUMBERS:
                 numbers.append(number)
     if count:
         raise BadLines(path, numbers, count)
@@ -72,7 +72,7 @@ def read_series(
         for row in valid_records(path, line_batches(file)):
             step, epoch, time, at = row.pop("step"), row.pop("epoch"), row.pop("time"), row.pop("at")
             row.pop("iteration", None)
-            if epoch_ends is not None and step > epoch_ends.get(epoch, 0) and len(epoch_ends) < MOST_EPOCHS:
+            if epoch_ends is not None and step > epoch_ends.get(epoch, 0) and len(epoch_ends) < MAX_EPOCHS:
                 epoch_ends[epoch] = step
             for name, raw in row.items():
                 if wanted is not None and name not in wanted:
@@ -127,7 +127,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
         if type(row.get("iteration")) is float:  # a metric of this name, in a file of an older version
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
-        return row if is_record and abs(step) < _MOST and abs(epoch) < _MOST and abs(time) < _MOST else None
+        return row if is_record and abs(step) < _LARGEST and abs(epoch) < _LARGEST and abs(time) < _LARGEST else None
     except (TypeError, KeyError, AttributeError):
         return None
 

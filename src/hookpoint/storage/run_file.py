@@ -17,7 +17,7 @@ logger = logging.getLogger("hookpoint")
 NAME = "run.json"
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
-MOST_BYTES = 16 * 2**20  # a longer file is not read
+MAX_BYTES = 16 * 2**20  # a longer file is not read
 
 
 class RunFile:
@@ -75,7 +75,7 @@ def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     status = disk.status(path, follow=True)
-    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:  # a pipe would block
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would block
         return {}
     try:
         facts = json.loads(disk.read(path))

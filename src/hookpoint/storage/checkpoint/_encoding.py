@@ -19,8 +19,8 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MOST_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
-MOST_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
+MAX_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
+MAX_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
 
 
 def for_json(value: Any) -> Any:
@@ -28,7 +28,7 @@ def for_json(value: Any) -> Any:
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return {"$float": struct.pack(">d", value).hex()}
-    if kind is int and value.bit_length() > MOST_JSON_BITS:
+    if kind is int and value.bit_length() > MAX_JSON_BITS:
         return {"$int": hex(value)}
     if kind is complex:
         return {"$complex": [for_json(value.real), for_json(value.imag)]}
@@ -43,7 +43,7 @@ def for_json(value: Any) -> Any:
     if kind in MAPPINGS:
         return {f"${kind.__name__}": [[for_json(key), for_json(item)] for key, item in value.items()]}
     if kind in SEQUENCES:
-        items = list(value) if _are_ints(value, MOST_JSON_BITS) else [for_json(item) for item in value]
+        items = list(value) if _are_ints(value, MAX_JSON_BITS) else [for_json(item) for item in value]
         return items if kind is list else {f"${kind.__name__}": items}
     return value
 
@@ -51,7 +51,7 @@ def for_json(value: Any) -> Any:
 def for_torch(value: Any) -> Any:
     """Convert the tree to types that torch.load accepts with weights_only=True. Tensors are not changed."""
     kind = type(value)
-    if kind is int and value.bit_length() > MOST_TORCH_BITS:
+    if kind is int and value.bit_length() > MAX_TORCH_BITS:
         return {"$int": hex(value)}
     if kind is bytes and not value:  # pickled by a name that torch.load refuses
         return {"$bytes": ""}
@@ -63,7 +63,7 @@ def for_torch(value: Any) -> Any:
         if _looks_tagged(value) or not all(map(_is_key_for_torch, value)):
             return {f"${kind.__name__}": [[for_torch(key), for_torch(item)] for key, item in value.items()]}
         return _with_values(value, for_torch)
-    if kind in (list, tuple) and _are_ints(value, MOST_TORCH_BITS):
+    if kind in (list, tuple) and _are_ints(value, MAX_TORCH_BITS):
         return kind(value)
     if kind in SEQUENCES:
         items = [for_torch(item) for item in value]
@@ -85,9 +85,9 @@ def restored(value: Any) -> Any:
     return value
 
 
-def _are_ints(values: Collection[Any], most_bits: int) -> bool:
-    """Return whether all values are integers of at most `most_bits`: a fast path, as random generators have 625 of them."""
-    return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= most_bits
+def _are_ints(values: Collection[Any], max_bits: int) -> bool:
+    """Return whether all values are integers of at most `max_bits`: a fast path, as random generators have 625 of them."""
+    return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
 
 def _looks_tagged(value: dict[Any, Any]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from hookpoint.core.errors import NotFinite
 from hookpoint.storage.checkpoint.tree import named_tensors
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
@@ -24,9 +24,9 @@ def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable
         tensors = named_tensors(parts.get(part))
         bad = not_finite((name, tensor) for name, tensor in tensors if wanted is None or name in wanted)
         if bad:
-            more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
             raise NotFinite(
-                f"{', '.join(bad[:MOST_NAMED])}{more} of the {part} contain{'' if more or bad[1:] else 's'} NaN or infinity.",
+                f"{', '.join(bad[:MAX_NAMED])}{more} of the {part} contain{'' if more or bad[1:] else 's'} NaN or infinity.",
                 resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
             )
 

@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
 from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.storage.checkpoint.tree import is_tensor
 
-MOST_LISTED = 8
+MAX_LISTED = 8
 
 
 class Fingerprint(str):
@@ -36,8 +36,8 @@ def differences(state: Any, now: Mapping[str, str]) -> list[str]:
         for name in {**saved, **now}
         if saved.get(name) != now.get(name)
     ]
-    more = len(lines) - MOST_LISTED
-    return [*lines[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])]
+    more = len(lines) - MAX_LISTED
+    return [*lines[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])]
 
 
 def fits(state: Any, wanted: Any) -> bool:

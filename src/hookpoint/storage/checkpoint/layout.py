@@ -34,8 +34,8 @@ RUN_FILES = (CHECKPOINTS, "run.json", "scalars.jsonl", "events.jsonl", "tensorbo
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
-HASH_LETTERS = 12
-HASHED = re.compile(rf"-[0-9a-f]{{{HASH_LETTERS}}}\Z")
+HASH_CHARACTERS = 12
+HASHED = re.compile(rf"-[0-9a-f]{{{HASH_CHARACTERS}}}\Z")
 _STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTALL)
 
@@ -124,6 +124,6 @@ def safe_name(name: str) -> str:
 
 def hashed_name(name: str) -> str:
     """Return a safe name, made unique by a hash."""
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LETTERS]
-    cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_LETTERS]
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_CHARACTERS]
+    cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_CHARACTERS]
     return f"{cleaned if SAFE.match(cleaned) else f'x{cleaned[1:]}'}-{digest}"

@@ -15,8 +15,8 @@ PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 MAPPINGS = frozenset({dict, OrderedDict, Counter})
 SEQUENCES = frozenset({list, tuple, set, frozenset})
 ARRAY_KINDS = "biufcmMSU"
-MOST_LEVELS = 100
-MOST_SHOWN = 8
+MAX_LEVELS = 100
+MAX_SHOWN = 8
 
 Where = tuple[Any, ...]  # the keys that lead to a value
 Leaf = Callable[[Any, Where], Any]
@@ -89,10 +89,10 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return value
-    if len(where) > MOST_LEVELS:
+    if len(where) > MAX_LEVELS:
         raise NotSaveable(
-            f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or contains itself.",
-            keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
+            f"{shown(where[:MAX_SHOWN])}… is nested too deeply, or contains itself.",
+            keep=f"it in at most {MAX_LEVELS} levels of lists and dicts",
         )
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)

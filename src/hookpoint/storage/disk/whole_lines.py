@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-MOST_LINE_BYTES = 16 * 2**20  # a longer line is not a record
+MAX_LINE_BYTES = 16 * 2**20  # a longer line is not a record
 
 
-def end_of_whole_lines(file: BinaryIO, most_bytes: int | None = None) -> int:
-    """Return the size of a file without an incomplete last line; 0 if there is no newline in the last `most_bytes`."""
+def end_of_whole_lines(file: BinaryIO, max_bytes: int | None = None) -> int:
+    """Return the size of a file without an incomplete last line; 0 if there is no newline in the last `max_bytes`."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
         return end
-    least = 0 if most_bytes is None else max(0, end - most_bytes)
-    while end > least:
-        start = max(least, end - PIECE_BYTES)
+    first = 0 if max_bytes is None else max(0, end - max_bytes)
+    while end > first:
+        start = max(first, end - PIECE_BYTES)
         file.seek(start)
         newline = file.read(end - start).rfind(b"\n")
         if newline >= 0:
@@ -37,7 +37,7 @@ def lines_backwards(file: BinaryIO, end: int, begin: int = 0) -> Iterator[tuple[
     Lines that start before `begin` are left out. Stops at a line of more than 16 MiB.
     """
     position, rest = end - 1, b""
-    while position > begin and len(rest) <= MOST_LINE_BYTES:
+    while position > begin and len(rest) <= MAX_LINE_BYTES:
         size = min(position - begin, PIECE_BYTES)
         position -= size
         file.seek(position)

@@ -22,7 +22,7 @@ except ImportError:  # Windows
 logger = logging.getLogger("hookpoint")
 
 NAME = ".lock"
-MOST_BYTES = 4096  # of a record
+MAX_BYTES = 4096  # of a record
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
 # Record locks of the same process never conflict, so this table tells its loops apart. The pid is part of the key, because a
@@ -120,7 +120,7 @@ class WorkdirLock:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file", str(self._path))
             locked = _lock(descriptor)
-            holder = Holder.parsed(os.read(descriptor, MOST_BYTES))
+            holder = Holder.parsed(os.read(descriptor, MAX_BYTES))
             if locked is False:
                 raise self._in_use(holder)
             if holder is not None and holder.runs():  # on a file system without locks
@@ -151,7 +151,7 @@ def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
         return Holder.this_process()
     try:
         path = Path(workdir) / NAME
-        holder = Holder.parsed(path.read_bytes()[:MOST_BYTES]) if path.is_file() else None
+        holder = Holder.parsed(path.read_bytes()[:MAX_BYTES]) if path.is_file() else None
     except OSError:
         return None
     return holder if holder is not None and (holder.host != socket.gethostname() or holder.runs()) else None
