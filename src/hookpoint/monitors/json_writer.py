@@ -19,7 +19,7 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line, lines_backwards
+from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
 
 logger = logging.getLogger("hookpoint")
 
@@ -109,7 +109,7 @@ class JSONWriter(Callback):
             return 0
         with open(path, "rb") as file:
             if self._cut_after is None:
-                return end_of_whole_lines(file)
+                return end_of_complete_lines(file)
             return end_of_kept_lines(file, self._cut_after, (self._sizes or {}).get(self.filename))
 
 
@@ -135,7 +135,7 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     if lines:
         with open(path, "a+b") as file:
-            file.truncate(end_of_whole_lines(file))
+            file.truncate(end_of_complete_lines(file))
             file.write(lines.encode())
 
 
@@ -145,7 +145,7 @@ def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     `size` is the size of the file at the checkpoint. If no line ends there, it is that of another file. Later lines are
     searched from the end, until there is none within 256 KiB: a run writes its lines in order.
     """
-    complete = end = end_of_whole_lines(file)
+    complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):
         return size
     for start, line in lines_backwards(file, complete):

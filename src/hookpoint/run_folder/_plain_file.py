@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from hookpoint.storage.disk.whole_lines import MAX_LINE_BYTES, end_of_whole_lines, lines_backwards
+from hookpoint.storage.disk.complete_lines import MAX_LINE_BYTES, end_of_complete_lines, lines_backwards
 
 PIECE_BYTES = 2**20
 
@@ -23,7 +23,7 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+def complete_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines from the current position, without newlines. An incomplete last line is left out.
 
     Raises OSError for a line of more than 16 MiB.
@@ -33,7 +33,7 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the same lines as `whole_lines`, in batches of about a megabyte."""
+    """Yield the same lines as `complete_lines`, in batches of about a megabyte."""
     rest = b""
     while piece := file.read(PIECE_BYTES):
         lines = (rest + piece).split(b"\n")
@@ -46,5 +46,5 @@ def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
 
 def newest_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
     """Yield the lines in the last `max_bytes`, the last line first."""
-    end = end_of_whole_lines(file, MAX_LINE_BYTES)
+    end = end_of_complete_lines(file, MAX_LINE_BYTES)
     return (line for _, line in lines_backwards(file, end, max(0, end - max_bytes)))

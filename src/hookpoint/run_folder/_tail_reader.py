@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hookpoint.run_folder._plain_file import newest_lines, open_plain, whole_lines
+from hookpoint.run_folder._plain_file import complete_lines, newest_lines, open_plain
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
 MAX_LINES = 2_000
@@ -46,7 +46,7 @@ def last_of(path: Path) -> Last:
     """Read the first line and the end of a file that JSONWriter wrote. Lines that are not records are skipped."""
     try:
         with open_plain(path) as file:
-            first = record_of(next(whole_lines(file), b""))
+            first = record_of(next(complete_lines(file), b""))
     except OSError:
         return Last()
     rows = list(_newest(path))

@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.run_folder._plain_file import open_plain, whole_lines
+from hookpoint.run_folder._plain_file import complete_lines, open_plain
 from hookpoint.run_folder.scalars_file import record_of
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines, lines_backwards
+from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_backwards
 
 MARK_BYTES = 256  # bytes before the position that identify the file
 
@@ -60,7 +60,7 @@ class FileFollower:
 
     def _read(self, file: BinaryIO) -> list[dict[str, Any]]:
         rows = []
-        for line in whole_lines(file):
+        for line in complete_lines(file):
             self._position += len(line) + 1
             self._mark = (self._mark + line + b"\n")[-MARK_BYTES:]
             row = record_of(line)
@@ -77,7 +77,7 @@ class FileFollower:
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
         """Move to the end of the last complete line, and return the records up to there, the newest first."""
-        status, end = os.fstat(file.fileno()), end_of_whole_lines(file)
+        status, end = os.fstat(file.fileno()), end_of_complete_lines(file)
         file.seek(max(0, end - MARK_BYTES))
         self._file_id, self._position = (status.st_dev, status.st_ino), end
         self._mark = file.read(min(end, MARK_BYTES))

@@ -10,7 +10,7 @@ PIECE_BYTES = 2**16
 MAX_LINE_BYTES = 16 * 2**20  # a longer line is not a record
 
 
-def end_of_whole_lines(file: BinaryIO, max_bytes: int | None = None) -> int:
+def end_of_complete_lines(file: BinaryIO, max_bytes: int | None = None) -> int:
     """Return the size of a file without an incomplete last line; 0 if there is no newline in the last `max_bytes`."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
