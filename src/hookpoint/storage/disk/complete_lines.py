@@ -1,4 +1,4 @@
-"""Complete lines of a file, read from its end. A last line without a line end is incomplete."""
+"""Read complete lines of a file from its end. A last line without a newline is incomplete."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-MOST_LINE_BYTES = 16 * 2**20  # a longer line is not a record
+MAX_LINE_BYTES = 16 * 2**20  # a longer line is not a record
 
 
-def end_of_whole_lines(file: BinaryIO, most_bytes: int | None = None) -> int:
-    """Return the size of a file without an incomplete last line; 0 if there is no line end in the last `most_bytes`."""
+def end_of_complete_lines(file: BinaryIO, max_bytes: int | None = None) -> int:
+    """Return the size of a file without an incomplete last line; 0 if there is no newline in the last `max_bytes`."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
         return end
-    least = 0 if most_bytes is None else max(0, end - most_bytes)
-    while end > least:
-        start = max(least, end - PIECE_BYTES)
+    first = 0 if max_bytes is None else max(0, end - max_bytes)
+    while end > first:
+        start = max(first, end - PIECE_BYTES)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
@@ -32,12 +32,12 @@ def ends_a_line(file: BinaryIO, position: int) -> bool:
 
 
 def lines_backwards(file: BinaryIO, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the position and text of each line before `end`, the last first. A line must end at `end`.
+    """Yield the position and content of each line before `end`, the last one first. A line must end at `end`.
 
-    Lines that start before `begin` are left out. Stop at a line of more than 16 MiB.
+    Lines that start before `begin` are left out. Stops at a line of more than 16 MiB.
     """
     position, rest = end - 1, b""
-    while position > begin and len(rest) <= MOST_LINE_BYTES:
+    while position > begin and len(rest) <= MAX_LINE_BYTES:
         size = min(position - begin, PIECE_BYTES)
         position -= size
         file.seek(position)
