@@ -34,11 +34,11 @@ NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 @click.option("--all", "everything", is_flag=True, help="Delete the whole run.")
 @click.option("--tag", "tags", multiple=True, help="Also delete checkpoints with this tag; repeatable.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only print what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def clean(
     run: RunFolder, logs: bool, previous: bool, everything: bool, tags: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
-    """Print old checkpoints of RUN and the space that they use, then delete them.
+    """Delete old checkpoints of RUN. First print them and the space that this frees, and ask for confirmation.
 
     These stay: the newest valid checkpoint, which is verified first; the newest one with each best-... tag; the best-...
     folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that is not a saver's, such

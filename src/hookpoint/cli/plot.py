@@ -31,7 +31,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 @click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
 @click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
 @click.option(
-    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smooth, such as 0.9."
+    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Weight of the past, e.g. 0.9."
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")

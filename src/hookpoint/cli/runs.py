@@ -53,7 +53,7 @@ SORTS: dict[str, Key] = {
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="Column to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
-@click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Only this status; repeatable.")
+@click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Show only this status; repeatable.")
 @click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Depth of the search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(

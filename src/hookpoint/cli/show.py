@@ -30,7 +30,7 @@ CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 @click.command()
 @run_argument
-@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of newest events.")
+@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of events to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(run: RunFolder, events: int, as_json: bool) -> None:
     """Show the status, command, settings, versions, best and last values, newest events, checkpoints and sizes of RUN.
