@@ -129,7 +129,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", newline="") as file:
                 yield file
             return
-        target = path.resolve()  # a link stays one
+        target = path.resolve()  # keep a link, and replace its target
         staged = target.with_name(disk.hidden("staging", target.name)[-200:])
         try:
             with open(staged, "x", encoding="utf-8", newline="", errors="backslashreplace") as file:
