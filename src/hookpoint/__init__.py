@@ -1,6 +1,6 @@
-"""hookpoint: everything else in training, one line at a time.
+"""hookpoint: a callback library for training loops.
 
-Importing this imports nothing else: names are loaded when they are first used.
+Public names are loaded on first use: importing hookpoint imports neither torch nor any other package.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.main_callback import MainCallBack as MainCallBack
     from hookpoint.core.callback.main_callback import MainCallback as MainCallback
     from hookpoint.core.callback.on import on as on
-    from hookpoint.core.callback.periodic import (
-        EnableCallbackIf as EnableCallbackIf,
-    )
-    from hookpoint.core.callback.periodic import (
-        PeriodicCallback as PeriodicCallback,
-    )
-    from hookpoint.core.callback.periodic import (
-        PeriodicTrigger as PeriodicTrigger,
-    )
+    from hookpoint.core.callback.periodic import EnableCallbackIf as EnableCallbackIf
+    from hookpoint.core.callback.periodic import PeriodicCallback as PeriodicCallback
+    from hookpoint.core.callback.periodic import PeriodicTrigger as PeriodicTrigger
     from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
     from hookpoint.core.callback.replace import Replace as Replace
     from hookpoint.core.checkpoint.store import Store as Store
@@ -48,30 +42,14 @@ if TYPE_CHECKING:
     from hookpoint.core.run.hyper import HyperParam as HyperParam
     from hookpoint.core.run.hyper import ObjAttrParam as ObjAttrParam
     from hookpoint.core.run.run import Run as Run
-    from hookpoint.core.schedule.when import (
-        After as After,
-    )
-    from hookpoint.core.schedule.when import (
-        At as At,
-    )
-    from hookpoint.core.schedule.when import (
-        Before as Before,
-    )
-    from hookpoint.core.schedule.when import (
-        Between as Between,
-    )
-    from hookpoint.core.schedule.when import (
-        Every as Every,
-    )
-    from hookpoint.core.schedule.when import (
-        If as If,
-    )
-    from hookpoint.core.schedule.when import (
-        Once as Once,
-    )
-    from hookpoint.core.schedule.when import (
-        When as When,
-    )
+    from hookpoint.core.schedule.when import After as After
+    from hookpoint.core.schedule.when import At as At
+    from hookpoint.core.schedule.when import Before as Before
+    from hookpoint.core.schedule.when import Between as Between
+    from hookpoint.core.schedule.when import Every as Every
+    from hookpoint.core.schedule.when import If as If
+    from hookpoint.core.schedule.when import Once as Once
+    from hookpoint.core.schedule.when import When as When
     from hookpoint.engine.data.hooked_loader import HookedLoader as HookedLoader
     from hookpoint.engine.data.seeded_samples import SeededSamples as SeededSamples
     from hookpoint.parallel.async_sgd.async_sgd import AsyncSGD as AsyncSGD
@@ -90,7 +68,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":  # asked for by `import *` alone, which is to work without torch
+    if name == "__all__":  # read only by `import *`, which must work without torch
         return sorted([*star(HOOKPOINT), "__version__"])
     value = globals()[name] = load("hookpoint", HOOKPOINT, name)
     return value

@@ -138,21 +138,11 @@ CALLBACKS = {
     "WandbMonitor": "monitors.wandb_monitor",
 }
 
-MONITORS = {
-    "CSVLogger": "monitors.csv_logger",
-    "History": "monitors.history",
-    "JSONWriter": "monitors.json_writer",
-    "MLflowMonitor": "monitors.mlflow_monitor",
-    "RemoteMonitor": "monitors.remote_monitor",
-    "ScalarPrinter": "monitors.scalar_printer",
-    "TFEventWriter": "monitors.tf_event_writer",
-    "WandbMonitor": "monitors.wandb_monitor",
-    "read_scalars": "monitors.json_writer",
-}
-
+MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
+MONITORS["read_scalars"] = "monitors.json_writer"
 
 MODULES = ("callbacks", "errors")
-# Names of hookpoint that users look for in hookpoint.callbacks, too.
+# Names of hookpoint that are also available in hookpoint.callbacks.
 ALSO_CALLBACKS = (
     "Callback",
     "CallbackFactory",
@@ -165,7 +155,7 @@ ALSO_CALLBACKS = (
 )
 NEED_TORCH = ("engine.", "parallel.", "presets.runner")
 
-# Where to find what others call so.
+# Names in other libraries, and what to use instead.
 FOREIGN = {
     "LearningRateMonitor": "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)",
     "TensorBoard": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
@@ -174,13 +164,13 @@ FOREIGN = {
 
 
 def star(exports: Mapping[str, str]) -> list[str]:
-    """Return the names for `import *`, sorted: all of them, or without torch those that do not need it."""
+    """Return the sorted names for `import *`; without torch, only those that do not need it."""
     has_torch = util.find_spec("torch") is not None
     return sorted(name for name, module in exports.items() if has_torch or not module.startswith(NEED_TORCH))
 
 
 def load(package: str, exports: Mapping[str, str], name: str) -> Any:
-    """Import and return a public name of a package. `errors` and `callbacks` are modules, public as such."""
+    """Import and return a public name of a package. `callbacks` and `errors` are modules themselves."""
     if package == "hookpoint.callbacks" and name in ALSO_CALLBACKS:
         exports = HOOKPOINT
     if name not in exports:

@@ -91,7 +91,7 @@ def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
         alike = [step for step, one in enumerate(first[name], 1) if one == second[name][step - 1]]
         assert alike == [3, 6, 9, 12]
     for name in ("tensor data", "pipeline data", "sharded averaging"):
-        assert "the model is split already" in first[name]
+        assert "the model is already split" in first[name]
         assert first[name] == second[name]
     for name in ("statistics of data", "statistics of averaging"):
         assert first[name] == second[name]

@@ -138,5 +138,5 @@ def test_a_loop_that_one_rank_alone_enters_is_named_within_the_timeout(launch):
 
     for first in (True, False):
         said, _ = launch(enter, first=first).results
-        assert said.startswith("OutOfStep: rank 0 waits in the meeting that each fit, validate, predict and Loop begins with;")
+        assert said.startswith("OutOfStep: rank 0 waits in the setup of a run (fit, validate, predict or Loop);")
         assert "the other rank did not arrive in time" in said

@@ -1,1 +1,1 @@
-"""The heart of hookpoint: points, callbacks, hooks, schedules, run and loop, on the standard library alone."""
+"""The core of hookpoint: points, callbacks, hooks, schedules, run and loop. It needs only the standard library."""

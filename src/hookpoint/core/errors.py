@@ -25,7 +25,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── MissingOutput (KeyError)              an output that the forward pass does not return
     ├── UnknownSetting (KeyError)             a name that run.hyper, or a loader's settings, does not have
     ├── NotShared (KeyError)                  a key that run.store does not have
-    ├── OutsideIteration (AttributeError)     run.batch and the like, used outside of an iteration
+    ├── OutsideIteration (AttributeError)     run.batch and the like, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
@@ -53,7 +53,7 @@ CURE_WIDTH = 9
 
 
 def text(headline: str, **cures: str) -> str:
-    """Return a message: one headline, then a line per cure, its verb in a column."""
+    """Return a message: a headline, then one line per cure, with its verb in a column."""
     return "\n".join([headline, *(f"  {verb:<{CURE_WIDTH}} {cure}" for verb, cure in cures.items())])
 
 
@@ -63,7 +63,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 class StopRun(Exception):
-    """Raise it anywhere inside a run to stop the run: open passes are closed, the end points fire, nothing is re-raised."""
+    """Raise it anywhere inside a run to stop it: open passes are closed, the end points fire, and nothing is re-raised."""
 
     def __init__(self, reason: str = "StopRun was raised") -> None:
         super().__init__(reason)
@@ -75,7 +75,7 @@ class HookpointWarning(UserWarning):
 
 
 class HookpointError(Exception):
-    """The base class of every error that hookpoint raises: one headline, then one line per cure, its verb in a column.
+    """The base class of every error that hookpoint raises. A message is a headline, then one line per cure.
 
     >>> print(errors.BadArgument("DumpTensors: names is empty.", give="names=['loss']"))
     DumpTensors: names is empty.
@@ -85,7 +85,7 @@ class HookpointError(Exception):
     def __init__(self, headline: str = "", /, **cures: str) -> None:
         super().__init__(text(headline, **cures))
 
-    def __str__(self) -> str:  # KeyError would show the text quoted, its line breaks escaped
+    def __str__(self) -> str:  # KeyError would quote the text and escape its line breaks
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:  # subclasses take other arguments than the text
@@ -134,15 +134,15 @@ class TwoSpellings(CompileError):
 
 
 class MainPointTaken(CompileError):
-    """Forward, backward and the learning-rate step belong to one MainCallback, and another callback defines them too."""
+    """A second callback defines forward, backward or the learning-rate step, which belong to one MainCallback."""
 
 
 class NotACallback(CompileError, TypeError):
     """An object in a list of callbacks has no handler for any point."""
 
     @classmethod
-    def a_class(cls, given: type) -> NotACallback:
-        return cls(f"{given.__name__} is a class; expected an instance.", write=f"{given.__name__}()")
+    def a_class(cls, kind: type) -> NotACallback:
+        return cls(f"{kind.__name__} is a class; expected an instance.", write=f"{kind.__name__}()")
 
 
 class NoTrigger(CompileError):
@@ -251,7 +251,7 @@ class NotShared(HookpointError, KeyError):
 
 
 class OutsideIteration(HookpointError, AttributeError):
-    """A value of the iteration was read or set outside of an iteration."""
+    """A value of the iteration was read or set outside an iteration."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -270,7 +270,7 @@ class OutsideRun(HookpointError, RuntimeError):
 
 
 class NothingToSaveTo(HookpointError, RuntimeError):
-    """run.save() was called, and the loop has no store."""
+    """run.save() was called, but the loop has no store."""
 
 
 class NotSaveable(HookpointError, TypeError):
@@ -324,4 +324,4 @@ class DataTimeout(HookpointError, TimeoutError):
 
 
 class OutOfStep(HookpointError, RuntimeError):
-    """The ranks are not at the same place: one waits for the others, or they make different collective calls."""
+    """The ranks are not at the same place: a rank waits in vain for others, or ranks make different collective calls."""

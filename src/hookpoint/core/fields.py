@@ -23,8 +23,7 @@ def named_fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     if isinstance(value, tuple | list):
-        by_name: Mapping[str, Any] = value._asdict() if hasattr(value, "_asdict") else {}
-        return by_name
+        return dict(value._asdict()) if hasattr(value, "_asdict") else {}
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value.to_dict()) if is_graph(value) else {}
@@ -48,6 +47,6 @@ def is_graph(value: Any) -> bool:
 
 
 def target_field(fields: Mapping[str, Any]) -> Any:
-    """Return the field with a usual name of targets; None if there is none, or more than one."""
+    """Return the field with a usual name for targets; None if there is none, or more than one."""
     names = [name for name in TARGET_NAMES if name in fields]
     return fields[names[0]] if len(names) == 1 else None

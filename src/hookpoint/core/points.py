@@ -1,4 +1,4 @@
-"""The table of built-in points: when each fires, what it provides, which callback may define it, and its names elsewhere.
+"""The table of built-in points: when each fires, what it provides, who may define it, and its names in other libraries.
 
 Points are declared only here. `Callback`, `docs/points.md`, the compiler's checks and the tests are derived from this table.
 """
@@ -26,9 +26,9 @@ EVERY_MODE = ("train", "val", "pred")
 class Spelling:
     """Another system's name for a point.
 
-    `only_with` restricts common names: they count only with exactly these parameters. `second` marks a second moment that the
+    `only_with` restricts a common name: it counts only with exactly these parameters. `second` marks a second method that the
     system has for the same point: a class may define both, and both are called, in table order. `renames` maps parameters
-    that have another meaning there.
+    that have a different meaning in the other system.
     """
 
     system: str
@@ -65,7 +65,7 @@ tensorpack = partial(Spelling, "tensorpack", only_with=())
 POINTS: tuple[Point, ...] = (
     Point(
         "on_setup",
-        "once, first of all; callbacks check their requirements and fail early",
+        "once, before anything else; callbacks check their requirements and fail early",
         spellings=(tensorpack("_setup_graph", "there is no graph; the model is `run.model`"),),
     ),
     Point(

@@ -1,4 +1,4 @@
-"""RunView: what the folders below `run` use of a run. `Run` itself is declared above them."""
+"""RunView: the attributes of a run that the folders below `run` use."""
 
 from __future__ import annotations
 

@@ -351,9 +351,9 @@ class Lookalikes(Callback):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("_trigger(self, run)", "tensorpack's is _trigger(self). To have it called, write on_trigger(self, run)"),
-        ("step_end(self, run_context, epoch)", "MindSpore's is step_end(self, run_context). To have it called, write on_"),
-        ("begin(self, run)", "MindSpore's is begin(self, run_context). To have it called, write on_"),
+        ("_trigger(self, run)", "tensorpack has _trigger(self). Rename it to on_trigger(self, run)"),
+        ("step_end(self, run_context, epoch)", "MindSpore has step_end(self, run_context). Rename it to on_"),
+        ("begin(self, run)", "MindSpore has begin(self, run_context). Rename it to on_"),
     ],
 )
 def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, said):
@@ -361,7 +361,7 @@ def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, sa
     exec(f"def {method}: ...", scope)
     name = method.partition("(")[0]
     kind = type("Mine", (Lookalikes,), {name: scope[name]})
-    with pytest.warns(errors.HookpointWarning, match=re.escape(f"Mine.{method} is not called: {said}")):
+    with pytest.warns(errors.HookpointWarning, match=re.escape(f"Mine.{method} is never called: {said}")):
         handlers = find_handlers(kind())
     assert [handler.point for handler in handlers] == ["on_epoch_end"]
 

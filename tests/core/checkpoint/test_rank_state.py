@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hookpoint.core.checkpoint.rank_state import joined, own_state, state_of_rank
+from hookpoint.core.checkpoint.rank_state import extract_rank_state, merge_rank_states, state_for_rank
 
 
 def state(rank, *, gradients=None, in_epoch=True):
@@ -20,12 +20,12 @@ def state(rank, *, gradients=None, in_epoch=True):
 
 
 def of_two(**more):
-    return joined(state(0, **more), [own_state(state(1, **more))])
+    return merge_rank_states(state(0, **more), [extract_rank_state(state(1, **more))])
 
 
 def test_each_process_gets_its_own_share_back():
     for rank in range(2):
-        back = state_of_rank(of_two(), rank, 2)
+        back = state_for_rank(of_two(), rank, 2)
         expected = {key: value for key, value in state(rank).items() if key != "per_rank"}
         expected["callbacks"] = {"Mine": {"state": rank}, "Shared": {"state": 0}}
         expected["clocks"]["elapsed"] = 1.0  # one time for all
@@ -33,18 +33,18 @@ def test_each_process_gets_its_own_share_back():
 
 
 def test_gradients_of_an_open_window_are_each_process_s_own():
-    kept = joined(state(0, gradients=4.0), [own_state(state(1, gradients=8.0))])
-    assert [state_of_rank(kept, rank, 2)["parts"]["gradients"]["w"] for rank in range(2)] == [4.0, 8.0]
-    assert state_of_rank(kept, 0, 1)["parts"]["gradients"]["w"] == 6.0  # as the mean over processes would have been
+    kept = merge_rank_states(state(0, gradients=4.0), [extract_rank_state(state(1, gradients=8.0))])
+    assert [state_for_rank(kept, rank, 2)["parts"]["gradients"]["w"] for rank in range(2)] == [4.0, 8.0]
+    assert state_for_rank(kept, 0, 1)["parts"]["gradients"]["w"] == 6.0  # as the mean over processes would have been
 
 
 def test_the_state_of_one_process_is_as_it_was():
     alone = {key: value for key, value in state(0).items() if key != "per_rank"}
-    assert state_of_rank(alone, 0, 1) == alone
+    assert state_for_rank(alone, 0, 1) == alone
 
 
 def test_another_number_of_processes_begins_afresh_with_all_sums_on_the_chief():
-    moved = [state_of_rank(of_two(), rank, 3) for rank in range(3)]
+    moved = [state_for_rank(of_two(), rank, 3) for rank in range(3)]
     assert [one["logbook"]["window"] for one in moved] == [{"loss": [3.0, 4.0]}, {}, {}]
     assert [one["clocks"]["samples"] for one in moved] == [7, 7, 7]
     for rank, one in enumerate(moved):
@@ -56,7 +56,7 @@ def test_another_number_of_processes_begins_afresh_with_all_sums_on_the_chief():
 
 
 def test_between_epochs_there_is_no_place_to_move():
-    assert state_of_rank(of_two(in_epoch=False), 0, 1)["place"] == {"in_epoch": False}
+    assert state_for_rank(of_two(in_epoch=False), 0, 1)["place"] == {"in_epoch": False}
 
 
 def test_what_readers_have_not_seen_moves_too():
@@ -65,8 +65,8 @@ def test_what_readers_have_not_seen_moves_too():
         more = {"late": {"loss": [1.0, 1.0 + rank]}, "put": {"norm": [3.0 * rank, 1.0]}, "in_flight": {"loss": [5.0, 2.0]}}
         return {**one, "logbook": {**one["logbook"], **more}}
 
-    kept = joined(with_windows(0), [own_state(with_windows(1))])
-    moved = [state_of_rank(kept, rank, 3)["logbook"] for rank in range(3)]
+    kept = merge_rank_states(with_windows(0), [extract_rank_state(with_windows(1))])
+    moved = [state_for_rank(kept, rank, 3)["logbook"] for rank in range(3)]
     assert [one["late"] for one in moved] == [{"loss": [2.0, 3.0]}, {}, {}]
     assert [one["put"] for one in moved] == [{"norm": [3.0, 2.0]}, {}, {}]
     assert [one["in_flight"] for one in moved] == [{"loss": [5.0, 2.0]}] * 3  # a mean of all processes, which all of them have

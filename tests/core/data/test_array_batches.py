@@ -21,7 +21,7 @@ def test_an_array_alone_is_refused_unless_its_rows_are_batches():
         with pytest.raises(BadLoop) as caught:
             as_batches(rows, batch_size)
         assert str(caught.value) == (
-            "data is one ndarray, whose rows would be taken as batches.\n"
+            "data is a single ndarray, whose rows would be used as batches.\n"
             "  give      the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)\n"
             "  write     batch_size=None if its rows are batches"
         )

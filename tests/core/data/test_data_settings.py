@@ -67,12 +67,12 @@ def test_a_pass_that_is_gone_on_with_has_what_it_began_with(settings):
     settings["strength"] = 1.0
     again = DataSettings({"strength": -1.0, "words": []})
     again.load_state_dict(settings.state_dict())
-    again.goes_on = True
+    again.is_resumed = True
     assert again["strength"] == 1.0
     assert again.begin_pass(trains=True)["strength"] == 0.0
     assert again.begin_pass(trains=False)["strength"] == 1.0  # a validation in between is a pass of its own
     assert again.begin_pass(trains=True)["strength"] == 0.0
-    again.goes_on = False
+    again.is_resumed = False
     assert again.begin_pass(trains=True)["strength"] == 1.0
 
 
@@ -89,7 +89,7 @@ def test_settings_that_came_or_went_since_the_checkpoint_do_no_harm(settings):
     other = DataSettings({"strength": 0.0, "size": 8})
     other.load_state_dict(settings.state_dict())
     assert dict(other) == {"strength": 0.5, "size": 8}
-    other.goes_on = True
+    other.is_resumed = True
     assert other.begin_pass(trains=True)["size"] == 8
 
 
@@ -110,12 +110,12 @@ def test_what_batches_had_that_were_begun_is_kept():
     assert had == [0, 0, 0, 1, 1]
     again = DataSettings({"strength": -1}, per_batch=True)
     again.load_state_dict(settings.state_dict())
-    again.goes_on = True
+    again.is_resumed = True
     again.begin_pass(trains=True)
     again["strength"] = 7
     assert [again.of_batch(number, trains=True)["strength"] for number in range(2, 7)] == [0, 1, 1, 7, 7]
     assert again.of_batch(0, trains=False) == {"strength": 7}
-    again.goes_on = False
+    again.is_resumed = False
     again.begin_pass(trains=True)
     assert again.of_batch(0, trains=True) == {"strength": 7}
 

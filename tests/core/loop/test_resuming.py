@@ -337,7 +337,7 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, di
     assert caplog.text == ""
     assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
     assert caplog.records[0].getMessage() == (
-        "callbacks and the checkpoint:\n  b  restored\n  c  new, starts from scratch\n  a  stored for later"
+        "callbacks compared with the checkpoint:\n  b  restored\n  c  new, starts from scratch\n  a  stored for later"
     )
     caplog.clear()
     assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
@@ -390,7 +390,7 @@ def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said
 
     assert run_it(Counter(), 1).count == 2
     changed = run_it(changed(), 2)
-    assert caplog.records[-1].getMessage() == f"callbacks and the checkpoint:\n  Saver    restored\n  Counter  {said}"
+    assert caplog.records[-1].getMessage() == f"callbacks compared with the checkpoint:\n  Saver    restored\n  Counter  {said}"
     assert getattr(changed, "loaded", {"count": 2}) == {"count": 2}
     run_it(type(changed)(), 3)
     caplog.clear()
@@ -417,8 +417,8 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     run_it(one=Weights())
     run_it(two=Weights())
     assert [record.getMessage() for record in caplog.records] == [
-        "the checkpoint has a state of 'one', which this run does not use",
-        "the checkpoint has no state of 'two'; it is unchanged",
+        "the checkpoint has state for 'one', which this run does not use",
+        "the checkpoint has no state for 'two', which stays unchanged",
     ]
 
 

@@ -167,7 +167,7 @@ def test_a_fit_over_data_sets_is_one_over_tuples(runner):
 def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
     with pytest.raises(BadLoop, match=re.escape("fit((X, Y), epochs=..., batch_size=32)")):
         runner().fit(torch.ones(8, 3), torch.ones(8, 2), epochs=1, batch_size=4)
-    with pytest.raises(BadLoop, match="data is one Tensor"):
+    with pytest.raises(BadLoop, match="data is a single Tensor"):
         runner().predict(torch.ones(8, 3))
 
 

@@ -235,7 +235,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
     assert first["stepped"] == second["stepped"] == [pytest.approx([0.5, 0.5])]
     facts = read_run_file(tmp_path / "run")
     assert (facts["status"], facts["step"]) == ("finished", 12)
-    assert facts["inexact"] == [f"resumed at step {first['signal'][1]}: gradients were applied in the order in which they came"]
+    assert facts["inexact"] == [f"resumed at step {first['signal'][1]}: gradients were applied in order of arrival"]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert "inexact_resume" in json.dumps(events)
     assert verify(tmp_path / "run").ok

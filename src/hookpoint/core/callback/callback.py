@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookpoint.core.callback.callback_info import FromInfo, copied_state, info_of, read_info, run_method, set_name
-from hookpoint.core.callback.handlers import call_by_hand, declared_only
+from hookpoint.core.callback.handlers import call_directly, declared_only
 from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
@@ -26,23 +26,20 @@ class Options(TypedDict, total=False):
     ranks: Ranks | None
 
 
-class FromRun:
-    """Read an attribute of the callback's run. An instance attribute of the same name wins."""
-
-    def __init__(self, attribute: str) -> None:
-        self._attribute = attribute
+class FromRun(FromInfo):
+    """Read an attribute of the callback's run. An instance attribute of the same name takes precedence."""
 
     def __get__(self, callback: Callback | None, owner: type) -> Any:
-        if callback is None:  # @dataclass reads it to see whether a field of this name has a default
-            raise AttributeError(self._attribute)
+        if callback is None:
+            raise AttributeError(self.name)
         run = read_info(callback).run
         if run is None:
-            raise OutsideRun(f"{owner.__name__}.{self._attribute} exists only during a run")
-        return getattr(run, self._attribute)
+            raise OutsideRun(f"{owner.__name__}.{self.name} exists only during a run")
+        return getattr(run, self.name)
 
 
 class Callback:
-    """Run code at named moments of training: define a method named after a point, and pass an instance to the loop.
+    """Run code at named points of training: define a method named after a point, and pass an instance to the loop.
 
     A method receives only the arguments it names (`run`, `logs`, `epoch`, `batch`, `loss`, ...). Any other `on_...` method
     handles a point that you fire yourself. Subclasses need not call `super().__init__()`.
@@ -55,14 +52,14 @@ class Callback:
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
     - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. They refine the order of the list.
     - `may_write` names metrics that the callback logs only sometimes.
-    - `points` names `on_...` methods that resemble a built-in point but are not typos.
+    - `points` names your own `on_...` methods that resemble a built-in point.
     - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
 
     For runs on multiple ranks:
 
     - `collective = True` marks a callback whose handlers communicate with other ranks.
-    - `may_skip = True` marks a callback that calls `run.skip_batch()` and the like. Ranks agree on each skip, at the cost
-      of one collective call.
+    - `may_skip = True` marks a callback that calls `run.skip_batch()` and the like. Ranks agree on each skip, which costs
+      one collective call.
     - `per_rank_state = True` saves the state of every rank; by default a checkpoint stores the chief's.
 
     >>> class Say(Callback):
@@ -109,7 +106,7 @@ class Callback:
         info.component, info.save_path = component, save_path
 
     def when(self, schedule: When) -> Self:
-        """Call on_trigger on this schedule instead of at the end of each epoch; return the callback.
+        """Call on_trigger on this schedule instead of at the end of each epoch. Return the callback.
 
         >>> LambdaCallback(on_trigger=lambda run: print(run.step)).when(Every(steps=500)).schedule
         Every(steps=500)
@@ -127,7 +124,7 @@ class Callback:
         run = read_info(self).run
         if run is None:
             raise OutsideRun(f"{type(self).__name__}.trigger() works only during a run")
-        (run_method(self) or partial(call_by_hand, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
+        (run_method(self) or partial(call_directly, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call the handler of a point directly; do nothing if there is none.
@@ -137,7 +134,7 @@ class Callback:
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words
         """
-        call_by_hand(self, hookpoint, logs)
+        call_directly(self, hookpoint, logs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in the checkpoint: plain types and tensors."""
@@ -149,7 +146,7 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return copied_state(self)
 
-    # For methods in the style of Keras and tensorpack, which get few arguments.
+    # For methods in the style of Keras and tensorpack, which receive few arguments.
 
     model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")
@@ -157,7 +154,7 @@ class Callback:
     global_step: Any = FromRun("global_step")
     local_step: Any = FromRun("local_step")
 
-    # The built-in points. Each accepts any arguments, so that an override may name what it needs. POINTS has the docstrings.
+    # The built-in points. Each accepts any arguments, so that an override can name what it needs. POINTS has the docstrings.
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_run_begin(self, *args: Any, **kwargs: Any) -> Any: ...

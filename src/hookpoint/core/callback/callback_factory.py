@@ -12,9 +12,9 @@ Action = Callable[["CallbackFactory"], object]
 
 
 class CallbackFactory(Callback):
-    """Call functions at set-up, before training, when triggered and after training; each receives the callback.
+    """Call functions at setup, before training, when triggered and after training. Each function receives the callback.
 
-    Inside them `self.trainer` is the run, and `self.epoch_num`, `self.global_step` are its clocks.
+    Inside them, `self.trainer` is the run, and `self.epoch_num` and `self.global_step` are its clocks.
 
     >>> CallbackFactory(trigger=lambda self: print(self.epoch_num))  # doctest: +ELLIPSIS
     <...CallbackFactory object at ...>

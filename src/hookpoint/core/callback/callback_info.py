@@ -14,7 +14,7 @@ SLOT = "_hookpoint"
 
 @dataclass(slots=True, eq=False)
 class CallbackInfo:
-    """Hookpoint's data for one callback. A copy of the callback has neither its run nor its compiled handlers."""
+    """What hookpoint stores with one callback. A copy of the callback has neither its run nor its compiled handlers."""
 
     name: str | None = None
     schedule: Any = None
@@ -32,15 +32,15 @@ class CallbackInfo:
 
 
 class FromInfo:
-    """Read a field of the CallbackInfo. An attribute of the same name on the instance or its class wins."""
+    """Read a field of the CallbackInfo. An attribute of the same name on the instance or its class takes precedence."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def __get__(self, callback: Any, owner: type) -> Any:
         if callback is None:  # @dataclass reads it to see whether a field of this name has a default
-            raise AttributeError(self._name)
-        return getattr(read_info(callback), self._name)
+            raise AttributeError(self.name)
+        return getattr(read_info(callback), self.name)
 
 
 NOTHING = CallbackInfo()
@@ -53,7 +53,7 @@ def read_info(callback: Any) -> CallbackInfo:
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return the info of a callback for writing; works for frozen classes and those that never call `super().__init__()`."""
+    """Return the info of a callback for writing; works for frozen classes, and without a call of `super().__init__()`."""
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 
@@ -79,15 +79,15 @@ def set_default_name(callback: Any, name: str | None) -> None:
 
 def identity_of(callback: Any) -> str | None:
     """Return the name given as `name=` or by the class; an attribute of the instance does not count."""
-    given = read_info(callback).name
-    name = given if given is not None else _class_attribute(callback, "name")
+    stored = read_info(callback).name
+    name = stored if stored is not None else _class_attribute(callback, "name")
     return name if isinstance(name, str) and name else None
 
 
 def schedule_of(callback: Any) -> Any:
     """Return the schedule set by `.when(...)` or by the class, or None."""
-    given = read_info(callback).schedule
-    schedule = given if given is not None else _class_attribute(callback, "schedule")
+    stored = read_info(callback).schedule
+    schedule = stored if stored is not None else _class_attribute(callback, "schedule")
     return schedule if hasattr(schedule, "arm") else None
 
 

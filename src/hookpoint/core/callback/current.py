@@ -12,13 +12,13 @@ CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 
 def enter_run(run: Any) -> None:
-    """Make a run the current one."""
+    """Make this the current run."""
     OPEN_RUNS.set((*OPEN_RUNS.get(), run))
     CURRENT.set(run)
 
 
 def leave_run(run: Any) -> None:
-    """End a run. The current run becomes the innermost one that is still open; runs may end in any order."""
+    """Close a run; the innermost run that is still open becomes the current one. Runs may end in any order."""
     still_open = tuple(other for other in OPEN_RUNS.get() if other is not run)
     OPEN_RUNS.set(still_open)
     CURRENT.set(still_open[-1] if still_open else None)

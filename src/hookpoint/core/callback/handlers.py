@@ -56,7 +56,7 @@ class Handler:
     second: bool = False
     marked: bool = False
 
-    def answers_to(self, point: str) -> bool:
+    def handles(self, point: str) -> bool:
         """Return whether this handler handles a point fired under this name: ours, or the spelling of the method."""
         return point in (self.point, self.spelling)
 
@@ -92,21 +92,21 @@ def find_handlers(subject: Any) -> list[Handler]:
     """Return an object's handlers in the order of the table, custom points last; raise for misspelled points."""
     handlers = list(_scan(subject))
     handlers.sort(key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
-    _refuse_two_spellings(handlers)
+    _check_two_spellings(handlers)
     return handlers
 
 
-def answering(handlers: Iterable[Handler], point: str) -> list[Handler]:
-    """Return the handlers for a point fired under this name; a method that stands for multiple points appears once."""
-    found: list[Handler] = []
+def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
+    """Return the handlers for a point fired under this name; a method that handles multiple points appears once."""
+    matching: list[Handler] = []
     for handler in handlers:
-        repeated = any(other.function == handler.function and other.point != handler.point for other in found)
-        if handler.answers_to(point) and not repeated:
-            found.append(handler)
-    return found
+        repeated = any(other.function == handler.function and other.point != handler.point for other in matching)
+        if handler.handles(point) and not repeated:
+            matching.append(handler)
+    return matching
 
 
-def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
+def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
     """Call an object's handlers for a point without compiled hooks; `logs` maps argument names to values."""
     if not isinstance(hookpoint, str):
         raise BadArgument(f"run(): hookpoint must be the name of a point, got {hookpoint!r}.", write='run("on_epoch_end")')
@@ -119,7 +119,7 @@ def call_by_hand(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | 
         return  # it has its own schedule
     token = DUE.set(None)
     try:
-        for handler in answering(info.handlers, hookpoint):
+        for handler in handlers_for(info.handlers, hookpoint):
             handler.call(payload)
     finally:
         DUE.reset(token)
@@ -138,8 +138,8 @@ def _scan(subject: Any) -> Iterator[Handler]:
         function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps
         if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
             continue
-        if found := marks(function):
-            for mark in found:
+        if marked := marks(function):
+            for mark in marked:
                 yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
         else:
             yield from _named(owner, name, subject)
@@ -151,12 +151,13 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
         yield _handler(owner, name, name, getattr(subject, name))
     elif name in SPELLINGS and name not in own:
         function, spelled = getattr(subject, name), _once_per_point(SPELLINGS[name])
-        given = tuple(inspect.signature(function).parameters) if any(one.only_with is not None for _, one in spelled) else ()
-        fitting = [(point, spelling) for point, spelling in spelled if spelling.only_with in (None, given)]
+        is_restricted = any(spelling.only_with is not None for _, spelling in spelled)
+        parameters = tuple(inspect.signature(function).parameters) if is_restricted else ()
+        fitting = [(point, spelling) for point, spelling in spelled if spelling.only_with in (None, parameters)]
         for point, spelling in fitting:
             yield _handler(owner, point.name, name, function, spelling)
-        if given and not fitting and all(arg in RUN_NAMES or arg in BY_NAME[spelled[0][0].name].offers for arg in given):
-            _warn_of_lookalike(owner, name, given, *spelled[0])
+        if parameters and not fitting and all(arg in RUN_NAMES or arg in spelled[0][0].offers for arg in parameters):
+            _warn_of_lookalike(owner, name, parameters, *spelled[0])
     elif name.startswith(("on_", "before_", "after_")) or name in FOREIGN:
         if name not in own:
             _check_spelling(owner, name)
@@ -164,11 +165,11 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
             yield _handler(owner, name, name, getattr(subject, name))
 
 
-def _warn_of_lookalike(owner: str, name: str, given: tuple[str, ...], point: Point, spelling: Spelling) -> None:
-    shown, meant = (", ".join(("self", *names)) for names in (given, spelling.only_with or ()))
+def _warn_of_lookalike(owner: str, name: str, parameters: tuple[str, ...], point: Point, spelling: Spelling) -> None:
+    own, expected = (", ".join(("self", *names)) for names in (parameters, spelling.only_with or ()))
     warnings.warn(
-        f"{owner}.{name}({shown}) is not called: {spelling.system}'s is {name}({meant}). To have it called, write"
-        f" {point.name}({shown}); if it is your own method, rename it.",
+        f"{owner}.{name}({own}) is never called: {spelling.system} has {name}({expected}). Rename it to {point.name}({own})"
+        f" to have it called, or to another name if it is your own method.",
         HookpointWarning,
         stacklevel=2,
     )
@@ -205,7 +206,7 @@ def _check_spelling(owner: str, name: str) -> None:
         raise UnknownPoint(owner, name, meant)
 
 
-def _refuse_two_spellings(handlers: list[Handler]) -> None:
+def _check_two_spellings(handlers: list[Handler]) -> None:
     named = [handler for handler in handlers if not handler.marked]
     for first, second in pairwise(named):
         two_moments = first.system == second.system and (first.second or second.second)
@@ -232,7 +233,7 @@ def _handler(
 def _parameters(function: Callable[..., Any], renames: Mapping[str, str]) -> Iterator[Parameter]:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some C functions have no signature; they get the run
+    except ValueError:  # some C functions have no signature; they receive the run
         yield Parameter("run", "run", required=True, keyword_only=False)
         return
     for parameter in signature.parameters.values():

@@ -48,5 +48,4 @@ def on(
 
 def marks(function: Any) -> tuple[Mark, ...]:
     """Return the marks that @on set on a function, the innermost first."""
-    found: tuple[Mark, ...] = getattr(function, MARK, ())
-    return found
+    return tuple(getattr(function, MARK, ()))

@@ -11,7 +11,7 @@ from hookpoint.core.schedule.when import At, Every, If, When
 
 
 class PeriodicTrigger(CallbackPipeline):
-    """Trigger a callback every k steps, every k epochs, and before training; its other points are unchanged.
+    """Trigger a callback every k steps, every k epochs or before training. Its other points are called as usual.
 
     >>> PeriodicTrigger(LambdaCallback(on_trigger=lambda run: print(run.step)), every_k_steps=100).schedule
     Every(steps=100)
@@ -29,7 +29,7 @@ class PeriodicTrigger(CallbackPipeline):
 
 
 class EnableCallbackIf(CallbackPipeline):
-    """Call a callback only while `predicate(run)` is true; set-up and the begin and end of the run are always called.
+    """Call a callback only while `predicate(run)` is true. The points on_setup, on_run_begin and on_run_end are always called.
 
     The run also has tensorpack's `epoch_num`, `global_step` and `local_step`.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import run_method
-from hookpoint.core.callback.handlers import call_by_hand
+from hookpoint.core.callback.handlers import call_directly
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -17,9 +18,9 @@ NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_sav
 
 
 class CallbackPipeline(Callback):
-    """Group callbacks into one; they run in this order and stay together. Pipelines nest.
+    """Group callbacks into one. They run in this order and stay together. Pipelines can be nested.
 
-    `.when(...)` on a pipeline is the schedule of every callback in it that has an on_trigger and no schedule.
+    `.when(...)` on a pipeline sets the schedule of every callback in it that has on_trigger and no schedule of its own.
 
     >>> CallbackPipeline([Callback(), CallbackPipeline([Callback()])]).get_pipeline()  # doctest: +ELLIPSIS
     [<...Callback object at ...>, <...CallbackPipeline object at ...>]
@@ -48,7 +49,4 @@ class CallbackPipeline(Callback):
             return
         for callback in self.get_pipeline():
             own_run = run_method(callback) if isinstance(callback, Callback) else None
-            if own_run is not None:
-                own_run(hookpoint, logs)
-            else:
-                call_by_hand(callback, hookpoint, logs)
+            (own_run or partial(call_directly, callback))(hookpoint, logs)

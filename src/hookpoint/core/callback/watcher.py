@@ -14,17 +14,17 @@ Function = Callable[..., Any]
 class Watcher(Callback):
     """Observe every handler call and every fired point, for tracing and profiling.
 
-    A watcher wraps functions once, before the run begins, and its wrappers are called for the whole run. A run without a
-    watcher has no overhead.
+    A watcher wraps each function once, before the run begins; the run then calls the wrappers. A run without a watcher has no
+    overhead.
     """
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
-        """Return the function to call in place of a handler of the named callback; a monitor's runs on its own thread."""
+        """Return the function to call instead of a handler of the named callback. Handlers of monitors run on other threads."""
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return the function to call when these points fire; `dispatch` is None if there is no handler, and may stay so."""
+        """Return the function to call when these points fire. `dispatch`, and the result, may be None: no handlers."""
         return dispatch
 
     def leave(self) -> None:
-        """Clean up after the run, even one that failed to begin; every handler has been called."""
+        """Clean up after the last handler of the run, even if the run failed to begin."""

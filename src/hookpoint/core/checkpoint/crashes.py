@@ -66,18 +66,18 @@ class Crashes:
         return count
 
 
-def is_edited_since(found: Any) -> bool:
+def is_edited_since(records: Any) -> bool:
     """Return whether a file of the program was changed after the last of these crashes.
 
     Files of Python and of installed packages do not count.
     """
-    times = [seconds for row in _rows(found) if (seconds := _seconds(row["last"])) is not None]
+    times = [seconds for row in _rows(records) if (seconds := _seconds(row["last"])) is not None]
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     return bool(times) and any(_changed(file) >= max(times) + 1 for file in files if not file.startswith(INSTALLED))
 
 
-def _rows(found: Any) -> list[dict[str, Any]]:
-    return [row for row in map(_row, found) if row is not None] if isinstance(found, list) else []
+def _rows(records: Any) -> list[dict[str, Any]]:
+    return [row for row in map(_row, records) if row is not None] if isinstance(records, list) else []
 
 
 def _changed(file: str) -> float:
@@ -94,13 +94,13 @@ def _seconds(when: str) -> float | None:
         return None
 
 
-def _row(found: Any) -> dict[str, Any] | None:
+def _row(record: Any) -> dict[str, Any] | None:
     try:
-        count = found["count"]
+        count = record["count"]
         if type(count) is not int or count < 1:
             return None
-        texts = {name: _first_line(str(found.get(name) or "")) for name in ("text", "last")}
-        return {**Moment.of(found).fields(), "type": _first_line(str(found["type"])), **texts, "count": count}
+        texts = {name: _first_line(str(record.get(name) or "")) for name in ("text", "last")}
+        return {**Moment.of(record).fields(), "type": _first_line(str(record["type"])), **texts, "count": count}
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
 

@@ -49,15 +49,15 @@ def names_of(module: Any, state: Any) -> Any:
 
 def _name_in(module: Any, name: str) -> str:
     """Return the name inside of a module for a tensor, or a submodule, with this plain name."""
-    found: list[str] = []
+    names: list[str] = []
     for piece in (*name.split("."), None) if name else (None,):
         while (compiled := getattr(module, COMPILED, None)) is not None:
-            found.append(COMPILED)
+            names.append(COMPILED)
             module = compiled
         if piece is not None:
-            found.append(piece)
+            names.append(piece)
             module = getattr(module, piece, None)
-    return ".".join(found)
+    return ".".join(names)
 
 
 def _renamed(state: Mapping[str, Any], rename: Callable[[str], str]) -> Any:

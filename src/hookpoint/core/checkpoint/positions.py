@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from hookpoint.core.checkpoint.randomness import Randomness
@@ -16,7 +17,7 @@ END = object()
 
 
 class Entered(NamedTuple):
-    """A pass that was resumed in its middle: the remaining batches, the number done, and the total.
+    """A pass that was resumed in its middle: the remaining batches, the number of batches done, and the total.
 
     `total` is None if it is the length of the loader.
     """
@@ -27,10 +28,10 @@ class Entered(NamedTuple):
 
 
 class Positions(Protocol):
-    """Begin training passes, and continue inside of one after a resume, with the order of data that a plain loop would have.
+    """Begin training passes, and resume in the middle of one, with the same order of data as an uninterrupted loop.
 
-    The loop sets `remembers` if there may be a checkpoint; otherwise nothing needs to be stored. `notes` are lines about data
-    that differs from that of the checkpoint; the loop logs them and clears the list.
+    The loop sets `remembers` if checkpoints may be saved; otherwise nothing needs to be stored. `notes` has a line for each
+    difference between the data and that of the checkpoint; the loop logs them and clears the list.
     """
 
     remembers: bool
@@ -40,12 +41,12 @@ class Positions(Protocol):
         """Return `iter(loader)`; record what is needed to return into this pass."""
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass that is not training, and so is never resumed in its middle."""
+        """Return `iter(loader)` for a pass other than training, which is never resumed in its middle."""
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return the state of the last pass, and of the one that follows, for the checkpoint.
+        """Return the state for the checkpoint, to resume the last pass or begin the next one.
 
-        `batches` is the number done of an open pass; the state has their number of samples, if known.
+        `batches` is the number of batches done in an open pass; the state has their number of samples, if known.
         """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -59,7 +60,7 @@ class Positions(Protocol):
         """
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Do the same for a checkpoint that was saved by another number of ranks.
+        """Do the same for a checkpoint that was saved with a different number of ranks.
 
         `state["moved"]` has the chief's state as "data", and the rank of this process.
         """
@@ -102,7 +103,7 @@ class PlainPositions:
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         kind = type(loader).__name__
         raise CannotResume(
-            f"{kind} cannot resume in the middle of an epoch with another number of ranks: its samples per rank are unknown.",
+            f"{kind} cannot resume within an epoch with a different number of ranks: the samples seen per rank are unknown.",
             start="from a checkpoint at the end of an epoch",
         )
 
@@ -116,12 +117,10 @@ class PlainPositions:
 
 
 def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
-    """Return an iterator after its first `batches` items, which are read and dropped; log it unless that costs nothing."""
+    """Return an iterator that has read and dropped the first `batches` items; log it unless `quietly`."""
     if batches and not quietly:
         kind = type(loader).__name__
         logger.warning("skipping the %d batches before the checkpoint by reading them: %s has no position", batches, kind)
     source = iter(loader)
-    for _ in range(batches):
-        if next(source, END) is END:
-            break
+    next(islice(source, batches, batches), None)
     return source

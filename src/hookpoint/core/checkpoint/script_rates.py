@@ -23,10 +23,10 @@ def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line if the script's rates have changed since a checkpoint; "" otherwise.
+    """Return a line of text if the script's rates have changed since a checkpoint; "" otherwise.
 
-    `before` are the script's rates when the checkpoint was made. Checkpoints of earlier releases lack them: then the initial
-    rates of a scheduler are used.
+    `before` are the script's rates when the checkpoint was saved. Checkpoints of earlier releases lack them; the initial rates
+    of a scheduler are used instead.
     """
     saved_rates = rates_of(saved)
     if before is None:
@@ -34,8 +34,8 @@ def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved:
     if not script or not saved_rates or list(script) in (list(before), saved_rates):
         return ""
     return (
-        f"the learning rate of the script is {_shown(script)}, and was {_shown(before)}; the rate of the checkpoint is used:"
-        f' {_shown(saved_rates)}. To use another one, add HumanHyperParamSetter("learning_rate") and write the line'
+        f"the script's learning rate is {_shown(script)} (it was {_shown(before)}), but the checkpoint's is used:"
+        f' {_shown(saved_rates)}. To change it, add HumanHyperParamSetter("learning_rate") and write the line'
         f" learning_rate: {script[0]:g} to hyper.txt in the workdir"
     )
 

@@ -10,7 +10,8 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.plain_names import names_of, plain_name, plain_state
 from hookpoint.core.errors import BadArgument
 
-OURS = ("model", "optimizer", "criterion", "lr_scheduler", "stepper", "gradients")
+OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
+RESERVED = (*OBJECTS, "stepper", "gradients")
 
 
 def has_state(part: Any) -> bool:
@@ -39,11 +40,11 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
         part.load_state_dict(names_of(part, state) if hasattr(part, "named_parameters") else state)
 
 
-def user_state(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the user's additions to the checkpoint; raise for what cannot be stored."""
-    parts = dict(given or {})
+    parts = dict(state or {})
     for name, part in parts.items():
-        if name in OURS:
+        if name in RESERVED:
             raise BadArgument(f"state: the name '{name}' is reserved.", rename="it")
         if not has_state(part):
             raise BadArgument(f"state['{name}']: {type(part).__name__} has no state_dict and load_state_dict.", add="them")
@@ -55,7 +56,7 @@ def gradients_of(model: Any) -> dict[str, Any]:
     return {name: parameter.grad for name, parameter in named_parameters(model) if parameter.grad is not None}
 
 
-def put_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
+def restore_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
     """Restore accumulated gradients."""
     gradients = plain_state(gradients)
     for name, parameter in named_parameters(model):
@@ -73,20 +74,21 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each in a list or mapping of models, by their plain names."""
-    return _named(model, "named_parameters")
+    return named_items(model, "named_parameters")
 
 
 def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the buffers of a model, or of each in a list or mapping of models, by their plain names."""
-    return _named(model, "named_buffers")
+    return named_items(model, "named_buffers")
 
 
-def _named(model: Any, method: str) -> Iterator[tuple[str, Any]]:
+def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a method of a model, or of each in a list or mapping of models, returns, by plain names."""
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):
-            yield from ((f"{key}.{name}", tensor) for name, tensor in _named(item, method))
+            yield from ((f"{key}.{name}" if name else key, found) for name, found in named_items(item, method, **options))
     elif hasattr(model, method):
-        yield from ((plain_name(name), tensor) for name, tensor in getattr(model, method)())
+        yield from ((plain_name(name), found) for name, found in getattr(model, method)(**options))
 
 
 def _items(parts: Any) -> Iterator[tuple[str, Any]]:

@@ -21,9 +21,9 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An existing checkpoint, as seen by a rule that selects which to keep.
+    """An existing checkpoint, as a rule sees it that selects which checkpoints to keep.
 
-    `elapsed` is seconds of training. `moment` is that of the value the checkpoint was saved for, or else its own.
+    `elapsed` is seconds of training. `moment` is when the value was measured for which it was saved, or else when it was saved.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Request:
     """The request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
 
     `rules` are those of all savers, even for tags that are not requested this time. `limits` are the tags whose rule also
-    counts the checkpoint of the end, of a stop or of a signal. `measured` maps a tag to the value that a checkpoint is saved
-    for: metric, mode, value, and the moment of the measurement.
+    counts checkpoints that were saved at the end, at a stop or on a signal. `measured` maps a tag to the value for which the
+    checkpoint is saved: metric, mode, value, and the moment of the measurement.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -78,9 +78,10 @@ class Request:
 class ResumableStore(Store, Protocol):
     """A store that a run can resume from, as `hookpoint.Loop` and `hookpoint.Runner` use for their workdir.
 
-    A store with a method `fill(found, parts)` may read tensors late: before anything is restored, it gets what `open` returned
-    and the objects of the run, as they are sharded, and returns the checkpoint with all of its tensors. A store with a method
-    `described(resume)` returns, before `open`, the `crashes` of earlier starts, as passed to `describe`, and `has_checkpoint`.
+    Two methods are optional. `fill(checkpoint, parts)` is for stores that read tensors late: it is called before anything is
+    restored, with the result of `open` and the run's objects, sharded as they are, and returns the checkpoint with all of its
+    tensors. `described(resume)` is called before `open` and returns the `crashes` of earlier starts, as passed to `describe`,
+    and `has_checkpoint`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:

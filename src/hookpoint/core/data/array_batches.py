@@ -1,4 +1,4 @@
-"""Check training data, and cut batches out of arrays."""
+"""Check training data, and slice arrays into batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
             pass
         elif _is_array(data):
             raise BadData(
-                f"data is one {kind}, whose rows would be taken as batches.",
+                f"data is a single {kind}, whose rows would be used as batches.",
                 give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
                 write="batch_size=None if its rows are batches",
             )

@@ -24,7 +24,7 @@ SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 @dataclass(frozen=True, slots=True)
 class BatchPlace:
-    """The position of a batch: set when its pass begins, and sent along with it, so that workers need no clock."""
+    """The position of a batch, sent along with it, so that workers need no clocks."""
 
     epoch: int
     mode: str | None
@@ -43,7 +43,7 @@ class BatchPlace:
 
 
 class DataPoints:
-    """The compiled callbacks of a loader. They are pickled as a list, and compiled again after unpickling."""
+    """The compiled callbacks of a loader. Only the list is pickled; it is compiled again after unpickling."""
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
         self.callbacks = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable) else [*callbacks]
@@ -82,7 +82,7 @@ class DataPoints:
         return value
 
     def leave_run(self) -> None:
-        """Release the run that a fork has copied: it is not valid in a worker."""
+        """Drop the reference to the run that a fork has copied: it is not valid in a worker."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 info_of(entry.subject).run = None
@@ -127,18 +127,18 @@ def _where(offered: Mapping[str, Any]) -> str:
 ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those of existing loaders
 
 
-def check_pass(hooks: Hooks, loader: Any, *, says_idle: bool, kept: Any) -> None:
-    """Warn, when a pass begins, of handlers that will never be called; raise for settings that would not be saved.
+def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:
+    """When a pass begins, warn about handlers that will never be called, and raise for settings that would not be saved.
 
-    `kept` are the objects whose state checkpoints contain, or None if there are no checkpoints.
+    `saved` are the objects whose state checkpoints contain; None if there are no checkpoints.
     """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):
         points = settings = None
-    if says_idle:
+    if warns_idle:
         for line in _idle(hooks, points):
             warnings.warn(line, HookpointWarning, stacklevel=2)
-    if settings and kept is not None and not _holds(kept, settings):
+    if settings and saved is not None and not _holds(saved, settings):
         raise BadData(
             f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
             give='state={"data": loader.settings} to the Runner or the Loop',

@@ -1,4 +1,4 @@
-"""Data settings: values that training changes, and that the handlers in a loader receive."""
+"""Data settings: values that training sets and the handlers of a loader receive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
     With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings of batches that
     workers have already begun are stored, so that a resumed pass uses the same ones again.
 
-    `goes_on` is set if the training pass that begins is resumed: it keeps its settings.
+    `is_resumed` tells `begin_pass` that the training pass is resumed and keeps its settings.
 
     Values are plain: numbers, strings, True, False and None, alone or in lists, tuples and mappings.
 
@@ -34,16 +34,13 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         self._of_pass: dict[str, Any] = {}
         self._begun = 0  # number of batches of the training pass that were begun
         self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch of each change, and the values from there on
-        self.goes_on = False
+        self.is_resumed = False
 
     def __getitem__(self, name: str) -> Any:
         return self._values[self._known(name)]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[self._known(name)] = _plain(name, value)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
 
     def keys(self) -> KeysView[str]:
         return self._values.keys()
@@ -66,7 +63,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         values = copy.deepcopy(self._values)
         if not trains:
             return values
-        if not self.goes_on:
+        if not self.is_resumed:
             self._of_pass = values
             self._begun, self._changes = 0, []
         return self._of_pass

@@ -16,13 +16,13 @@ PLAIN = (dict, list, tuple)
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch.
 
-    An array, anything with a `shape`, counts by its first dimension, and so does a pair whose first item, the inputs, is one.
-    Any other tuple, list, mapping or dataclass is searched at any depth, and the first rule that applies decides:
+    For an array (anything with a `shape`), this is its first dimension, and so it is for a pair whose first item, the inputs,
+    is an array. Any other tuple, list, mapping or dataclass is searched at any depth. The first rule that applies decides:
 
-    1. The batch, or the first object in it that has one, has an attribute `num_graphs` or `batch_size`, an integer >= 0.
+    1. An attribute `num_graphs` or `batch_size`, an integer >= 0, of the batch or of the first object in it that has one.
     2. The most frequent first dimension of its arrays; of equally frequent ones, the first. A list of tuples is a list of
        samples, and is not searched.
-    3. Without arrays, the number of items: of samples in a list, or in the first column.
+    3. Without arrays, the number of items: the samples in a list, or the items in the first column.
 
     Anything else counts as one sample.
 

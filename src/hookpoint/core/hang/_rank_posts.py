@@ -1,4 +1,4 @@
-"""RankPosts: notes in which each rank of a team tells the others where it is."""
+"""RankPosts: notes with which each rank of a team tells the others where it is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team import Notes
 
 UNKNOWN = {"count": 0, "waited": 0.0}
-SILENT_LOOKS = 4  # looks without a new note after which a rank counts as not answering
+SILENT_LOOKS = 4  # after so many looks without a new note, a rank counts as unresponsive
 
 
 class RankPosts:
     """Leave a note for the other ranks at each look, and read theirs while this rank waits.
 
-    Only the lowest rank that waits and can answer reports.
+    Only the lowest waiting rank that still responds logs a report.
     """
 
     def __init__(self, rank: int, notes: Notes) -> None:
@@ -33,22 +33,22 @@ class RankPosts:
         self._count, self._waited = self._count + 1, waited
         note = {"count": self._count, "host": self._host, "pid": os.getpid(), "where": where, "stack": stack, "waited": waited}
         self._is_open = self._notes.put(note)
-        found = self._notes.read() if reads and self._is_open else []
+        notes = self._notes.read() if reads and self._is_open else []
         if not reads:
             self._last, self._silent = {}, {}
-        for rank, latest in enumerate(note or UNKNOWN for note in found):
+        for rank, latest in enumerate(note or UNKNOWN for note in notes):
             if rank != self._rank:
                 is_new = rank not in self._last or latest["count"] != self._last[rank]["count"]
                 self._silent[rank] = 0 if is_new else self._silent[rank] + 1
                 self._last[rank] = latest
 
     def is_mine_to_report(self) -> bool:
-        """Return whether no lower rank both waits and answers."""
+        """Return whether no lower rank both waits and responds."""
         lower = (rank for rank in self._last if rank < self._rank and self._answers(rank))
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return for each other rank where it is, or that it does not answer."""
+        """Return lines that say where each other rank is, or that it does not respond."""
         if not self._is_open:
             return ["the store of the process group does not answer: rank 0, which hosts it, may be stopped or gone"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]
@@ -59,7 +59,7 @@ class RankPosts:
         who = f"rank {rank} (process {note['pid']} on {note['host']})"
         if self._answers(rank):
             return [f"{who} is {note['where']}, for {note['waited']:.0f} s, in", *(f"  {line}" for line in note["stack"])]
-        state = state_of_process(note["pid"]) if note["host"] == self._host else "alive or not; it does not answer"
+        state = state_of_process(note["pid"]) if note["host"] == self._host else "not responding"
         return [f"{who} is {state}; it was last seen {note['where']}"]
 
     def _answers(self, rank: int) -> bool:

@@ -1,7 +1,7 @@
 """HangWatch: report when the training thread waits too long for data or for other ranks, and end a wait for data.
 
-A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does nothing
-for it.
+A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does no extra
+work.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class OpenPass(Protocol):
 class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: with workers, in a team, or with a timeout.
 
-    After `report_seconds` without progress there is a report, then after twice as long each time. `data_seconds` ends a wait
-    for data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader, with
-    the pass in its variable `pass_`; `loop_folder` contains the code around it.
+    After `report_seconds` without progress, a report is logged; the interval doubles each time. `data_seconds` ends a wait for
+    data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader, with the
+    pass in its variable `pass_`; `loop_folder` contains the code around it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HangWatch:
         self._since = self._next_report = 0.0
 
     def begin(self) -> None:
-        """Record which thread trains. All ranks of a team start to watch here, as others may wait for each."""
+        """Record which thread trains. In a team, every rank starts watching here, because other ranks may wait for it."""
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "the loop in the main thread, or pass timeout= to the DataLoader instead"
@@ -90,7 +90,7 @@ class HangWatch:
             self._start()
 
     def enter(self, pass_: OpenPass) -> None:
-        """Prepare for a pass that is about to create the iterator of its loader."""
+        """Prepare for a pass, just before it creates the iterator of its loader."""
         self._entered = pass_
         if self._report_seconds is None and self._data_seconds is None:
             return
@@ -103,7 +103,7 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add to an error of a loader the batch that was requested, and which worker ended; end the other workers."""
+        """Add notes to an error of a loader: the requested batch, and the worker that ended. End the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -134,7 +134,7 @@ class HangWatch:
             logger.exception("hang reports are disabled")
 
     def _look(self) -> None:
-        frames = self._frames()
+        frames = _outwards(frames_by_thread().get(self._training_thread))
         is_fetching, now = self._is_fetching(frames), monotonic()
         place = (is_fetching, *self._counters())
         if place != self._place:
@@ -192,10 +192,6 @@ class HangWatch:
             return f"in epoch {self._clocks.epoch}"
         return f"at {MODES[passes[-1].mode]}batch {passes[-1].batches_seen} of epoch {self._clocks.epoch}"
 
-    def _frames(self) -> list[FrameType]:
-        """Return the stack of the training thread, the innermost frame first."""
-        return _outwards(frames_by_thread().get(self._training_thread))
-
     def _is_fetching(self, frames: list[FrameType]) -> bool:
         """Return whether the training thread is fetching a batch of this run's innermost pass."""
         fetch = self._fetch_in(frames)
@@ -222,11 +218,8 @@ def _pass_of(frame: FrameType) -> Any:
 
 
 def _outwards(frame: FrameType | None) -> list[FrameType]:
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+    """Return a frame and those that called it, the innermost first."""
+    return [frame for frame, _ in traceback.walk_stack(frame)] if frame is not None else []
 
 
 def _shown(frames: list[FrameType], count: int = FRAMES) -> list[str]:

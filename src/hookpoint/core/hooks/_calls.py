@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.callback.pipeline import NEVER_GATED
 from hookpoint.core.errors import MissingMetric
-from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -21,20 +20,14 @@ def schedule_key(handler: Handler) -> str:
     return f"{handler.spelling}@{handler.point}"
 
 
-def calls_of(entries: list[Entry]) -> list[Call]:
-    calls: list[Call] = []
-    for entry in entries:
-        for handler in entry.called:
-            calls += _trigger_calls(entry, handler) if handler.point == "on_trigger" else _plain_calls(entry, handler)
-    for call in calls:
-        call.cost = Cost(call.entry.name, call.point)
-    return calls
-
-
-def _plain_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
-    armed = entry.arm(schedule_key(handler), handler.when) if handler.when is not None else None
-    when = repr(handler.when) if handler.when is not None else ""
-    yield Call(handler.point, entry, handler, armed=armed, when=when, gates=gates_of(entry, handler.point))
+def calls_of(entry: Entry, handler: Handler) -> Iterator[Call]:
+    """Yield the calls of a handler: one for most, one for each point at which a trigger's schedule is checked."""
+    if handler.point == "on_trigger":
+        yield from _trigger_calls(entry, handler)
+    else:
+        armed = entry.arm(schedule_key(handler), handler.when) if handler.when is not None else None
+        when = repr(handler.when) if handler.when is not None else ""
+        yield Call(handler.point, entry, handler, armed=armed, when=when, gates=gates_of(entry, handler.point))
 
 
 def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
@@ -58,29 +51,29 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
 
 
 def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
-    """Return the conditions of the wrappers around a callback that apply at this point."""
+    """Return the conditions, set by wrappers around a callback, that apply at this point."""
     return () if point in NEVER_GATED else entry.gates()
 
 
 def check_reads(calls: list[Call]) -> None:
     """Make each reader check its metrics once a writer before it at this point has run.
 
-    Begin points are exempt: callbacks only prepare there. In the last epoch a missing metric is not an error: the finished
-    training returns, and ends with a warning.
+    Begin points are exempt: callbacks only prepare there. In the last epoch, a missing metric does not raise: the training is
+    done, and ends with a warning.
     """
-    before: dict[str, list[Call]] = {}  # by metric: the calls so far that write it
+    writers: dict[str, list[Call]] = {}  # by metric: the earlier calls that write it
     for call in calls:
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
             continue
         written: dict[Entry, set[str]] = {}
         for metric in call.entry.declared("reads"):
-            for writer in before.get(metric, ()):
+            for writer in writers.get(metric, ()):
                 writer.notes_run = True
                 written.setdefault(writer.entry, set()).add(metric)
         if written:
             call.needs = _needs(call.entry.name, written)
         for metric in call.entry.declared("writes"):
-            before.setdefault(metric, []).append(call)
+            writers.setdefault(metric, []).append(call)
 
 
 def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], None]:

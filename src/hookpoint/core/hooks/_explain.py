@@ -16,9 +16,9 @@ USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}
 
 
 def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
-    """Return a table of points and their callbacks in order, and the handlers whose point is not declared.
+    """Return a table of points and their callbacks in order, and a list of custom points.
 
-    A method is named if its name differs from the point. Columns with only default values are left out.
+    A method is shown if its name differs from the point. Columns with only default values are left out.
     """
     rows: list[tuple[str, ...]] = []
     for point, in_order in calls.items():

@@ -10,10 +10,10 @@ from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
-# What a run calls or reads, apart from handlers.
+# The methods that a run calls, apart from handlers.
 CALLED = ("setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 
-# Methods of other systems whose names are not spellings of a point, and ours.
+# Methods of other systems that are not spellings of a point, and the methods to write instead.
 MEANT = {
     "__call__": "on_trigger(self, run)",
     "__enter__": "on_run_begin(self, run)",
@@ -30,11 +30,11 @@ MEANT = {
 }
 
 
-def refuse_idle_class(subject: Any, callback: type) -> None:
+def reject_idle_class(subject: Any, callback: type) -> None:
     """Raise if a subclass of `callback` without handlers has nothing else that a run calls, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
     is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
-    if is_ours or any(name in vars(one) for one in (subject, *own) for name in CALLED):
+    if is_ours or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):
         return
     name = type(subject).__name__
     renames = f"\n{' ' * (CURE_WIDTH + 3)}".join(_renames(own))

@@ -167,8 +167,8 @@ def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
 
 def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
     """Return the positions of the entries that have each name."""
-    found: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
         for name in names_of(entry):
-            found.setdefault(name, []).append(number)
-    return found
+            positions.setdefault(name, []).append(number)
+    return positions

@@ -10,15 +10,14 @@ For two handlers, the second with named arguments and a schedule, the function i
             blame(error, run)
             raise
 
-A loop over prepared calls costs twice as much: named arguments would need a function for each. With one line per call, the
-line number of a traceback identifies the call that failed.
+A loop over prepared calls takes twice as long, because named arguments need a function for each call. With one line per call,
+the line number of a traceback identifies the call that failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ ARGUMENTS = {
 class Call:
     """One handler at one point, its schedule and its checks.
 
-    `moment` is where a trigger's schedule is checked. `needs` raises if a metric that is read is missing.
+    `moment` is where a trigger's schedule is checked. `needs` raises if a metric that the callback reads is missing.
     """
 
     point: str
@@ -70,7 +69,10 @@ class Call:
     gates: tuple[ArmedSchedule, ...] = ()
     notes_run: bool = False
     needs: Callable[[RunView], None] | None = None
-    cost: Cost | None = None
+    cost: Cost = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost = Cost(self.entry.name, self.point)
 
     @property
     def agrees(self) -> bool:
@@ -87,16 +89,6 @@ class Call:
             return True
         by_clock = self.moment == "iter" and schedule is not None
         return by_clock and getattr(self.entry.subject, "saves", False) and not self.entry.declared("reads")
-
-
-@contextmanager
-def calling(call: Call) -> Iterator[None]:
-    """Set the current call."""
-    outer = CURRENT_CALL.set(call)
-    try:
-        yield
-    finally:
-        CURRENT_CALL.reset(outer)
 
 
 def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
@@ -125,7 +117,7 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
     statements = [f"h{number}({', '.join(arguments)})"]
-    if timed and call.cost is not None:
+    if timed:
         names[f"c{number}"] = call.cost
         statements = ["began = clock()", *statements, f"c{number}.add(clock() - began)"]
     if call.needs is not None:
@@ -142,7 +134,7 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the current call set, and a StopRun turned into a request to stop."""
+    """Return a function that sets the current call, and turns a StopRun into a request to stop."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         outer = CURRENT_CALL.set(call)
@@ -174,7 +166,7 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return a function that adds the failed callback and point to an exception, found by the line number."""
+    """Return a function that adds a note to an exception: the failed callback, found by the line number, and the point."""
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__

@@ -16,7 +16,7 @@ from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._idle_class import refuse_idle_class
+from hookpoint.core.hooks._idle_class import reject_idle_class
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
@@ -38,7 +38,7 @@ BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if po
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A callback of the list; `path` holds the pipelines around it.
+    """A callback of the list; `path` contains the pipelines around it.
 
     In a pipeline that overrides `run`, most points reach the callback through that method; `called` excludes their handlers.
     """
@@ -53,7 +53,7 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # a monitor whose thread does not return: waiting for it would never end
+    is_blocked: bool = False  # a monitor whose thread does not return
     has_run: bool = False
     failures: int = 0
     watchers: tuple[Watcher, ...] = ()
@@ -70,8 +70,8 @@ class Entry:
 
     def gates(self) -> tuple[ArmedSchedule, ...]:
         """Return the conditions of the wrappers around the callback."""
-        found = [getattr(pipeline, "gate", None) for pipeline in self.path]
-        return tuple(gate.arm() for gate in found if gate is not None)
+        gates = [getattr(pipeline, "gate", None) for pipeline in self.path]
+        return tuple(gate.arm() for gate in gates if gate is not None)
 
     @property
     def meets(self) -> bool:
@@ -89,7 +89,7 @@ class Entry:
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
-    def belongs_on(self, rank: int, local_rank: int) -> bool:
+    def runs_on(self, rank: int, local_rank: int) -> bool:
         """Return whether the callback runs on this rank."""
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
 
@@ -135,8 +135,8 @@ class Entry:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the callback and its schedules for a checkpoint."""
-        is_asked = hasattr(self.subject, "state_dict") and not self.is_blocked
-        state = self.contained(self.subject.state_dict, "state_dict")() if is_asked else {}
+        has_state = hasattr(self.subject, "state_dict") and not self.is_blocked
+        state = self.contained(self.subject.state_dict, "state_dict")() if has_state else {}
         return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
@@ -171,11 +171,11 @@ class Entry:
 
 
 def _has_own(subject: Any, method: str) -> bool:
-    found = getattr(subject, method, None)
-    return found is not None and getattr(found, "__func__", None) is not getattr(Callback, method)
+    bound = getattr(subject, method, None)
+    return bound is not None and getattr(bound, "__func__", None) is not getattr(Callback, method)
 
 
-def is_anything(saved: Mapping[str, Any]) -> bool:
+def is_not_empty(saved: Mapping[str, Any]) -> bool:
     """Return whether the saved state of a callback contains anything."""
     return bool(saved["state"]) or bool(saved["schedules"])
 
@@ -241,7 +241,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         if not isinstance(subject, Callback):
             write = "a class with a method such as on_epoch_end(self, run)"
             raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
-        refuse_idle_class(subject, Callback)
+        reject_idle_class(subject, Callback)
     name = _own_name(subject) or type(subject).__name__
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
@@ -264,7 +264,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         subject,
         name,
         path,
-        handlers if outer is None else [_triggered_by(outer, subject, handler) for handler in handlers],
+        handlers if outer is None else [_through_pipeline(outer, subject, handler) for handler in handlers],
         kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
         on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
         ranks=ranks,
@@ -304,10 +304,11 @@ def _check_schedules(entries: list[Entry]) -> None:
 
 
 def _marked_options(function: Any) -> Mark:
-    found = marks(function)  # a callback has one policy: the innermost mark that sets one counts
-    on_error = next((mark.on_error for mark in found if mark.on_error is not None), None)
-    ranks = next((mark.ranks for mark in found if mark.ranks is not None), None)
-    return Mark(found[0].point, on_error=on_error, ranks=ranks)
+    """Return the options of a function with multiple marks: the innermost mark that sets an option counts."""
+    all_marks = marks(function)
+    on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
+    ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
+    return Mark(all_marks[0].point, on_error=on_error, ranks=ranks)
 
 
 def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
@@ -320,7 +321,7 @@ def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, def
 
 
 def _sets(options: Any, option: str) -> bool:
-    """Return whether the callback or its own class sets an option, not only our base class."""
+    """Return whether the callback or its class sets an option, not only the base class Callback."""
     classes = [cls for cls in type(options).__mro__ if cls is not Callback]
     return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)
 
@@ -341,19 +342,19 @@ def _is_custom_pipeline(subject: Any) -> bool:
     return _overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
 
 
-def _triggered_by(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return the handler as called by a pipeline that overrides `run`: through `run`, with only this handler answering."""
+def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
+    """Return a trigger that calls the `run` of a pipeline that overrides it, and only this callback in it."""
     if handler.point != "on_trigger":
         return handler
-    return replace(handler, function=partial(_trigger_through_run, pipeline, subject), parameters=ONLY_RUN)
 
+    def trigger(run: RunView) -> None:
+        token = DUE.set(subject)
+        try:
+            _through_run(pipeline, "on_trigger", run)
+        finally:
+            DUE.reset(token)
 
-def _trigger_through_run(pipeline: Any, subject: Any, run: RunView) -> None:
-    token = DUE.set(subject)
-    try:
-        _through_run(pipeline, "on_trigger", run)
-    finally:
-        DUE.reset(token)
+    return replace(handler, function=trigger, parameters=ONLY_RUN)
 
 
 def _through_run(callback: Callback, point: str, run: RunView) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.current import CURRENT
-from hookpoint.core.callback.handlers import Handler, answering
+from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
@@ -19,7 +19,7 @@ from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
-from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_anything
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 logger = logging.getLogger("hookpoint")
-
-
-def _plain_call(name: str, call: Callable[[], object]) -> object:
-    return call()
 
 
 class Hooks:
@@ -46,25 +42,26 @@ class Hooks:
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
-        self.of_all_ranks = entries_of(callbacks, is_in_team=is_in_team)
-        self.entries = [entry for entry in self.of_all_ranks if entry.belongs_on(rank, local_rank)]
-        # All ranks must know what any of them reads: readers get the mean over all ranks.
-        by_steps = [entry for entry in self.of_all_ranks if entry.reads_by_steps]
+        self.all_entries = entries_of(callbacks, is_in_team=is_in_team)
+        self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
+        # All ranks must know what any rank reads: readers get the mean over all ranks.
+        by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost, and so wraps last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
+        self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
         self._logged_moves: set[str] = set()
-        self._calls = self._ordered(calls_of(self.entries))
-        self._tables: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
+        self._calls = self._ordered()
+        self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
-            name: partial(self._first, name)
+            name: partial(self._compile_and_fire, name)
             for name in BY_NAME
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
-        self._for_later: dict[str, Any] = {}
-        self._own: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
+        self._unused_state: dict[str, Any] = {}
+        self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
     # In a run
 
@@ -74,20 +71,20 @@ class Hooks:
         if dispatch is not None:
             dispatch(run)
 
-    def _first(self, point: str, run: Any) -> None:
-        """Compile a point when it fires for the first time; the hooks of a guard never need most of them."""
+    def _compile_and_fire(self, point: str, run: Any) -> None:
+        """Compile a point when it first fires: a guard uses few of them."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
     def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
         """Return one function that calls the handlers of these points in order, or None if there are none."""
         key = (points, mode, timed)
-        if key not in self._tables:
+        if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
-            self._tables[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
+            self._dispatches[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
             for watcher in self._watchers:
-                self._tables[key] = watcher.around_points(points, self._tables[key])
-        return self._tables[key]
+                self._dispatches[key] = watcher.around_points(points, self._dispatches[key])
+        return self._dispatches[key]
 
     def contain(
         self,
@@ -95,7 +92,7 @@ class Hooks:
         run: Any,
         *,
         monitors: bool | None = None,
-        around: Callable[[str, Callable[[], object]], object] = _plain_call,
+        around: Callable[[str, Callable[[], object]], object] = lambda name, call: call(),
     ) -> list[Exception]:
         """Call the handlers of a point one by one and return their errors instead of raising them.
 
@@ -139,42 +136,39 @@ class Hooks:
 
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
         """Call the handlers of a custom point; return the payload's result, or its replacement by a handler."""
-        if point not in self._own:
-            self._own[point] = list(self._answering(point))
+        if point not in self._custom:
+            self._custom[point] = list(self._handlers_of(point))
         result = payload.get("result")
-        for entry, handler, gates in self._own[point]:
+        for entry, handler, gates in self._custom[point]:
             armed = entry.armed.get(schedule_key(handler))
             allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
             if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
-                answer = _answer(entry, handler, point, payload)
+                answer = _call_handler(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
                     payload = {**payload, "result": result}
         return result
 
-    def _answering(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
-        entries = Order(point, [entry for entry in self.entries if _answers(entry, point)], self._logged_moves).entries
+    def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
+        entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries
         for entry in entries:
             overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
-            for handler in overrides_run[:1] or answering(entry.called, point):
+            for handler in overrides_run[:1] or handlers_for(entry.called, point):
                 yield entry, handler, gates_of(entry, point)
 
     # Reports
 
     def explain(self) -> str:
         """Return a table of each point's callbacks in order: when and where they run, and why in this order."""
-        return explain(self._calls, self.entries)
+        return "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time of each callback at each point, the most expensive first; one iteration in 64 is sampled.
 
         With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
         """
-        calls = [call for calls in self._calls.values() for call in calls if call.cost and call.cost.calls]
-        if of_users:
-            calls = [call for call in calls if _is_of_user(call.entry.subject)]
-        costs = {id(call.cost): call.cost for call in calls if call.cost is not None}
-        return sorted(costs.values(), key=lambda cost: -cost.seconds)
+        calls = [call for calls in self._calls.values() for call in calls if not of_users or _is_of_user(call.entry.subject)]
+        return sorted((call.cost for call in calls if call.cost.calls), key=lambda cost: -cost.seconds)
 
     def calls(self, point: str) -> tuple[Call, ...]:
         """Return the calls of a point, in order."""
@@ -192,43 +186,41 @@ class Hooks:
 
         Includes loaded state of callbacks that are not in the list: they may be added again later.
         """
-        return {**self._for_later, **{entry.name: entry.state() for entry in self.entries}}
+        return {**self._unused_state, **{entry.name: entry.state() for entry in self.entries}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. Callbacks that it does not contain are unchanged."""
         names = {entry.name for entry in self.entries}
-        self._for_later = {name: saved for name, saved in state.items() if name not in names and is_anything(saved)}
+        self._unused_state = {name: saved for name, saved in state.items() if name not in names and is_not_empty(saved)}
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
         """Return a table of the callbacks with state: restored, new, or stored for later; empty if all are restored."""
-        mine = {entry.name: is_anything(entry.state()) for entry in self.entries}
+        mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
-        rows = [(name, "restored") for name in mine if name in state and is_anything(state[name]) and not lacking.get(name)]
+        rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
         others = [(name, "new, starts from scratch") for name, has_state in mine.items() if has_state and name not in state]
-        others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_anything(saved)]
+        others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_not_empty(saved)]
         others += [(name, what) for name, what in lacking.items() if what]
         width = max((len(name) for name, _ in rows + others), default=0)
         return "\n".join(f"  {name:<{width}}  {what}" for name, what in rows + others) if others else ""
 
-    def _ordered(self, calls: list[Call]) -> dict[str, tuple[Call, ...]]:
-        by_point: dict[str, list[Call]] = {name: [] for name in BY_NAME}
-        for call in calls:
-            by_point.setdefault(call.point, []).append(call)
+    def _ordered(self) -> dict[str, tuple[Call, ...]]:
+        by_point: dict[str, dict[Entry, list[Call]]] = {name: {} for name in BY_NAME}
+        for entry in self.entries:
+            for call in (call for handler in entry.called for call in calls_of(entry, handler)):
+                by_point.setdefault(call.point, {}).setdefault(entry, []).append(call)
         ordered = {}
-        for point, found in by_point.items():
-            of_entry: dict[Entry, list[Call]] = {}
-            for call in found:
-                of_entry.setdefault(call.entry, []).append(call)
+        for point, of_entry in by_point.items():
             order = Order(point, list(of_entry), self._logged_moves)
-            for call in found:
+            calls = [call for entry in order.entries for call in of_entry[entry]]
+            for call in calls:
                 call.why = order.why[call.entry]
-            in_order = [call for entry in order.entries for call in of_entry[entry]]
-            check_reads(in_order)
-            if in_order:
-                ordered[point] = tuple(in_order)
+            check_reads(calls)
+            if calls:
+                ordered[point] = tuple(calls)
         return ordered
 
 
@@ -242,11 +234,11 @@ def _do_nothing(run: Any) -> None:
     """Stand in for a point with neither handlers nor a watcher."""
 
 
-def _answers(entry: Entry, point: str) -> bool:
-    return any(handler.spelling == "run" or handler.answers_to(point) for handler in entry.called)
+def _has_handler(entry: Entry, point: str) -> bool:
+    return any(handler.spelling == "run" or handler.handles(point) for handler in entry.called)
 
 
-def _answer(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
+def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
     call = partial(call_run, entry.subject, point) if handler.spelling == "run" else handler.call
     try:
         return entry.contained(call, point)(payload)

@@ -13,7 +13,7 @@ from hookpoint.core.text.thread_frames import frames_by_thread
 CAPACITY = 1000
 LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread; records that arrive together share one
 
-Receive = Callable[[list[Record]], None]
+Receive = Callable[[list[Record]], object]
 
 
 class MonitorQueue:
@@ -22,8 +22,8 @@ class MonitorQueue:
     If the queue is full, `put` waits or, if `drops` is set, drops the oldest record and counts it. An error in `receive` ends
     the delivery; `error` stores it for the training thread to raise.
 
-    A monitor that `wait` or `put` has waited for too long `is_blocked`: it is not waited for again, and a full queue drops the
-    oldest records, until it catches up. Its thread is a daemon, so the process can exit.
+    After `wait` or `put` has waited for a monitor for too long, it `is_blocked`: nothing waits for it again, and a full queue
+    drops the oldest records, until it catches up. Its thread is a daemon, so the process can exit.
     """
 
     def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
@@ -37,7 +37,7 @@ class MonitorQueue:
         self._thread: threading.Thread | None = None
 
     def put(self, record: Record, seconds: float) -> bool:
-        """Add a record, waiting this long for room in a local monitor's queue; return whether it was found blocked now."""
+        """Add a record, waiting up to `seconds` for room unless it `drops`; return whether the monitor just became blocked."""
         was_blocked, until = self.is_blocked, None
         with self._change:
             while len(self._records) >= self._capacity and self.error is None:
@@ -48,7 +48,7 @@ class MonitorQueue:
                 elif monotonic() >= until:
                     self.is_blocked = True
                 else:
-                    self._change.wait(min(0.1, seconds))  # wakes up now and then, so that Ctrl-C works
+                    self._change.wait(min(0.1, seconds))  # wakes up regularly, so that Ctrl-C works
             if self.error is None:
                 self._records.append(record)
             if self._thread is None:
@@ -59,7 +59,7 @@ class MonitorQueue:
             return self.is_blocked and not was_blocked
 
     def wait(self, seconds: float) -> bool:
-        """Wait until everything is delivered, at most this long; return whether the monitor was found blocked now."""
+        """Wait up to `seconds` until everything is delivered; return whether the monitor just became blocked."""
         if self.is_blocked:
             return False
         left = self.drain(monotonic() + seconds)
@@ -68,15 +68,16 @@ class MonitorQueue:
             return self.is_blocked
 
     def where(self) -> str:
-        """Return the source line that the monitor is executing; empty if none."""
+        """Return the source line that the monitor is executing; "" if it is idle."""
         frame = None if self._thread is None else frames_by_thread().get(self._thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__") == "threading":
             frame = frame.f_back
-        is_inside = frame is not None and frame.f_code is not MonitorQueue._work.__code__
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None and is_inside else ""
+        if frame is None or frame.f_code is self._work.__code__:
+            return ""
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def hurry(self) -> None:
-        """Deliver the queued records now; do not wait for it."""
+        """Deliver the queued records now, without waiting for more; return at once."""
         with self._change:
             self._is_urgent = True
             self._change.notify_all()
@@ -84,8 +85,7 @@ class MonitorQueue:
     def drain(self, deadline: float) -> int:
         """Wait until everything is delivered or `monotonic()` passes the deadline; return the number of records left."""
         with self._change:
-            self._is_urgent = True
-            self._change.notify_all()
+            self.hurry()
             while (self._records or self._in_hand) and self.error is None and monotonic() < deadline:
                 self._change.wait(0.05)
             self._is_urgent = False
@@ -93,7 +93,7 @@ class MonitorQueue:
 
     @property
     def is_in_hand(self) -> bool:
-        """Whether the monitor has not returned from its last records."""
+        """Whether the monitor is still processing its last records."""
         return self._in_hand > 0 and self.error is None
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class MonitorQueue:
                 return
 
     def _linger(self) -> None:
-        """Wait a moment for more records, unless someone is waiting for these."""
+        """Wait briefly for more records, unless the run is waiting for these."""
         until = monotonic() + LINGER_SECONDS
         while not (self._closing or self._is_urgent or self._is_half_full()) and monotonic() < until:
             self._change.wait(until - monotonic())

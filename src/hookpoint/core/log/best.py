@@ -72,7 +72,7 @@ class Best:
 
 
 def mode_of(metric: str, mode: str) -> Mode:
-    """Return which values of a metric are better. "auto" decides by the words in its name, and raises if they are unknown.
+    """Return whether lower ("min") or higher ("max") values are better. "auto" decides by the metric's name, or raises.
 
     >>> mode_of("val-error-top1", "auto"), mode_of("val_acc", "auto")
     ('min', 'max')

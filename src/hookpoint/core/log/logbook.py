@@ -43,9 +43,9 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The values of one pass: per name, a mean since the last log step, one of the whole pass, and the last value put.
+    """The values of one pass: per name, the mean since the last log step, the mean of the whole pass, and the last value put.
 
-    `is_side` marks a pass that stays out of the metrics; `is_shared` one whose means are taken over all ranks.
+    `is_side` marks a pass that stays out of the metrics, `is_shared` one whose means are computed over all ranks.
     """
 
     mode: str
@@ -53,7 +53,7 @@ class Page:
     is_shared: bool = False
     is_final: bool = False
     window: dict[str, Mean] = field(default_factory=dict)
-    whole: dict[str, Any] = field(default_factory=dict)
+    means: dict[str, Any] = field(default_factory=dict)
     put: dict[str, Mean] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ class Logbook:
         self._pages.append(Page(mode, is_side, is_shared))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a value of its own."""
+        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a single value."""
         value = as_scalar(name, value)
         if self.is_muted:
             return
@@ -108,7 +108,7 @@ class Logbook:
             return
         if page.is_final:
             if name in self._names or self._limit.admits(name):
-                page.whole[name] = value
+                page.means[name] = value
                 page.put.pop(name, None)
                 self._observe(page, name, value)
             return
@@ -183,9 +183,9 @@ class Logbook:
         window, page.window = page.window, {}
         for name, mean in window.items():
             mean.close()
-            if name not in page.whole:
-                page.whole[name] = Mean(self._floats)
-            page.whole[name].add_mean(mean)
+            if name not in page.means:
+                page.means[name] = Mean(self._floats)
+            page.means[name].add_mean(mean)
         if send:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
             late = self.windows.close()
@@ -214,31 +214,31 @@ class Logbook:
         page.is_final = True
         for name, value in (finals or {}).items():
             name = name if page.mode == "train" else logged_name(name, page.mode)
-            if name not in page.whole and not self.is_muted and self._limit.admits(name):
-                page.whole[name] = Mean(self._floats)
-                page.whole[name].add(as_scalar(name, value), 1.0)
+            if name not in page.means and not self.is_muted and self._limit.admits(name):
+                page.means[name] = Mean(self._floats)
+                page.means[name].add(as_scalar(name, value), 1.0)
         is_read = page.mode == "train" and not page.is_side
-        late, observed = self.windows.close() if is_read else {}, page.whole
+        late, observed = self.windows.close() if is_read else {}, page.means
         if self.shared is not None and page.is_shared:
-            page.whole, late, page.put = self.shared([page.whole, late, page.put], f"the means of a {page.mode} pass")
-            page.whole = _settled(page.whole)
-            observed = {**_settled(page.put), **page.whole}
+            page.means, late, page.put = self.shared([page.means, late, page.put], f"the means of a {page.mode} pass")
+            page.means = _settled(page.means)
+            observed = {**_settled(page.put), **page.means}
         for name, mean in observed.items():
             self._observe(page, name, mean)
         if is_read:
             self.windows.launch(late)
             self.windows.land()
             self.windows.ignore(observed)
-        page.put = {name: value for name, value in page.put.items() if name not in page.whole}
-        page.whole.update(page.put)
-        return page.whole
+        page.put = {name: value for name, value in page.put.items() if name not in page.means}
+        page.means.update(page.put)
+        return page.means
 
     def close_page(self) -> None:
         """Send the results of a finished pass; values that were put are already sent."""
         page = self._pages.pop()
         if not page.is_side:
             self.has_validated |= page.mode == "val"
-            self._send({name: value for name, value in page.whole.items() if name not in page.put}, "epoch", page.mode)
+            self._send({name: value for name, value in page.means.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
         """Forget the pass that an exception ended."""
@@ -257,13 +257,13 @@ class Logbook:
     def state_dict(self) -> dict[str, Any]:
         """Return the metrics, and the means of the open training pass, if any."""
         page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train")
-        whole = page.whole
+        means = page.means
         return {
             "metrics": self.metrics.state_dict(),
             "next_log_step": self.next_log_step,
             "between": {name: float(value) for name, value in self._between.items()},
             "window": {name: mean.state() for name, mean in page.window.items()},
-            "whole": {name: mean.state() for name, mean in whole.items() if isinstance(mean, Mean) and name not in page.put},
+            "whole": {name: mean.state() for name, mean in means.items() if isinstance(mean, Mean) and name not in page.put},
             "put": {name: mean.state() for name, mean in page.put.items()},
             **self.windows.state_dict(),
             "loss_check": None if self.loss_check is None else self.loss_check.state_dict(),
@@ -281,7 +281,7 @@ class Logbook:
         if in_pass:
             page = self._pages[0]
             page.window = {name: self._new_mean(page, name).restore(sums) for name, sums in state["window"].items()}
-            page.whole = {name: Mean(self._floats).restore(sums) for name, sums in state["whole"].items()}
+            page.means = {name: Mean(self._floats).restore(sums) for name, sums in state["whole"].items()}
             page.put = {name: Mean(self._floats).restore(sums) for name, sums in state.get("put", {}).items()}
 
     def _new_mean(self, page: Page, name: str) -> Mean:

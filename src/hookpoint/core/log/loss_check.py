@@ -22,13 +22,13 @@ LOG_STEPS_IN_A_ROW = 2
 OnNonFinite = Literal["raise", "warn"]
 
 
-class Seen(NamedTuple):
+class LossMean(NamedTuple):
     """The mean of "loss" at a log step, or of a whole training pass."""
 
     loss: Any
     epoch: int
     step: int
-    is_whole: bool
+    is_pass: bool
 
 
 class LossCheck:
@@ -45,65 +45,65 @@ class LossCheck:
     ) -> None:
         self.has_warned = False
         self._run, self._raises, self._may_wait = run, on_nonfinite == "raise", may_wait
-        self._late: deque[Seen] = deque()
+        self._late: deque[LossMean] = deque()
         self._bad_steps: list[int] = []
 
     def at_log_step(self, loss: Any) -> None:
         """Check the mean since the last log step; None if no loss was logged."""
-        self._take(loss, is_whole=False)
+        self._take(loss, is_pass=False)
 
     def at_pass_end(self, loss: Any) -> None:
         """Check the mean of a whole training pass; if it may raise, check all pending means."""
-        self._take(loss, is_whole=True)
+        self._take(loss, is_pass=True)
         if self._raises:
-            self.look()
+            self.check_pending()
 
-    def look(self) -> None:
+    def check_pending(self) -> None:
         """Check the means that were on a device when they arrived, in order."""
         while self._late and (self._raises or not getattr(self._late[0].loss, "is_pending", False)):
-            self._judge(self._late.popleft())
+            self._check(self._late.popleft())
 
-    def _take(self, loss: Any, *, is_whole: bool) -> None:
-        self.look()
+    def _take(self, loss: Any, *, is_pass: bool) -> None:
+        self.check_pending()
         if loss is not None:
-            seen = Seen(loss, self._run.epoch, self._run.step, is_whole)
+            mean = LossMean(loss, self._run.epoch, self._run.step, is_pass)
             if self._late or getattr(loss, "is_pending", False):
-                self._late.append(seen)
+                self._late.append(mean)
             else:
-                self._judge(seen)
+                self._check(mean)
 
-    def _judge(self, seen: Seen) -> None:
+    def _check(self, mean: LossMean) -> None:
         with self._may_wait():
-            value = float(seen.loss)
-        if not (isinstance(seen.loss, Mean) and seen.loss.is_all_bad):
-            if not seen.is_whole or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
+            value = float(mean.loss)
+        if not (isinstance(mean.loss, Mean) and mean.loss.is_all_bad):
+            if not mean.is_pass or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
                 self.has_warned, self._bad_steps = False, []
             return
-        if seen.is_whole:
-            self._report(seen, value, f"all losses of epoch {seen.epoch} are NaN or infinite")
+        if mean.is_pass:
+            self._report(mean, value, f"all losses of epoch {mean.epoch} are NaN or infinite")
             return
-        self._bad_steps = [*self._bad_steps, seen.step][-LOG_STEPS_IN_A_ROW:]
+        self._bad_steps = [*self._bad_steps, mean.step][-LOG_STEPS_IN_A_ROW:]
         if len(self._bad_steps) == LOG_STEPS_IN_A_ROW:
             steps = " and ".join(map(str, self._bad_steps))
-            self._report(seen, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {seen.epoch}")
+            self._report(mean, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {mean.epoch}")
 
-    def _report(self, seen: Seen, value: float, what: str) -> None:
+    def _report(self, mean: LossMean, value: float, what: str) -> None:
         if self._raises:
             if self._run.stop_reason is None:  # otherwise the run is stopping already
-                raise NonFiniteLoss(value, epoch=seen.epoch, step=seen.step, now=self._run.step, what=what)
+                raise NonFiniteLoss(value, epoch=mean.epoch, step=mean.step, now=self._run.step, what=what)
             return
         if not self.has_warned and self._run.is_chief:
-            logger.warning("%s: the mean at step %d is %s; training continues", what, seen.step, value)
+            logger.warning("%s: the mean at step %d is %s; training continues", what, mean.step, value)
         self.has_warned = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to end at the same step; waits for values on a device."""
-        late = [[seen.loss.state(), *seen[1:]] for seen in self._late if isinstance(seen.loss, Mean)]
+        late = [[mean.loss.state(), *mean[1:]] for mean in self._late if isinstance(mean.loss, Mean)]
         return {"has_warned": self.has_warned, "bad_steps": list(self._bad_steps), "late": late}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.has_warned, self._bad_steps = state["has_warned"], list(state["bad_steps"])
-        self._late = deque(Seen(Mean().restore(sums), *rest) for sums, *rest in state["late"])
+        self._late = deque(LossMean(Mean().restore(sums), *rest) for sums, *rest in state["late"])
 
 
 def loss_check(

@@ -29,8 +29,8 @@ def by_name(metrics: Any) -> dict[str, Any]:
     if is_collection(metrics):
         return {"": metrics}
     if not isinstance(metrics, Mapping):
-        given = metrics if isinstance(metrics, list | tuple) else [metrics]
-        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in given)
+        items = metrics if isinstance(metrics, list | tuple) else [metrics]
+        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in items)
         raise BadArgument(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}")
     return dict(metrics)
 
@@ -57,9 +57,9 @@ def computed(name: str, metric: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def adds_up_over_all(metric: Any) -> bool:
-    """Return whether a metric accumulates over all ranks itself, as those of torchmetrics do."""
-    return all(map(adds_up_over_all, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
+def syncs_across_ranks(metric: Any) -> bool:
+    """Return whether a metric synchronizes its state across ranks itself, as torchmetrics does."""
+    return all(map(syncs_across_ranks, metric.values())) if is_collection(metric) else hasattr(metric, "sync_context")
 
 
 def takes_tensors(function: Any) -> bool:

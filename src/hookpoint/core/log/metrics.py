@@ -111,8 +111,8 @@ class Mean:
     def is_pending(self) -> bool:
         return bool(self._pending)
 
-    def sums(self) -> tuple[float, float]:
-        """Return the weighted sum and the sum of weights."""
+    def sums(self) -> tuple[float, float, float]:
+        """Return the weighted sum, the sum of weights, and the weight of values that are NaN or infinite."""
         with self._lock:
             pending = self._pending  # replaced at the end: a reader that sees none pending need not wait for the lock
             started, self._started = self._started, None
@@ -125,7 +125,7 @@ class Mean:
                 else:
                     self._add_odd(next(numbers), weight)
             self._pending = []
-            return self._total, self._weight
+            return self._total, self._weight, self._bad
 
     def _add_odd(self, value: float, weight: float) -> None:
         """Add any value, even one that is not finite or that makes the sum too large for a float."""
@@ -134,8 +134,8 @@ class Mean:
         self._weight += weight
 
     def _add_sums(self, part: Mean) -> None:
-        total, weight = part.sums()
-        self._bad += part._bad
+        total, weight, bad = part.sums()
+        self._bad += bad
         self._total = plus(self._total, total)
         self._weight += weight
 
@@ -145,13 +145,13 @@ class Mean:
         return self._weight > 0 and self._bad == self._weight
 
     def __float__(self) -> float:
-        total, weight = self.sums()
+        total, weight, _ = self.sums()
         return quotient(total, weight) if weight else math.nan
 
     def state(self) -> list[float]:
         """Return the state for the checkpoint; waits for values on a device."""
-        sums = list(self.sums())
-        return [*sums, self._bad] if self._bad else sums
+        total, weight, bad = self.sums()
+        return [total, weight, bad] if bad else [total, weight]
 
     def restore(self, state: Sequence[float]) -> Mean:
         """Restore what `state` returned; return self."""

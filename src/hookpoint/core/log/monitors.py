@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: a blocked one is not waited for again
-LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and for a process that leaves after a second signal
+LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and after a second signal
 END_SECONDS = 60.0  # how long a run waits for on_run_end of a local monitor, which may have a file to finish
 
 
@@ -34,14 +34,14 @@ class Monitors:
         self.is_muted = False
         self._metrics, self._clocks, self._run, self._hooks = metrics, clocks, run, hooks
         self._entries = {
-            MonitorQueue(entry.name, partial(self._hand_over, entry), drops=getattr(entry.subject, "outside", False)): entry
+            MonitorQueue(entry.name, partial(self._deliver, entry), drops=getattr(entry.subject, "outside", False)): entry
             for entry in hooks.entries
             if entry.kind == MONITOR
         }
         self._gates = {queue: entry.gates() for queue, entry in self._entries.items()}
         self._queues = list(self._gates)
         self._reported: set[MonitorQueue] = set()
-        self._resolver = MonitorQueue("values", _resolve)
+        self._resolver = MonitorQueue("values", lambda records: [record.scalars() for record in records])
 
     def get_latest(self, name: str) -> float:
         """Return the latest value of a metric; raise MissingMetric if there is none."""
@@ -64,7 +64,7 @@ class Monitors:
         self._run.put_event(name, **fields)
 
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
-        """Send a record to every monitor whose wrappers, such as EnableCallbackIf, allow it now."""
+        """Send a record to every monitor, except those that a wrapper such as EnableCallbackIf switches off now."""
         if self.is_muted:
             return
         clocks = self._clocks
@@ -89,7 +89,7 @@ class Monitors:
         return [queue.error for queue in failed if queue.error is not None]
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
-        """Wait until every monitor has its records, at most this long (default 10 s); log what was lost."""
+        """Wait up to this long (default 10 s) until every monitor has received its records; log what was lost."""
         if seconds is None:
             seconds = min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
         queues = (*self._queues, self._resolver)
@@ -108,20 +108,20 @@ class Monitors:
                 logger.warning("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Fire on_run_end of the monitors, each for a limited time; return their errors.
+        """Fire on_run_end of the monitors, each with a time limit; return their errors.
 
-        They are called on a thread, as `on_records` is: if one never returns, the process can still exit.
+        Each is called on a thread, like `on_records`: if it never returns, the process can still exit.
         """
-        most = {
+        limits = {
             entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
             for queue, entry in self._entries.items()
         }
-        return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_bounded, most))
+        return self._hooks.contain("on_run_end", self._run, monitors=True, around=partial(_with_limit, limits))
 
     def settle(self) -> None:
-        """Wait until the local monitors have their records, so that a checkpoint contains their current state.
+        """Wait until the local monitors have received their records, so that a checkpoint contains their current state.
 
-        A monitor that does not return is reported once and not waited for again; its state in the checkpoint is not updated.
+        A monitor that does not return is reported once and never waited for again; its state in the checkpoint is outdated.
         """
         local = [queue for queue in self._queues if not queue.drops]
         for queue in local:
@@ -144,7 +144,7 @@ class Monitors:
             line = "%s blocks: it has not returned from on_records for %g s%s; the run continues and does not wait for it again"
             logger.warning(line, queue.name, DRAIN_SECONDS, where)
 
-    def _hand_over(self, entry: Entry, records: list[Record]) -> None:
+    def _deliver(self, entry: Entry, records: list[Record]) -> None:
         for handler in entry.handlers:
             if handler.point == "on_records":
                 try:
@@ -154,30 +154,23 @@ class Monitors:
                     raise
 
 
-def _bounded(most: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Make a call, on a thread if the callback has a limit of seconds; raise its error."""
-    if name not in most:
+def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
+    """Make a call, on a thread if `limits` has a number of seconds for the callback; raise its error."""
+    if name not in limits:
         call()
         return
     errors: list[BaseException] = []
-    done = threading.Event()
 
     def work() -> None:
         try:
             call()
         except BaseException as error:
             errors.append(error)
-        finally:
-            done.set()
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name=f"hookpoint {name} on_run_end", daemon=True)
     thread.start()
-    if not done.wait(most[name]):
-        logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, most[name])
+    thread.join(limits[name])
+    if thread.is_alive():
+        logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, limits[name])
     for error in errors:
         raise error
-
-
-def _resolve(records: list[Record]) -> None:
-    for record in records:
-        record.scalars()

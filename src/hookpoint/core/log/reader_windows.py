@@ -45,7 +45,7 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Note a final value of each of these names, whose values readers see in their windows."""
+        """Count a final value of each of these names for its readers, which see its values in their windows."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
@@ -176,7 +176,7 @@ class ReaderWindow:
     def take(self) -> float | None:
         """Return the mean and start a new window; None if nothing was logged."""
         mean, self._mean, self._windows = self._mean, Mean(), 0
-        _, weight = mean.sums()
+        _, weight, _ = mean.sums()
         return float(mean) if weight else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,19 +7,19 @@ from functools import reduce
 from math import fsum, inf
 
 
-def plus(one: float, other: float) -> float:
+def plus(a: float, b: float) -> float:
     """Return the sum of two numbers. NaN and infinity follow float arithmetic.
 
     >>> plus(0.1, 0.2), plus(1e308, -inf), plus(1e308, 1e308) == 2 * int(1e308)
     (0.30000000000000004, -inf, True)
     """
-    if one - one or other - other:  # NaN: at least one of them is not finite, and the finite one makes no difference
-        return (one if one - one else 0.0) + (other if other - other else 0.0)
+    if a - a or b - b:  # NaN: at least one of them is not finite, and the finite one makes no difference
+        return (a if a - a else 0.0) + (b if b - b else 0.0)
     try:
-        result = one + other
+        result = a + b
     except OverflowError:  # one of them is an integer that no float can hold
         result = inf
-    return int(one) + int(other) if result - result else result
+    return int(a) + int(b) if result - result else result
 
 
 def times(value: float, weight: float) -> float:

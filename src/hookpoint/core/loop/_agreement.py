@@ -88,7 +88,7 @@ class Agreement:
         self._mine.setdefault("settings", {})[name] = value
 
     def request_skip(self, what: str) -> None:
-        """Record that a callback wants part of this iteration skipped, or raise."""
+        """Record a callback's request to skip part of this iteration; raise if it may not."""
         call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
@@ -111,14 +111,14 @@ class Agreement:
         """Apply the requests of the previous iteration, and announce whether there are new ones."""
         if self._lag == 1 or self._has_stepped():
             if self._team.count != self._collectives_seen:
-                self.now("the requests of the iteration")
+                self.agree("the requests of the iteration")
                 return
             self._apply_answers()
         mine = self._take_requests()
         bits = REQUEST if mine else 0
         self._announced.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), mine))
 
-    def now(self, what: str) -> None:
+    def agree(self, what: str) -> None:
         """Apply the requests of all ranks at once; all ranks call this."""
         announced = [requests for _, requests in self._announced]
         while self._announced:
@@ -140,7 +140,7 @@ class Agreement:
                 self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Return whether a step was made since the last call: before, others may wait for the gradient of this rank."""
+        """Return whether a step was made since the last call: until then, others may wait for this rank's gradient."""
         before, self._step = self._step, self._clocks.step
         return self._step != before
 
@@ -153,15 +153,15 @@ class Agreement:
         return self._team.gather(value, what)
 
     def meet(self) -> None:
-        """Wait until all ranks are about to make the current call; the error names a rank that is elsewhere.
+        """Wait until all ranks are about to make the current call; raise if a rank makes another one.
 
-        After a failure nothing waits: cleanup at the end of a run happens on each rank alone.
+        After a failure, do not wait: each rank cleans up alone.
         """
         if not self._team.has_ended:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks what any rank wants to skip; in training only: other passes may differ in length."""
+        """Skip on all ranks what any rank wants to skip; only in training, because other passes may differ in length."""
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,14 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     verdicts = Verdicts()
     waits, reads = options.may_wait, hooks.read_by_steps
     logbook = Logbook(clocks, log_every=options.log_every, floats=options.floats, read_by_steps=reads, may_wait=waits)
-    run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.given())
+    run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.run_attributes())
     run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
-    logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, options.may_wait)
+    logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, waits)
     set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
     randomness = PlainRandomness() if options.randomness is None else options.randomness
-    scopes, positions = Scopes(), options.positions(randomness)
-    shared = run, hooks, clocks, logbook, verdicts, scopes, run.team, positions, randomness, options.may_wait, stateful
-    objects = RunObjects(*shared)
+    positions = options.positions(randomness)
+    objects = RunObjects(run, hooks, clocks, logbook, verdicts, Scopes(), run.team, positions, randomness, waits, stateful)
     machine = Machine(objects, options, _components(objects, options, agreement))
     set_loop(run, Services(machine))
     return machine
@@ -83,7 +82,7 @@ def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, o
 def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement | None) -> Components:
     run, clocks, hooks, host = objects.run, objects.clocks, objects.hooks, options.host
     missing = MissingMetrics(
-        hooks.of_all_ranks,
+        hooks.all_entries,
         hooks.entries,
         options.names,
         has_validated=lambda: objects.logbook.has_validated,
@@ -93,7 +92,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         missing.check_names(is_chief=run.is_chief)
     store = options.store if options.run_points else None
     objects.positions.remembers = store is not None
-    agree = _do_nothing if agreement is None else agreement.now
+    agree: Callable[[str], None] = (lambda what: None) if agreement is None else agreement.agree
     signals = Signals(objects.verdicts.request_stop, is_in_team=agreement is not None, has_host=host is not None)
     saving = Saving(objects, store, signals, agree=agree)
     if store is not None:
@@ -110,7 +109,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         steps=StepHooks(run, clocks, has_host=host is not None),
         record=RunRecord(run, clocks, saving.resumable, crashes),
         missing=missing,
-        model_stop=ModelStop(has_users_callback=any(map(could_log_anything, hooks.entries))),
+        model_stop=ModelStop(has_user_callbacks=any(map(could_log_anything, hooks.entries))),
         watch=HangWatch(
             run,
             clocks,
@@ -123,7 +122,3 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
             loop_folder=str(Path(__file__).parent),
         ),
     )
-
-
-def _do_nothing(what: str) -> None:
-    """Stand in for an agreement between ranks."""

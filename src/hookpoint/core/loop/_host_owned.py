@@ -55,13 +55,13 @@ class HostStore:
     """Checkpoints that the host writes; a run resumes from the state that the host has saved for it."""
 
     def __init__(self, write: Callable[[Sequence[str], int], Any] | None = None) -> None:
-        self.found: Mapping[str, Any] | None = None
+        self.saved: Mapping[str, Any] | None = None
         self._write = write
 
     def join(self, team: Any) -> None: ...
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        return None if self.found is None else Checkpoint(PurePath("the host's checkpoint"), self.found)
+        return None if self.saved is None else Checkpoint(PurePath("the host's checkpoint"), self.saved)
 
     def check(self, state: Mapping[str, Any]) -> None: ...
 

@@ -14,18 +14,18 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Check the flag on the models of a run, also inside of the wrappers of torch.compile and DistributedDataParallel.
+    """Check the flag on the models of a run, also inside the wrappers of torch.compile and DistributedDataParallel.
 
-    Nothing is checked if the list has no callback of the user's.
+    Without callbacks of the user, nothing is checked.
     """
 
-    def __init__(self, *, has_users_callback: bool) -> None:
-        self._has_users_callback = has_users_callback
+    def __init__(self, *, has_user_callbacks: bool) -> None:
+        self._has_user_callbacks = has_user_callbacks
         self._attributes: list[dict[str, Any]] = []
 
     def begin(self, run: Run) -> None:
         """Find the models, and remove the flag of an earlier run."""
-        if self._has_users_callback:
+        if self._has_user_callbacks:
             self._attributes = [vars(module) for model in run.models for module in _with_inner(model)]
         for attributes in self._attributes:
             if attributes.get(FLAG) is True:

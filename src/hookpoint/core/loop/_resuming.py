@@ -5,8 +5,8 @@ logged: finished epochs and passes are skipped, and changes by the user's code o
 This happens when the next epoch opens or, in the second case, when the epoch and the pass are open again: first the state, then
 the position in the data, last the random generators.
 
-So the state is loaded twice. The first load comes before the user's code, which may read the model, and before on_load. The
-second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy.
+So the state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The
+second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy of the state.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import Entered
-from hookpoint.core.checkpoint.rank_state import state_of_rank
+from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
-from hookpoint.core.checkpoint.stateful import has_state, load_state, put_gradients
+from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.errors import BadLoop, CannotResume
 from hookpoint.core.run.run import stepper_of
@@ -58,7 +58,7 @@ class Resuming:
         self._objects, self._saving, self._agreement = objects, saving, agreement
         self._after_load, self._is_quiet, self._crashes = after_load, is_quiet, crashes
         self._run, self._clocks, self._stateful = objects.run, objects.clocks, objects.stateful
-        self._found: Checkpoint | None = None
+        self._checkpoint: Checkpoint | None = None
         self._epochs_over = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
@@ -74,21 +74,21 @@ class Resuming:
                 give='workdir="runs/name"',
                 start="from weights alone with Runner(init_weights=hookpoint.load_weights(...))",
             )
-        if store is not None:
-            self._check_crashes(store, resume)
-            self.identity = identity()
-            self._found = store.open(resume, self.identity)
-        if self._found is not None:
-            self._found = Checkpoint(self._found.path, state_of_rank(self._found.state, run.rank, run.world_size))
-            self.moved = self._found.state.get("moved")
-            self._clocks.load_state_dict(self._found.state["clocks"])
+        if store is None:
+            return
+        self._check_crashes(store, resume)
+        self.identity = identity()
+        checkpoint = store.open(resume, self.identity)
+        if checkpoint is not None:
+            state = state_for_rank(checkpoint.state, run.rank, run.world_size)
+            self._checkpoint, self.place, self.moved = Checkpoint(checkpoint.path, state), state["place"], state.get("moved")
+            self._clocks.load_state_dict(state["clocks"])
             self._crashes.reached(self._clocks.moment)
-            self.place = self._found.state["place"]
             self.has_resumed = run.resuming = True
             self._objects.logbook.is_muted = run.monitors.is_muted = True
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at one moment, unless `resume` is given explicitly."""
+        """Raise CannotResume if the run keeps crashing at the same moment, unless `resume` is passed explicitly."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)
@@ -107,38 +107,38 @@ class Resuming:
 
     def restore(self) -> Checkpoint | None:
         """Restore the state after the begin points of the run, and return the checkpoint; None for a new run."""
-        found, run = self._found, self._run
-        if found is None:
+        checkpoint, run = self._checkpoint, self._run
+        if checkpoint is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
         if fill is not None:  # not earlier: the sharded model determines what each rank has to read
-            found = self._found = fill(found, self._stateful)
+            checkpoint = self._checkpoint = fill(checkpoint, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
-            where = f"{found.path} (epoch {run.epoch}, step {run.step})"
+            where = f"{checkpoint.path} (epoch {run.epoch}, step {run.step})"
             say(f'Resuming {run.name} from {where}. Pass resume="never" to start from scratch.')
         if run.is_chief:
-            self._report(found)
-        saved = list(saved_optimizers(found.state["parts"].get("optimizer")))
+            self._report(checkpoint)
+        saved = list(saved_optimizers(checkpoint.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
         if rates == rates_of(saved):  # a process that trains again: its rates are the script's earlier ones
-            self._saving.script_rates = found.state.get("script_rates", rates)
-        self._load(found.state, is_last=False)
-        self._objects.positions.load_state_dict(found.state["data"])
-        self._load_rng(found.state)
+            self._saving.script_rates = checkpoint.state.get("script_rates", rates)
+        self._load(checkpoint.state, is_last=False)
+        self._objects.positions.load_state_dict(checkpoint.state["data"])
+        self._load_rng(checkpoint.state)
         self._saving.mark_saved()
-        return found
+        return checkpoint
 
     # Back to the pass
 
     @property
-    def is_under_way(self) -> bool:
+    def is_returning(self) -> bool:
         """Whether the run is still on its way back into the epoch of the checkpoint."""
         return bool(self.place["in_epoch"])
 
     @property
     def epochs_opened(self) -> int:
         """How many epochs were opened; the epoch of the checkpoint is opened again."""
-        return self._clocks.epoch - self.is_under_way
+        return self._clocks.epoch - self.is_returning
 
     def is_over(self) -> bool:
         """Return whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
@@ -150,7 +150,7 @@ class Resuming:
         self._epochs_over += 1
         over = self.epochs_opened
         if self._epochs_over == over:
-            if self.is_under_way:
+            if self.is_returning:
                 self.repeat_body()
             else:
                 self.leave_epochs()
@@ -158,13 +158,13 @@ class Resuming:
 
     def repeat_body(self) -> None:
         """Restore the generators for the user's code before the pass: it may draw the order of the data."""
-        if self.is_under_way and self.place["rng"] is not None:
+        if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
         """Return the results of a pass that was over before the checkpoint, or None for one that has to run."""
-        if self.is_under_way and number < len(self.place["passes"]):
+        if self.is_returning and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
                 self._objects.randomness.load_state_dict(done["rng"])
@@ -173,18 +173,18 @@ class Resuming:
 
     def enter_epoch(self) -> None:
         """Restore everything before an epoch opens or the run ends, if the checkpoint was made between epochs."""
-        if self._found is not None and not self.is_under_way:
-            self._load_and_finish(self._found.state)
+        if self._checkpoint is not None and not self.is_returning:
+            self._load_and_finish(self._checkpoint.state)
 
     def leave_epochs(self) -> None:
         """Restore everything when all epochs are over, unless the checkpoint was made later, at the end."""
         if not self.place.get("is_end"):
             self.enter_epoch()
 
-    def arrive(self) -> None:
+    def restore_in_epoch(self) -> None:
         """Restore everything in an epoch whose passes were over: a host that resumes there ends it without another pass."""
-        if self.is_under_way and self._found is not None and self.place["batches"] is None:
-            self._load_and_finish(self._found.state)
+        if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
+            self._load_and_finish(self._checkpoint.state)
 
     def _load_and_finish(self, state: Mapping[str, Any]) -> None:
         self._load(state)
@@ -195,7 +195,7 @@ class Resuming:
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
-        elif self.is_under_way:
+        elif self.is_returning:
             pass_.source, pass_.batches_seen, total = self._enter_pass(pass_.loader)
             pass_.total = pass_.total if total is None else total
             pass_.steps_before = self._clocks.step
@@ -207,8 +207,8 @@ class Resuming:
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
         """Restore everything now that the pass is open; return the rest of it."""
-        assert self._found is not None
-        positions, state, batches = self._objects.positions, self._found.state, self.place["batches"]
+        assert self._checkpoint is not None
+        positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
         entered = None
         with self._objects.may_wait():
@@ -227,36 +227,34 @@ class Resuming:
                 logger.warning("%s", note)
             self._run.put_event("inexact_resume", reason=note)
 
-    def check_arrived(self) -> None:
+    def check_returned(self) -> None:
         """Raise if the epoch ended without the pass that was to be resumed."""
-        if self.is_under_way and not self._objects.verdicts.stop:
-            found, number = self._found, len(self.place["passes"]) + 1
-            assert found is not None
+        if self.is_returning and not self._objects.verdicts.stop:
+            checkpoint, number = self._checkpoint, len(self.place["passes"]) + 1
+            assert checkpoint is not None
             raise CannotResume(
-                f"{found.path} was saved in pass {number} of epoch {self._run.epoch}, but this epoch has fewer passes.",
+                f"{checkpoint.path} was saved in pass {number} of epoch {self._run.epoch}, but this epoch has fewer passes.",
                 run="the script unchanged",
                 start='from scratch with resume="never"',
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """Print that there is nothing left to do, if so."""
+        """Print that the run is finished, if it is."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
-            epochs_done = (
-                f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
-            )
+            count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
             say(
-                f"{self._run.name} is finished: {epochs_done}, and its state is loaded. "
+                f"{self._run.name} is finished: {count}, and its state is loaded. "
                 f'Pass epochs={done + epochs} to train on, or resume="never" to start from scratch.'
             )
 
     def _is_finished(self, epochs: int | None) -> bool:
         done = self._clocks.epochs_done
-        return self.has_resumed and epochs is not None and done >= epochs and not self.is_under_way
+        return self.has_resumed and epochs is not None and done >= epochs and not self.is_returning
 
     def _finish(self, state: Mapping[str, Any]) -> None:
-        assert self._found is not None
-        path, self.place, self._found = self._found.path, BETWEEN_EPOCHS, None
+        assert self._checkpoint is not None
+        path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
         self._clocks.load_state_dict(state["clocks"])  # now: the way back is not training time
         self._run.put_event("resume", path=str(path))
@@ -274,7 +272,7 @@ class Resuming:
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
         objects, run, saved = self._objects, self._run, state["parts"]
-        given: Callable[[Any], Any] = (lambda value: value) if is_last else own_copy
+        copied: Callable[[Any], Any] = (lambda value: value) if is_last else own_copy
         for name, item in self._stateful.items():
             if name in saved:
                 try:
@@ -283,42 +281,42 @@ class Resuming:
                     error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
-        stepper_of(run).load_state_dict(run, given(saved["stepper"]))
+        stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
         if "gradients" in saved:
-            put_gradients(self._stateful["model"], saved["gradients"])
+            restore_gradients(self._stateful["model"], saved["gradients"])
         self._saving.finite_buffers = state.get("finite_buffers") or self._saving.finite_buffers
-        objects.hooks.load_state_dict(given(state["callbacks"]))
-        objects.logbook.load_state_dict(given(state["logbook"]), in_pass=in_pass)
+        objects.hooks.load_state_dict(copied(state["callbacks"]))
+        objects.logbook.load_state_dict(copied(state["logbook"]), in_pass=in_pass)
         if self._after_load is not None:
             self._after_load(run)
 
-    def _report(self, found: Checkpoint) -> None:
-        """Log the differences between the checkpoint and the run; unused state is stored in later checkpoints."""
-        saved = found.state["parts"]
+    def _report(self, checkpoint: Checkpoint) -> None:
+        """Log the differences between the checkpoint and the run; later checkpoints keep unused state."""
+        saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was saved by %d ranks, and %d resume: from here on the run is inexact; no sample is lost or repeated, but"
-                " random generators start from scratch, and each step has other samples",
-                found.path,
+                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is lost or repeated,"
+                " but random generators start from scratch, and steps have different samples",
+                checkpoint.path,
                 self.moved["from"],
                 self.moved["to"],
             )
         for name in saved:
             if name not in ("stepper", "gradients") and name not in self._stateful:
-                logger.warning("the checkpoint has a state of '%s', which this run does not use", name)
+                logger.warning("the checkpoint has state for '%s', which this run does not use", name)
         for name, item in self._stateful.items():
             if has_state(item) and name not in saved:
-                logger.warning("the checkpoint has no state of '%s'; it is unchanged", name)
+                logger.warning("the checkpoint has no state for '%s', which stays unchanged", name)
         optimizers = list(saved_optimizers(saved.get("optimizer")))
-        if line := changed_rate(self._saving.script_rates, found.state.get("script_rates"), optimizers):
+        if line := changed_rate(self._saving.script_rates, checkpoint.state.get("script_rates"), optimizers):
             logger.warning("%s", line)
-        table = self._objects.hooks.compared(found.state["callbacks"])
+        table = self._objects.hooks.compared(checkpoint.state["callbacks"])
         if table:
-            logger.warning("callbacks and the checkpoint:\n%s", table)
+            logger.warning("callbacks compared with the checkpoint:\n%s", table)
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:
-    """Raise BadLoop if only some ranks write checkpoints: they would wait for each other."""
+    """Raise BadLoop if only some ranks have a workdir: ranks would wait for each other."""
     if len(set(workdirs)) > 1:
         ranks = workdirs.index(True), workdirs.index(False)
         raise BadLoop("rank {} has a workdir, but rank {} has none.".format(*ranks), give="all ranks the same workdir")

@@ -11,6 +11,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
@@ -49,7 +50,7 @@ class RunRecord:
             command=shlex.join(masked(_command())),
             config=masked(run.config),
             hyper=masked({name: run.hyper[name] for name in run.hyper}),
-            objects={name: type(item).__name__ for name in _OBJECTS if (item := getattr(run, name)) is not None},
+            objects={name: type(item).__name__ for name in OBJECTS if (item := getattr(run, name)) is not None},
             callbacks=[masked(entry.name) for entry in run.hooks.entries],
             identity=identity,
             **({"inexact": [masked(reason) for reason in inexact]} if inexact else {}),
@@ -116,9 +117,6 @@ class RunRecord:
                 self._describe(plain(facts))
             except Exception as error:
                 logger.warning("the record of %s could not be written: %s", self._run.name, error)
-
-
-_OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")
 
 
 def config_of(config: Any) -> dict[str, Any]:

@@ -82,11 +82,11 @@ class Saving:
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """Add a tag to the checkpoint of this moment, if a saver requests one."""
+        """Add a tag to the checkpoint of this moment, if a saver requests a checkpoint."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def request_by_signal(self) -> None:
-        """Request a checkpoint inside of a signal handler: only flags are set."""
+        """Request a checkpoint from a signal handler: only set flags."""
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class Saving:
             self.resumable.check({"callbacks": self._hooks.state_dict()})
 
     def begin(self) -> None:
-        """Record which buffers and frozen parameters are finite when the run begins: they must stay so. A -inf mask is not."""
+        """Record which buffers and frozen parameters are finite when the run begins: they must stay finite."""
         not_finite = getattr(self.resumable, "not_finite", None)
         if not_finite is not None:
             with self._objects.may_wait():
@@ -168,7 +168,7 @@ class Saving:
             wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
             self._request.tags = {} if self._is_in_team else wanted
             if wanted and self._is_in_team:
-                logger.warning("rank %d does not save after an exception: the other ranks are elsewhere", self._run.rank)
+                logger.warning("rank %d does not save after an exception: other ranks are not at the same step", self._run.rank)
         else:
             self._request_last()
         if self._request.tags:
@@ -225,11 +225,11 @@ class Saving:
         return place
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
-        """Record a finished pass of this epoch: a run that resumes in a later one skips it, with the generators after it."""
+        """Record a finished pass of this epoch. A run that resumes after it skips it and restores the random generators."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the random generators before the user's code of an epoch, which a run that resumes in it repeats."""
+        """Record the random generators before the user's code of an epoch: a run that resumes in this epoch repeats it."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
@@ -250,7 +250,7 @@ class Saving:
         self._agree("the requests before a checkpoint")  # requests applied later would not be in it
         request, self._request = self._request, Request()
         if self._has_stopped:  # a resumed run continues in the middle of the epoch; what follows belongs to the stop
-            logger.warning("%s is not saved: the checkpoint of the stop is the last of this run", ", ".join(request.tags))
+            logger.warning("%s is not saved: the checkpoint of the stop is the last one of this run", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
             if moment.is_same(self._clocks.moment):

@@ -18,7 +18,7 @@ class Signals:
     """Handlers that only set a flag; the loop acts on it at its next boundary. Previous handlers are restored at the end.
 
     Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens.
-    SIGUSR1 is handled if there is a store and no other handler. `has_stopped`: a signal was the first to stop the run.
+    SIGUSR1 is handled if there is a store and no other handler. `has_stopped` is set if the first stop request was a signal.
 
     In a team, a signal that was `caught` is `received` once all ranks know of it.
     """
@@ -29,43 +29,43 @@ class Signals:
         self.has_stopped = self.is_leaving = self.is_restored = False
         self.request_save: Callable[[], None] | None = None  # None if there is no store
         self._request_stop, self._is_in_team, self._has_host = request_stop, is_in_team, has_host
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
         self._check: Callable[[FrameType | None], None] | None = None
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread() and not self._has_host:
             for number in WATCHED:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._before[number] = signal.signal(number, self._handle)
+                    self._previous[number] = signal.signal(number, self._handle)
             user = getattr(signal, "SIGUSR1", None)
             if self.request_save is not None and user is not None and signal.getsignal(user) is signal.SIG_DFL:
-                self._before[user] = signal.signal(user, self._save)
+                self._previous[user] = signal.signal(user, self._save)
 
     def restore(self) -> None:
         """Restore the previous handlers. If another run has installed its own since, that run restores them when it ends."""
         if not self.is_restored:
             self.is_restored = True
-            for number in self._before:
+            for number in self._previous:
                 if self._is_ours(number):
-                    signal.signal(number, self.found_before(number))
+                    signal.signal(number, self.previous_handler(number))
 
-    def found_before(self, number: signal.Signals) -> Any:
+    def previous_handler(self, number: signal.Signals) -> Any:
         """Return the previous handler or, if it belongs to a run that has ended, the one before that."""
-        before = self._before[number]
+        before = self._previous[number]
         owner = getattr(before, "__self__", None)
-        return owner.found_before(number) if isinstance(owner, Signals) and owner.is_restored else before
+        return owner.previous_handler(number) if isinstance(owner, Signals) and owner.is_restored else before
 
     def ending(self) -> BaseException | None:
         """Return the exception that ends a run stopped by a signal, or None."""
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether a signal of this process reaches a handler of this run."""
-        return any(self._is_ours(number) for number in self._before)
+        """Return whether this run handles a signal that it could send to this process."""
+        return any(self._is_ours(number) for number in self._previous)
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
-        """Call `check` in the main thread, inside of what it waits for; an exception of `check` ends that wait."""
-        number = next((number for number in self._before if number in WATCHED and self._is_ours(number)), None)
+        """Call `check` in the main thread, in the middle of its wait; an exception from `check` ends the wait."""
+        number = next((number for number in self._previous if number in WATCHED and self._is_ours(number)), None)
         if number is not None:
             self._check = check
             signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> BatchLoop:
-    """Return the iterator of a new pass; what a side pass logs stays out of the run's metrics and records."""
+    """Return the iterator of a new pass. Values logged in a side pass stay out of the run's metrics and records."""
     if mode not in MODES:
         raise BadArgument(f"run.batches: unknown mode {mode!r}.", choose=", ".join(map(repr, MODES)))
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise BadArgument(f"run.batches: expected an iterable such as a loader or a list, got {loader!r}.")
     machine.scopes.settle()
-    says_idle = mode == "train" and machine.running().is_chief
-    check_pass(machine.hooks, loader, says_idle=says_idle, kept=machine.saving.stateful if machine.saving.saves else None)
+    warns_idle = mode == "train" and machine.running().is_chief
+    check_pass(machine.hooks, loader, warns_idle=warns_idle, saved=machine.saving.stateful if machine.saving.saves else None)
     return BatchLoop(machine, Pass(loader, mode, is_side=is_side))
 
 
 class BatchLoop:
-    """Iterate over the batches of a pass. If a `break` drops it, its pass is marked, and the next `run.*` call closes it.
+    """Iterate over the batches of a pass. If a `break` drops the iterator, the next `run.*` call closes the pass.
 
-    A generator with a `finally` would close at once, but an error in a callback would then be lost.
+    A generator with a `finally` would close it at once, but would lose an error in a callback.
     """
 
     __slots__ = ("_machine", "_scopes", "_verdicts", "pass_")
@@ -66,7 +66,7 @@ class BatchLoop:
         self._end(complete=False)
 
     def _end(self, *, complete: bool) -> NoReturn:
-        """End a pass that has no further batch, with a step for the last, short accumulation window if there is pass_."""
+        """End a pass without further batches; step first if the last accumulation window is incomplete."""
         run, pass_ = self._machine.run, self.pass_
         if pass_.is_train and (complete or not self._verdicts.stop):
             stepper_of(run).finish(run)

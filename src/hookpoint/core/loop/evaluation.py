@@ -80,8 +80,8 @@ def preserved_randomness(randomness: Randomness, loader: Any) -> Iterator[None]:
     """Restore every random generator afterwards, also those of the loader, which may share them with another one."""
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    found = (getattr(owner, "generator", None) for owner in owners)
-    generators: list[Any] = [generator for generator in found if hasattr(generator, "get_state")]
+    candidates = (getattr(owner, "generator", None) for owner in owners)
+    generators: list[Any] = [generator for generator in candidates if hasattr(generator, "get_state")]
     states = [generator.get_state() for generator in generators]
     try:
         yield

@@ -89,16 +89,16 @@ class HostDriver:
     def run(self) -> Run:
         return self._running().run
 
-    def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **given: Any) -> None:
+    def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **options: Any) -> None:
         """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint."""
         if self._machine is not None:
             raise OutsideRun(f"{self.host.name} has already started a run.", call="finish_run() first")
-        self._store.found = state
+        self._store.saved = state
 
         def begin(run: Run) -> None:
             run.max_epochs = epochs
 
-        self._loop = Loop(self._callbacks, self._loop.options, **given, begin=begin)
+        self._loop = Loop(self._callbacks, self._loop.options, **options, begin=begin)
         self._machine = machine_of(self._loop.__enter__())
 
     def finish_run(self, error: BaseException | None = None) -> None:
@@ -119,7 +119,7 @@ class HostDriver:
     def finish_epoch(self, *, complete: bool = True) -> None:
         machine = self._running()
         machine.scopes.close_passes()
-        machine.resuming.arrive()
+        machine.resuming.restore_in_epoch()
         machine.scopes.close_epoch(cut_short=not complete)
 
     # Passes
@@ -134,7 +134,7 @@ class HostDriver:
         """Open a pass; `total` is its number of batches, if known."""
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
-            machine.resuming.arrive()  # a run that resumes with a validation had finished the training of that epoch
+            machine.resuming.restore_in_epoch()  # a run that resumes with a validation had finished the training of that epoch
         machine.begin_pass(Pass(HostLoader(total), mode))
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:

@@ -21,7 +21,7 @@ from hookpoint.core.loop._assembly import assemble, find_checkpoint
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
-from hookpoint.core.team.team import Solo, Team, place_by_environment
+from hookpoint.core.team.team import Solo, Team, place_from_environment
 
 EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at the end of the list
 
@@ -29,16 +29,16 @@ EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at 
 class Loop:
     """The loop without default callbacks; `hookpoint.Loop` adds them and documents its use.
 
-    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, on every rank at the
-    same place, and closed when it is left.
+    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, which all ranks must
+    do together, and closed when the loop is left.
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), options: LoopOptions | None = None, **changes: Any) -> None:
         self.options = LoopOptions(**changes) if options is None else replace(options, **changes)
         self._stateful = self.options.stateful()
-        self._place = place_by_environment()
+        self._place = place_from_environment()
         self._team: Team = Solo()
-        self._compile = partial(Hooks, _completed(callbacks))
+        self._compile = partial(Hooks, [*(callbacks if isinstance(callbacks, Iterable) else [callbacks]), *EVERYWHERE])
         self.hooks = self._compiled()
         if self.options.host is not None:
             self.options.host.check(self.hooks)
@@ -48,10 +48,12 @@ class Loop:
     def __enter__(self) -> Run:
         if self._machine is not None:
             raise OutsideRun("this loop is already running.", create="a second Loop for a run inside a run")
-        self._join_team()
+        self._team = team = self.options.team()
+        if team.size > 1:
+            self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
         try:
-            if self._was_entered or self._compiled_for != self._here():
-                self.hooks = self._compiled()  # with schedules that start from zero
+            if self._was_entered or self._compiled_for != self._compile_options():
+                self.hooks = self._compiled()  # schedules start from zero
             self._was_entered = True
             self._machine = machine = assemble(self.hooks, self.options, self._stateful, self._team, self._place)
         except BaseException:
@@ -73,22 +75,12 @@ class Loop:
         finally:
             self._machine = None
 
-    def _join_team(self) -> None:
-        """Create the team of this run, on all ranks at the same time, and set the rank."""
-        self._team = team = self.options.team()
-        if team.size > 1:
-            self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
-
     def _compiled(self) -> Hooks:
-        self._compiled_for = self._here()
+        self._compiled_for = self._compile_options()
         hooks = self._compile(**self._compiled_for)
-        for entry in hooks.of_all_ranks:
+        for entry in hooks.all_entries:
             entry.catches_stops = self.options.host is not None
         return hooks
 
-    def _here(self) -> dict[str, Any]:
+    def _compile_options(self) -> dict[str, Any]:
         return {"rank": self._place["rank"], "local_rank": self._place["local_rank"], "is_in_team": self._team.size > 1}
-
-
-def _completed(callbacks: Any) -> Any:
-    return [*(callbacks if isinstance(callbacks, Iterable) else [callbacks]), *EVERYWHERE]

@@ -82,9 +82,9 @@ class Machine:
             self._fire_or_stop("on_run_begin")
             self.saving.begin_body()
             self.saving.begin()
-            found = self.resuming.restore()
-            if found is not None:
-                self._fire_or_stop("on_load", path=found.path)
+            checkpoint = self.resuming.restore()
+            if checkpoint is not None:
+                self._fire_or_stop("on_load", path=checkpoint.path)
                 self.resuming.repeat_body()
             self.saving.check()
             self.agree("the beginning of the run")
@@ -297,7 +297,7 @@ class Machine:
 
     def end_epoch(self) -> None:
         run, scopes = self.run, self.scopes
-        self.resuming.check_arrived()
+        self.resuming.check_returned()
         scopes.epoch_is_open = scopes.epochs_abandoned = False
         run.epoch_complete = not scopes.cut_short
         self.clocks.epochs_done = self.clocks.epoch
@@ -367,7 +367,7 @@ class Machine:
         self.logbook.flush()
         run.monitors.drain(is_leaving=self.signals.is_leaving)
         if failure is None and self.logbook.loss_check is not None:
-            self.logbook.loss_check.look()
+            self.logbook.loss_check.check_pending()
         problems += run.monitors.take_errors()
         problems += run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else []
         if fires and failure is None and not self.verdicts.stop:

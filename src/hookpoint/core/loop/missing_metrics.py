@@ -34,8 +34,8 @@ class MissingMetrics:
 
     Before the run, an unknown name raises if nothing could log it; otherwise a near miss is a warning. A metric is missing once
     everything that could log it has had a turn: callbacks with a schedule have been called, and validation has run if the name
-    belongs to it. It is then an error when the next epoch begins. If there is no next epoch, or the reader's errors do not end
-    the run, it is a warning.
+    belongs to it. This raises when the next epoch begins. If there is no next epoch, or the reader's errors do not end the run,
+    it is a warning.
 
     `entries` are the callbacks of all ranks, so that every rank checks the same; `local` are those of this rank.
     `has_validated` returns whether a validation pass is over; `gather` collects a value from all ranks, None for one rank.
@@ -82,12 +82,12 @@ class MissingMetrics:
         self._epochs += 1
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
-        found = {read.metric for read in self._pending if read.metric in run.metrics}
+        logged = {read.metric for read in self._pending if read.metric in run.metrics}
         waits = self._waits(run)
         if self._gather is not None:
-            gathered = self._gather([sorted(found), sorted(waits)], "the metrics that are read")
-            found, waits = (set().union(*column) for column in zip(*gathered, strict=True))
-        self._pending = [read for read in self._pending if read.metric not in found]
+            gathered = self._gather([sorted(logged), sorted(waits)], "the metrics that are read")
+            logged, waits = (set().union(*column) for column in zip(*gathered, strict=True))
+        self._pending = [read for read in self._pending if read.metric not in logged]
         for read in [read for read in self._pending if read.metric not in waits]:
             if read.entry is None or read.entry.on_error == "raise":
                 raise self._error(run, read)
@@ -102,13 +102,14 @@ class MissingMetrics:
                 logger.warning("%s", self._error(run, read))
 
     def _waits(self, run: Run) -> set[str]:
-        """Return the metrics that may still be logged: not all of their readers and writers on this rank have had a turn."""
+        """Return the metrics that may still be logged: some of their readers or writers on this rank have not had a turn."""
         has_validated = self._has_validated() or self._names.validates is False or self._has_measured(run)
         waits = {read.metric for read in self._pending if read.metric in self._sometimes or read.metric in run.summaries}
         others_wait = any(_waits(entry, has_validated) for entry in self._local if could_log_anything(entry))
         for read in self._pending:
             writers = self._writers(read.metric)
-            reader_waits = read.entry in self._local and (_waits(read.entry, True) or _starts_later(read.entry, run))
+            reader = read.entry if read.entry in self._local else None
+            reader_waits = reader is not None and (_waits(reader, has_validated=True) or _starts_later(reader, run))
             writer_waits = any(_waits(writer, has_validated) for writer in writers) if writers else others_wait
             if reader_waits or writer_waits:
                 waits.add(read.metric)
@@ -164,19 +165,17 @@ def is_ours(thing: Any) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] == "hookpoint"
 
 
-def _starts_later(entry: Entry | None, run: Run) -> bool:
+def _starts_later(entry: Entry, run: Run) -> bool:
     """Return whether a callback skips the first epochs, as EarlyStopping can, and this is one of them."""
-    return entry is not None and run.epoch <= getattr(entry.subject, "start_from_epoch", 0)
+    return run.epoch <= getattr(entry.subject, "start_from_epoch", 0)
 
 
 def _is_of_validation(metric: str) -> bool:
     return metric.startswith(KNOWN_PREFIXES["val"])
 
 
-def _waits(entry: Entry | None, has_validated: bool) -> bool:
+def _waits(entry: Entry, has_validated: bool) -> bool:
     """Return whether a callback may not have had a turn: it has a condition, was not due yet, or waits for a validation."""
-    if entry is None:
-        return False
     is_gated = any(getattr(pipeline, "gate", None) is not None for pipeline in entry.path)
     validates = any(handler.point.startswith("on_val_") for handler in entry.handlers)
     return is_gated or not all(armed.has_fired for armed in entry.armed.values()) or (validates and not has_validated)

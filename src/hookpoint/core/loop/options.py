@@ -10,7 +10,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.positions import PlainPositions, Positions
 from hookpoint.core.checkpoint.randomness import Randomness
-from hookpoint.core.checkpoint.stateful import user_state
+from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
@@ -24,19 +24,13 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Solo, Team
 
-SAVED = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopOptions:
     """All options of a loop except its callbacks.
 
     The first group is set by users, the second by a framework, a runner or a host. `team` is called when the loop is entered,
-    on every rank at the same place. `begin` gets the run before its first point. Without `run_points`, the loop is for a
+    by all ranks together. `begin` gets the run before its first point. Without `run_points`, the loop is for a
     validation or prediction only. `host` is the trainer of another library that drives the loop.
     """
 
@@ -63,7 +57,7 @@ class LoopOptions:
     randomness: Randomness | None = None
     positions: Callable[[Randomness], Positions] = PlainPositions
     after_load: Callable[[Run], None] | None = None
-    unwrapped: Callable[[Any], Any] = _unchanged
+    unwrapped: Callable[[Any], Any] = lambda model: model
     may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
     stepper: Stepper | None = None
     floats: Floats = floats_one_by_one
@@ -90,12 +84,12 @@ class LoopOptions:
         config_of(self.config)
         user_state(self.state)
 
-    def given(self) -> dict[str, Any]:
+    def run_attributes(self) -> dict[str, Any]:
         """Return the options that are attributes of the run."""
-        names = ("name", *SAVED, "device", "workdir")
+        names = ("name", *OBJECTS, "device", "workdir")
         return {**{name: getattr(self, name) for name in names}, "config": config_of(self.config)}
 
     def stateful(self) -> dict[str, Any]:
         """Return the objects whose state a checkpoint contains, by name; a host saves its model and optimizer itself."""
-        saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in SAVED}
+        saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in OBJECTS}
         return {**saved, **user_state(self.state)}

@@ -15,8 +15,8 @@ logger = logging.getLogger("hookpoint")
 class Cleanup:
     """Functions that wait for the end of a scope, each called once, the last one first.
 
-    A scope is a pass, or None for the end of an epoch or of the run. A pass left by a `break` or an exception fires its end
-    points late, after another step perhaps, or never. What must be undone before that is registered here.
+    A scope is a pass, or None for the end of an epoch or of the run. A pass that a `break` left fires its end points late,
+    perhaps after another step; one left by an exception never does. What must be undone before that is registered here.
     """
 
     def __init__(self) -> None:

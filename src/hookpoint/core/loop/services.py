@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import BadArgument, OutsideIteration
-from hookpoint.core.hooks.dispatch import Call, calling
+from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.loop.epochs import EpochLoop
 from hookpoint.core.loop.evaluation import evaluate
@@ -122,8 +123,11 @@ class Services:
 
     def meet(self, call: Call) -> None:
         if self.machine.agreement is not None:
-            with calling(call):
+            outer = CURRENT_CALL.set(call)
+            try:
                 self.machine.agreement.meet()
+            finally:
+                CURRENT_CALL.reset(outer)
 
     def agree_on_skips(self) -> None:
         if self.machine.agreement is not None:

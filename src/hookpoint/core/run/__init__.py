@@ -1,1 +1,1 @@
-"""The run: what a callback sees, and what it may ask for."""
+"""The run: what callbacks can read and request."""

@@ -1,16 +1,16 @@
-"""Names of the run's attributes in other systems."""
+"""The run's attributes under the names of other libraries."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import BadValue, NotShared, OutsideIteration
 from hookpoint.core.run._mindspore_args import OriginalArgs
-from hookpoint.core.run._values import Values
+from hookpoint.core.run._values import Values, read_only
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ForeignName:
-    """A name of another system that does not exist here: the error says what to write."""
+    """A name of another library that the run does not have. The error says what to write instead."""
 
     def __init__(self, write: str) -> None:
         self._write = write
@@ -50,7 +50,7 @@ class StopRequest:
 
 
 class EpochsMethod:
-    """`run.epochs`: call it to iterate over epochs. In Orca this is a number; using it as one raises with the right name."""
+    """`run.epochs`: call it to iterate over epochs. In Orca it is a number; using it as one raises and names the attribute."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -58,16 +58,16 @@ class EpochsMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(self._run, *args, **kwargs)
 
-    def _refuse(self, *args: Any) -> NoReturn:
+    def _reject(self, *args: Any) -> NoReturn:
         raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the running epoch")
 
     __hash__ = None  # type: ignore[assignment]
-    __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _refuse
+    __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _reject
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _reject
 
 
-class Shown:
-    """Decorate a method of the run so that instances see one of the objects above; the class has the plain function."""
+class MethodObject:
+    """Decorate a method of the run: an instance returns one of the objects above, the class the plain function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -85,12 +85,12 @@ if TYPE_CHECKING:  # keep the types of the methods
     def as_stop_request(method: Method) -> Method: ...
     def as_epochs_method(method: Method) -> Method: ...
 else:
-    as_stop_request = functools.partial(Shown, StopRequest)
-    as_epochs_method = functools.partial(Shown, EpochsMethod)
+    as_stop_request = functools.partial(MethodObject, StopRequest)
+    as_epochs_method = functools.partial(MethodObject, EpochsMethod)
 
 
 def alias(attribute: Callable[[Values], T]) -> T:
-    """Return a property of Values, for another name; its type is that of the value."""
+    """Return a property of Values, to give it another name; its type is that of the value."""
     return attribute  # type: ignore[return-value]
 
 
@@ -118,7 +118,7 @@ class PeerNames(Values):
         self._loop.stop("request_stop() was called", same_on_all_ranks=False)
 
     def original_args(self) -> OriginalArgs:
-        """Return the run as MindSpore's callbacks see it: one dict with attribute access that lasts the run."""
+        """Return the run as MindSpore's callbacks see it: a dict with attribute access, the same one for the whole run."""
         return self._args
 
     def get_stop_requested(self) -> bool:
@@ -131,8 +131,9 @@ class PeerNames(Values):
     def trainer(self) -> Self:
         return self
 
-    global_step = alias(Values.step)
-    epoch_num = alias(Values.epoch)
+    global_step: Final[int] = Values.step
+    epoch_num: Final[int] = Values.epoch
+    max_epoch: Final[int | None] = read_only("max_epochs", "tensorpack's name for max_epochs.")
 
     @property
     def local_step(self) -> int:
@@ -148,25 +149,18 @@ class PeerNames(Values):
             return int(self.iteration - 1) % length
 
     @property
-    def max_epoch(self) -> int | None:
-        number: int | None = self.max_epochs
-        return number
-
-    @property
     def steps_per_epoch(self) -> int | None:
         """The number of batches of the last training loader; None if it is unknown or no pass has begun."""
         return length_of(self.train_loader)
 
     # Orca
 
-    output = alias(Values.outputs)
-    target = alias(Values.targets)
+    output: Any = Values.outputs
+    target: Any = Values.targets
     num_epochs: int | None = Values.max_epochs
     epoch_stats = alias(Values.logs)
-
-    @property
-    def size(self) -> int:
-        return self.world_size
+    size: Final[int] = read_only("world_size", "Orca's name for world_size.")
+    scheduler: Final[Any] = read_only("lr_scheduler", "Orca's name for lr_scheduler.")
 
     @property
     def models(self) -> list[Any]:
@@ -175,10 +169,6 @@ class PeerNames(Values):
     @property
     def optimizers(self) -> list[Any]:
         return _as_list(self.optimizer)
-
-    @property
-    def scheduler(self) -> Any:
-        return self.lr_scheduler
 
     @property
     def schedulers(self) -> list[Any]:

@@ -6,30 +6,29 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.data.samples import length_of
-from hookpoint.core.run.iteration import NO_ITERATION
+from hookpoint.core.errors import OutsideIteration
 
 
 def _net_outputs(run: Any) -> Any:
-    if run._now is NO_ITERATION and "loss" in run.metrics:
-        return run.metrics["loss"]  # MindSpore keeps the last step's outputs; the logged loss stands in for them
-    return _read_only(run.loss if run.loss is not None else run.outputs)
+    try:
+        return _detached(run.loss if run.loss is not None else run.outputs)
+    except OutsideIteration:  # MindSpore keeps the last step's outputs; the logged loss stands in for them
+        if "loss" not in run.metrics:
+            raise
+        return run.metrics["loss"]
 
 
-def _read_only(value: Any) -> Any:
-    """Return a tensor, or a list of them, detached from the graph: in MindSpore nothing has one, and reading would warn."""
+def _detached(value: Any) -> Any:
+    """Return a tensor, or a list of them, without its graph: MindSpore's tensors have none, and converting one would warn."""
     if type(value) in (tuple, list):
-        return type(value)(map(_read_only, value))
+        return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 def _eval_results(run: Any) -> dict[str, Any]:
     """Return the validation metrics under MindSpore's names: without val_, and the loss as eval_loss."""
-    found = {name.removeprefix("val_"): run.metrics[name] for name in run.metrics if name.startswith("val_")}
-    return {f"eval_{name}" if name == "loss" else name: value for name, value in found.items()}
-
-
-def _list_callback(run: Any) -> list[Any]:
-    return [entry.subject for entry in run.hooks.entries]
+    metrics = {name.removeprefix("val_"): run.metrics[name] for name in run.metrics if name.startswith("val_")}
+    return {f"eval_{name}" if name == "loss" else name: value for name, value in metrics.items()}
 
 
 LIVE: dict[str, Callable[[Any], Any]] = {
@@ -38,7 +37,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
     "cur_step_num": lambda run: run.current_iteration,
     "epoch_num": lambda run: run.max_epochs,
     "eval_results": _eval_results,
-    "list_callback": _list_callback,
+    "list_callback": lambda run: [entry.subject for entry in run.hooks.entries],
     "loss_fn": lambda run: run.criterion,
     "metrics": lambda run: run.metrics,
     "mode": lambda run: "eval" if run.mode == "val" else "train",
@@ -52,7 +51,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class OriginalArgs(dict[str, Any]):
-    """A dict with attribute access that lasts the run. Values set by callbacks persist; the names in LIVE follow the run."""
+    """A dict with attribute access. Values that callbacks set persist for the run; the names in LIVE are read from the run."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from hookpoint.core.errors import NotAssignable, OutsideIteration
 from hookpoint.core.run.hyper import Hyper
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.moment import Moment
     from hookpoint.core.team.team import Team
 
-GIVEN = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
+ARGS = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
 PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_verdicts")
 STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries", "update_ops")
@@ -33,12 +34,27 @@ CALLS = {
     "save": 'run.save("tag")',
 }
 
+now_of: Callable[[Values], Iteration] = attrgetter("_now")
+
+
+def read_only(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute of the run, or an attribute of that. It is faster than a Python function."""
+    return property(attrgetter(path), doc=doc)
+
+
+def iteration_value(name: str, doc: str) -> Any:
+    """Return a property for a value of the current iteration."""
+
+    def put(run: Values, value: Any) -> None:
+        setattr(now_of(run), name, value)
+
+    return property(attrgetter(f"_now.{name}"), put, doc=doc)
+
 
 class Values:
-    """The attributes of a run; `Run` adds what can be asked of it."""
-
     """The attributes of a run; `Run` adds the methods."""
-    __slots__ = (*GIVEN, *PLACE, *PRIVATE, *STATE, *SERVICES)
+
+    __slots__ = (*ARGS, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
     name: str
     model: Any
@@ -67,11 +83,11 @@ class Values:
     _loop: RunLoop
     _stepper: Stepper
 
-    def __init__(self, hooks: Hooks, clocks: Clocks, logbook: Logbook, verdicts: Verdicts, **given: Any) -> None:
-        for name in GIVEN:
-            setattr(self, name, given.get(name))
-        self.rank, self.local_rank, self.world_size = given["rank"], given["local_rank"], given["world_size"]
-        self.team = given["team"]
+    def __init__(self, hooks: Hooks, clocks: Clocks, logbook: Logbook, verdicts: Verdicts, **options: Any) -> None:
+        for name in ARGS:
+            setattr(self, name, options.get(name))
+        self.rank, self.local_rank, self.world_size = options["rank"], options["local_rank"], options["world_size"]
+        self.team = options["team"]
         self.hooks = hooks
         self.hyper = Hyper(self.optimizer)
         self.mode = self.max_epochs = None
@@ -85,30 +101,11 @@ class Values:
 
     # Clocks
 
-    @property
-    def epoch(self) -> int:
-        """The running epoch, from 1; 0 before the first."""
-        return self._clocks.epoch
-
-    @property
-    def step(self) -> int:
-        """Number of optimizer steps done."""
-        return self._clocks.step
-
-    @property
-    def iteration(self) -> int:
-        """Number of training batches done."""
-        return self._clocks.iteration
-
-    @property
-    def moment(self) -> Moment:
-        """The current epoch, iteration and step, for comparison."""
-        return self._clocks.moment
-
-    @property
-    def samples(self) -> int:
-        """Number of training samples seen."""
-        return self._clocks.samples
+    epoch: Final[int] = read_only("_clocks.epoch", "The running epoch, from 1; 0 before the first.")
+    step: Final[int] = read_only("_clocks.step", "Number of optimizer steps done.")
+    iteration: Final[int] = read_only("_clocks.iteration", "Number of training batches done.")
+    samples: Final[int] = read_only("_clocks.samples", "Number of training samples seen.")
+    moment: Final[Moment] = read_only("_clocks.moment", "The current epoch, iteration and step, for comparison.")
 
     @property
     def elapsed(self) -> float:
@@ -137,53 +134,17 @@ class Values:
         """Whether this rank prints, prompts and writes files."""
         return self.rank == 0
 
-    @property
-    def data_rank(self) -> int:
-        """The index of this rank's data shard."""
-        return self.team.data_rank
-
-    @property
-    def model_rank(self) -> int:
-        """The index of this rank's model shard."""
-        return self.team.model_rank
+    data_rank: Final[int] = read_only("team.data_rank", "The index of this rank's data shard.")
+    model_rank: Final[int] = read_only("team.model_rank", "The index of this rank's model shard.")
 
     # The current iteration
 
-    @property
-    def batch(self) -> Any:
-        return self._now.batch
+    batch_idx: Final[int] = read_only("_now.batch_idx", "The index of this batch in its pass, from 0.")
 
-    @batch.setter
-    def batch(self, value: Any) -> None:
-        self._now.batch = value
-
-    @property
-    def batch_idx(self) -> int:
-        return self._now.batch_idx
-
-    @property
-    def outputs(self) -> Any:
-        return self._now.outputs
-
-    @outputs.setter
-    def outputs(self, value: Any) -> None:
-        self._now.outputs = value
-
-    @property
-    def targets(self) -> Any:
-        return self._now.targets
-
-    @targets.setter
-    def targets(self, value: Any) -> None:
-        self._now.targets = value
-
-    @property
-    def loss(self) -> Any:
-        return self._now.loss
-
-    @loss.setter
-    def loss(self, value: Any) -> None:
-        self._now.loss = value
+    batch: Any = iteration_value("batch", "The current batch.")
+    outputs: Any = iteration_value("outputs", "The outputs of the forward.")
+    targets: Any = iteration_value("targets", "The targets of the batch.")
+    loss: Any = iteration_value("loss", "The loss of the batch.")
 
     @property
     def skipped(self) -> frozenset[str]:
@@ -194,10 +155,7 @@ class Values:
 
     # Logged values
 
-    @property
-    def metrics(self) -> Metrics:
-        """The latest value of each metric, as a float when read."""
-        return self._logbook.metrics
+    metrics: Final[Metrics] = read_only("_logbook.metrics", "The latest value of each metric, as a float when read.")
 
     @property
     def logs(self) -> Logs:

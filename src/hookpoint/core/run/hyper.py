@@ -147,7 +147,7 @@ class Hyper(MutableMapping[str, Any]):
 
     def addresses(self, name: str) -> list[Address]:
         """Return the parameter groups that a name refers to; none if it is unknown or not the optimizer's."""
-        return self._selected(*parted(name), self._groups())
+        return self._selected(*split_name(name), self._groups())
 
     def _selected(self, key: str, of: str, groups: Groups) -> list[Address]:
         if of and isinstance(self._optimizer, Mapping) and of in map(str, self._optimizer):
@@ -158,7 +158,7 @@ class Hyper(MutableMapping[str, Any]):
 
     def group_names(self, name: str) -> list[str]:
         """Return the names of a setting in each group that has it."""
-        key, _ = parted(name)
+        key, _ = split_name(name)
         return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
 
     def _groups(self) -> dict[Address, dict[str, Any]]:
@@ -175,7 +175,7 @@ class Hyper(MutableMapping[str, Any]):
     def _param(self, name: str) -> HyperParam:
         if name in self._registered:
             return self._registered[name]
-        (key, of), groups = parted(name), self._groups()
+        (key, of), groups = split_name(name), self._groups()
         addresses = self._selected(key, of, groups)
         if not addresses:
             raise UnknownSetting(name, self._known(name))
@@ -186,7 +186,7 @@ class Hyper(MutableMapping[str, Any]):
 
     def _known(self, name: str) -> list[str]:
         """Return the known settings; for a name such as "lr@x", the valid ones of that setting."""
-        key, of = parted(name)
+        key, of = split_name(name)
         if not of or not self.addresses(key):
             names = list(self)
             return [*names, *(alias for alias, known in ALIASES.items() if known in names and alias not in names)]
@@ -194,10 +194,10 @@ class Hyper(MutableMapping[str, Any]):
         return [key, *self.group_names(key), *(f"{key}@{part}" for part in optimizers if self.addresses(f"{key}@{part}"))]
 
 
-def parted(name: str) -> tuple[str, str]:
-    """Split a name into the key of parameter groups and the selected part.
+def split_name(name: str) -> tuple[str, str]:
+    """Split a name into the key in parameter groups and the optimizer or group number after "@".
 
-    >>> parted("learning_rate@critic")
+    >>> split_name("learning_rate@critic")
     ('lr', 'critic')
     """
     key, _, of = name.partition("@")

@@ -11,6 +11,7 @@ from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
+from hookpoint.core.run._values import now_of as now_of
 from hookpoint.core.run.iteration import Iteration
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ class Run(PeerNames):
     def adjust_lr(self) -> None:
         """Step the learning-rate scheduler, if there is one."""
         self._stepper.adjust_lr(self)
+
+    def recapture(self) -> None:
+        """Capture the CUDA graph of the step again, after a change that it cannot see: a parameter's storage was replaced.
+
+        Without `Runner(cuda_graph=True)` there is nothing to capture, and the call has no effect.
+        """
+        self._stepper.recapture()
 
     # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the
     # same request at this point. It then takes effect at once, without an agreement between ranks.
@@ -182,11 +190,11 @@ class Run(PeerNames):
     # Registering
 
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """Register a function of the values sent at a log step. Its result is sent with them, and may contain late floats."""
+        """Register a function of the values sent at a log step. Its result is sent with them and may contain pending values."""
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the current pass ends, breaks off or fails; outside of a pass, see `Cleanup`."""
+        """Call a function once when the current pass ends, is left by a `break`, or fails; outside a pass, see `Cleanup`."""
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
@@ -238,7 +246,6 @@ set_now: Callable[[Run, Iteration], None] = vars(Values)["_now"].__set__
 set_loop: Callable[[Run, RunLoop], None] = vars(Values)["_loop"].__set__
 set_stepper: Callable[[Run, Stepper], None] = vars(Values)["_stepper"].__set__
 set_payload: Callable[[Run, dict[str, Any]], None] = vars(Values)["_payload"].__set__
-now_of: Callable[[Run], Iteration] = attrgetter("_now")
 loop_of: Callable[[Run], RunLoop] = attrgetter("_loop")
 stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")
 

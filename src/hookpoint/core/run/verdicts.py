@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Reached(str):
-    """The reason of a run that stops because it reached its end, such as `max_steps`: it is finished, not stopped."""
+    """The stop reason of a run that reached its end, such as `max_steps`: its status is finished, not stopped."""
 
     __slots__ = ()
 

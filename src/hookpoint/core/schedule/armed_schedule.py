@@ -6,9 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
 # A tick on epochs uses the number of the running epoch; a level counts completed epochs.
@@ -20,14 +21,7 @@ READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrg
 TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
-class Clocked(Protocol):
-    """A run, as schedules see it."""
-
-    @property
-    def _clocks(self) -> Clocks: ...
-
-
-def clocks_of(run: Clocked) -> Clocks:
+def clocks_of(run: RunView) -> Any:
     return run._clocks
 
 
@@ -38,16 +32,16 @@ class ArmedSchedule(ABC):
     has_fired = False  # since it was armed
 
     @abstractmethod
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         """Return whether it is due now, without changing anything."""
 
-    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
+    def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
         """Advance past now: counter ticks always advance, time ticks only if they fired."""
 
     def start(self, clocks: Clocks) -> None:
         """Start from the current clocks: past ticks are not due."""
 
-    def take(self, run: Clocked, moment: str | None = None, allowed: bool = True) -> bool:
+    def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether it is due now, and advance. A counter tick that is not `allowed` counts as passed."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
@@ -88,11 +82,11 @@ class ArmedTick(ArmedSchedule):
         self._following, self._anywhere = following, anywhere
         self._stays = stays or clock == "seconds"
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
-        return self._asked_at(moment) and self._read(clocks_of(run)) >= self.due
+    def ready(self, run: RunView, moment: str | None) -> bool:
+        return self._is_checked_at(moment) and self._read(clocks_of(run)) >= self.due
 
-    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
-        if (fired or not self._stays) and self._asked_at(moment):
+    def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
+        if (fired or not self._stays) and self._is_checked_at(moment):
             now = self._read(clocks_of(run))
             if now >= self.due:
                 self.due = self._following(now)
@@ -103,7 +97,7 @@ class ArmedTick(ArmedSchedule):
             self.due = self._following(now)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._asked_at(moment) else "False"
+        return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._is_checked_at(moment) else "False"
 
     def state(self) -> Any:
         return None if math.isinf(self.due) else self.due
@@ -111,7 +105,7 @@ class ArmedTick(ArmedSchedule):
     def load_state(self, state: Any) -> None:
         self.due = math.inf if state is None else state
 
-    def _asked_at(self, moment: str | None) -> bool:
+    def _is_checked_at(self, moment: str | None) -> bool:
         return moment is None or self._anywhere or (moment == "epoch") == (self._clock == "epochs")
 
 
@@ -122,7 +116,7 @@ class ArmedLevel(ArmedSchedule):
         self._read = READ_LEVEL[clock]
         self._low, self._high = low, high
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         return self._low <= self._read(clocks_of(run)) < self._high
 
 
@@ -132,7 +126,7 @@ class ArmedIf(ArmedSchedule):
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         self._predicate = predicate
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         return bool(self._predicate(run))
 
 
@@ -143,7 +137,7 @@ class ArmedCombination(ArmedSchedule):
         self._parts = parts
         self.ticks = sum(part.ticks for part in parts)
 
-    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
+    def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
         for part in self._parts:
             part.settle(run, moment, fired)
 
@@ -162,7 +156,7 @@ class ArmedCombination(ArmedSchedule):
 class ArmedAll(ArmedCombination):
     """Due when all parts are due."""
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
@@ -175,10 +169,10 @@ class ArmedAll(ArmedCombination):
 class ArmedAny(ArmedCombination):
     """Due when any part is due."""
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         return any(part.ready(run, moment) for part in self._parts)
 
-    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
+    def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
         for part in self._parts:
             part.settle(run, moment, fired and part.ready(run, moment))
 
@@ -193,8 +187,8 @@ class ArmedNot(ArmedCombination):
     def __init__(self, part: ArmedSchedule) -> None:
         super().__init__([part])
 
-    def ready(self, run: Clocked, moment: str | None) -> bool:
+    def ready(self, run: RunView, moment: str | None) -> bool:
         return not self._parts[0].ready(run, moment)
 
-    def settle(self, run: Clocked, moment: str | None, fired: bool) -> None:
+    def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
         self._parts[0].settle(run, moment, True)

@@ -19,12 +19,6 @@ class Clocks:
 
     __slots__ = (*COUNTERS, "_elapsed", "_started")
 
-    epoch: int
-    epochs_done: int
-    step: int
-    iteration: int
-    samples: int
-
     def __init__(self) -> None:
         self.epoch = self.epochs_done = self.step = self.iteration = self.samples = 0
         self._elapsed = 0.0
@@ -32,7 +26,7 @@ class Clocks:
 
     @property
     def moment(self) -> Moment:
-        """Where the run stands now."""
+        """The current position."""
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:

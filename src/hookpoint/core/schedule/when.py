@@ -67,7 +67,7 @@ class OnClock(When):
                 clocks=", ".join(CLOCKS),
                 combine=f"schedules with |, as in {name}(steps=100) | {name}(epochs=1)",
             )
-        self.given = clocks
+        self.clocks = clocks
         self.clock: str = next(iter(clocks), "iterations")
         self.amount: Any = clocks.get(self.clock, 0)
         if self.clock not in CLOCKS:
@@ -98,7 +98,7 @@ class OnClock(When):
         return "seconds" if self.clock in TIME else self.clock
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{clock}={amount!r}' for clock, amount in self.given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{clock}={amount!r}' for clock, amount in self.clocks.items())})"
 
 
 class Every(OnClock):
@@ -143,10 +143,10 @@ class Once(OnClock):
         self.ticks_on = frozenset([self.counted] if clock else [])
 
     def arm(self) -> ArmedSchedule:
-        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.given)
+        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
 
     def moments(self) -> frozenset[str]:
-        return super().moments() if self.given else frozenset(["iter", "epoch"])
+        return super().moments() if self.clocks else frozenset(["iter", "epoch"])
 
 
 class After(OnClock):
@@ -205,7 +205,7 @@ class If(When):
 
 
 class Combined(When):
-    """The base of `&` and `|`."""
+    """The base of `&`, `|` and `~`."""
 
     sign = ""
 
@@ -255,19 +255,15 @@ class AnyOf(Combined):
         return frozenset().union(*(part.moments() for part in self.parts))
 
 
-class NotOf(When):
-    """True when the part is not: the opposite of a level, or every opportunity except a tick."""
+class NotOf(Combined):
+    """Due when its part is not: the opposite of a level, or every opportunity except a tick."""
 
     def __init__(self, part: When) -> None:
-        self.part = part
-        self.levels_on = part.levels_on | part.ticks_on
+        super().__init__(part)
+        self.levels_on, self.ticks_on = self.levels_on | self.ticks_on, frozenset()
 
     def arm(self) -> ArmedSchedule:
-        return ArmedNot(self.part.arm())
-
-    @property
-    def same_on_all_ranks(self) -> bool:
-        return self.part.same_on_all_ranks
+        return ArmedNot(self.parts[0].arm())
 
     def __repr__(self) -> str:
-        return f"~{self.part!r}"
+        return f"~{self.parts[0]!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import OutOfStep
@@ -12,6 +12,8 @@ from hookpoint.core.errors import OutOfStep
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.team.team import Answer, Team
+
+T = TypeVar("T")
 
 
 class CheckedTeam:
@@ -49,8 +51,7 @@ class CheckedTeam:
 
     def to_chief(self, data: bytes) -> list[bytes]:
         self.gather(None, "run.team.to_chief()")
-        received: list[bytes] = self._call(lambda: "run.team.to_chief()", lambda: self._team.to_chief(data))
-        return received
+        return self._call(lambda: "run.team.to_chief()", lambda: self._team.to_chief(data))
 
     def start_agreeing(self, number: int) -> Answer:
         iteration, epoch = self._run.iteration, self._run.epoch
@@ -59,10 +60,10 @@ class CheckedTeam:
             return f"the agreement of iteration {iteration}, epoch {epoch}"
 
         answer = self._call(label, lambda: self._team.start_agreeing(number), counts=False)
-        return lambda: int(self._call(label, answer, counts=False))
+        return lambda: self._call(label, answer, counts=False)
 
     def any_of(self, bits: int) -> int:
-        return int(self._call(lambda: f"the skips, {self._where()}", lambda: self._team.any_of(bits), counts=False))
+        return self._call(lambda: f"the skips, {self._where()}", lambda: self._team.any_of(bits), counts=False)
 
     def close(self) -> None:
         self._team.close()
@@ -75,7 +76,7 @@ class CheckedTeam:
         """Make no further calls: this rank has failed, and no rank would answer."""
         self._end_reason = why
 
-    def _call(self, label: Callable[[], str], call: Callable[[], Any], *, counts: bool = True) -> Any:
+    def _call(self, label: Callable[[], str], call: Callable[[], T], *, counts: bool = True) -> T:
         if self._end_reason:
             raise OutOfStep(f"{label()}: no rank would answer, as {self._end_reason}.")
         self.count += counts
@@ -100,11 +101,11 @@ def mismatch(labels: Sequence[str]) -> OutOfStep:
 
 
 def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfStep:
-    """Return the error for a rank that waits in vain."""
+    """Return the error for a rank that gets no answer from the others."""
     others = "the other rank" if size == 2 else f"one of the other {size - 1} ranks"
     late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
     what = f"{others} did not arrive in time" if late else f"{others} is gone"
     cures = {"call": "it on all ranks or on none; set collective = True in a callback that does", "see": "their output"}
     if not late:
-        cures = {"see": "its output: it has failed, or was ended"}
+        cures = {"see": "its output: it has failed or was killed"}
     return OutOfStep(f"rank {rank} waits in {label}; {what}.", **cures)

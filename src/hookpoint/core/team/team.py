@@ -20,7 +20,7 @@ class Notes(Protocol):
 
 
 class Team(Protocol):
-    """The place of a process among the ranks of a run, and its collective calls.
+    """The rank of this process in a run, and its collective calls.
 
     All ranks call the same methods in the same order, only from the training thread; values must be JSON types. `data_rank` is
     the index of the data shard, `model_rank` that of the model shard: of each layer, or some of the layers if it `has_stages`.
@@ -104,7 +104,7 @@ class Solo:
         pass
 
 
-def place_by_environment() -> dict[str, int]:
-    """Return the rank, local rank and world size set by a launcher; without one, those of a single process."""
+def place_from_environment() -> dict[str, int]:
+    """Return the rank, local rank and world size that a launcher has set; without a launcher, those of a single process."""
     variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
     return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}

@@ -12,7 +12,7 @@ from typing import Any, overload
 from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
 
 MASK = "***"
-DEEPEST = 32  # levels of settings; self-references have no end
+DEEPEST = 32  # levels of nested settings, which may refer to themselves
 
 _NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
@@ -46,12 +46,12 @@ _NOTHING = {"none", "null", "true", "false", "''", '""', MASK, f"'{MASK}'", f'"{
 
 
 @overload
-def masked(given: Mapping[Any, Any]) -> dict[Any, Any]: ...
+def masked(value: Mapping[Any, Any]) -> dict[Any, Any]: ...
 @overload
-def masked(given: str) -> str: ...  # type: ignore[overload-overlap]  # a str is a sequence too
+def masked(value: str) -> str: ...  # type: ignore[overload-overlap]  # a str is a sequence too
 @overload
-def masked(given: Sequence[str]) -> list[str]: ...
-def masked(given: Any) -> Any:
+def masked(value: Sequence[str]) -> list[str]: ...
+def masked(value: Any) -> Any:
     """Return settings, a command's arguments or a text with secrets replaced by `***`; the input is not changed.
 
     Settings are masked by name, at any depth: token, key, password, secret, cookie and the like. Dataclasses and namespaces in
@@ -70,24 +70,20 @@ def masked(given: Any) -> Any:
     >>> masked("login failed: user=me password=abc")
     'login failed: user=me password=***'
     """
-    if isinstance(given, str):
-        return _text(given)
-    if isinstance(given, Mapping):
-        return _named(given, secret=False, depth=0)
-    return _arguments(given)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return _named(value, secret=False, depth=0)
+    return _arguments(value)
 
 
-def _named(given: Mapping[Any, Any], *, secret: bool, depth: int) -> dict[Any, Any]:
-    return {name: _masked_item(name, value, secret, depth) for name, value in given.items()}
+def _named(settings: Mapping[Any, Any], *, secret: bool, depth: int) -> dict[Any, Any]:
+    return {name: _masked_item(name, value, secret, depth) for name, value in settings.items()}
 
 
 def _masked_item(name: Any, value: Any, secret: bool, depth: int) -> Any:
-    return _value(value, secret=secret or _is_secret_here(str(name), value), depth=depth + 1)
-
-
-def _is_secret_here(name: str, value: Any) -> bool:
-    is_number = isinstance(value, int | float) and "token" in name.lower()  # token_dim=512
-    return is_secret(name) and not is_number
+    is_number = isinstance(value, int | float) and "token" in str(name).lower()  # token_dim=512
+    return _value(value, secret=secret or (is_secret(str(name)) and not is_number), depth=depth + 1)
 
 
 def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
@@ -128,12 +124,7 @@ def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
         items = [_value(item, secret=secret, depth=depth + 1) for item in value]
     if isinstance(value, list | tuple):
         return items if isinstance(value, list) else tuple(items)
-    return set(map(_hashable, items))
-
-
-def _hashable(value: Any) -> Any:
-    """Return what a set can contain: a dataclass in it has become a dict."""
-    return str(value) if isinstance(value, dict | list | set) else value
+    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a dataclass has become a dict
 
 
 def _object(value: Any) -> Any:
@@ -146,10 +137,10 @@ def _object(value: Any) -> Any:
     return value if hidden == text else hidden
 
 
-def _arguments(given: Sequence[str]) -> list[str]:
+def _arguments(arguments: Sequence[str]) -> list[str]:
     result: list[str] = []
     option = ""  # the secret option whose value comes next
-    for argument in map(str, given):
+    for argument in map(str, arguments):
         if option and not argument.startswith("--"):
             result.append(argument if is_count(option, argument) else MASK)
             option = ""
@@ -178,11 +169,11 @@ def _argument(argument: str) -> str:
 def _json(text: str) -> str:
     """Return a JSON text with its secrets masked; unchanged if it has none."""
     try:
-        given = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return _text(text)
-    hidden = _value(given)
-    return text if hidden == given else json.dumps(hidden)
+    hidden = _value(parsed)
+    return text if hidden == parsed else json.dumps(hidden)
 
 
 def _text(text: str) -> str:
@@ -190,24 +181,24 @@ def _text(text: str) -> str:
     text = _USER_INFO.sub(rf"\g<scheme>{MASK}@", text)
     text = _CHAT.sub(rf"\g<start>{MASK}", text)
     text = _QUERY.sub(_parameter, text)
-    text = _HEADER.sub(lambda found: f"{found['name']}{found['kind'] or ''}{MASK}", text)
+    text = _HEADER.sub(lambda match: f"{match['name']}{match['kind'] or ''}{MASK}", text)
     text = _COOKIES.sub(rf"\g<name>{MASK}", text)
-    text = _BEARER.sub(lambda found: f"{found['kind']} {MASK}", text)
+    text = _BEARER.sub(lambda match: f"{match['kind']} {MASK}", text)
     text = _assignments(text)
     return _LOOKS_SECRET.sub(MASK, text)
 
 
-def _parameter(found: re.Match[str]) -> str:
-    return f"{found['start']}{found['name']}={MASK}" if is_secret_parameter(found["name"]) else found[0]
+def _parameter(match: re.Match[str]) -> str:
+    return f"{match['start']}{match['name']}={MASK}" if is_secret_parameter(match["name"]) else match[0]
 
 
 def _assignments(text: str) -> str:
     """Return a text with the values assigned to secret names masked."""
     pieces, done, position = [], 0, 0
-    while (found := _ASSIGNED.search(text, position)) is not None:
-        position = found.end()
-        value = _VALUE.match(text, position) if _is_secret_in_text(found["name"]) else None
-        if value is None or value[0].lower() in _NOTHING or is_count(found["name"], value[0]):
+    while (match := _ASSIGNED.search(text, position)) is not None:
+        position = match.end()
+        value = _VALUE.match(text, position) if _is_secret_in_text(match["name"]) else None
+        if value is None or value[0].lower() in _NOTHING or is_count(match["name"], value[0]):
             continue
         quote = re.match(r"\\?[\"']", value[0])
         pieces += [text[done:position], MASK if quote is None else f"{quote[0]}{MASK}{quote[0]}"]

@@ -318,4 +318,4 @@ def _begin_pass(loader: Any, epoch: int, *, resumes: bool) -> None:
     for samples in seeded_samples_of(getattr(loader, "dataset", None)):
         samples.set_epoch(epoch)
     if isinstance(loader, HookedLoader):
-        loader.settings.goes_on = resumes
+        loader.settings.is_resumed = resumes

@@ -36,7 +36,7 @@ class ParameterServer:
     ) -> None:
         self.rule, self.failure = rule, ""
         self._model_parameters = list(parameters)
-        self.parameters = [torch.nn.Parameter(one.detach().clone()) for one in self._model_parameters]
+        self.parameters = [torch.nn.Parameter(parameter.detach().clone()) for parameter in self._model_parameters]
         self._optimizer = optimizer
         replaced: dict[int, Any] = dict(zip(map(id, self._model_parameters), self.parameters, strict=True))
         self._twin = copy.deepcopy(optimizer, {**replaced, **{id(state): state for state in optimizer.state.values()}})
@@ -97,8 +97,8 @@ class ParameterServer:
             raise OutOfStep(f"rank {worker} waits for the parameter server; {self.failure}.", see="its output")
         if not is_ready:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
-            waited = f"for {self._wait_seconds:.0f} s, which got no gradient from rank {late}"
-            raise OutOfStep(f"rank {worker} waits for the parameter server {waited}.", see="its output")
+            why = f"the parameter server, which got no gradient from rank {late}"
+            raise OutOfStep(f"rank {worker} has waited {self._wait_seconds:.0f} s for {why}.", see="its output")
 
 
 class RemoteServer:
@@ -198,7 +198,7 @@ class TensorBuffer:
     """Store a number and tensors with the shapes of others, each of which may be missing, in one buffer on the host."""
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:
-        self._like = [(one.shape, one.dtype, one.numel() * one.element_size()) for one in like]
+        self._like = [(tensor.shape, tensor.dtype, tensor.numel() * tensor.element_size()) for tensor in like]
         self._flags = HEAD + len(like)
         self._offsets = [*accumulate((_aligned(size) for _, _, size in self._like), initial=_aligned(self._flags))]
         self.bytes = torch.zeros(self._offsets.pop(), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Staleness: which worker may continue, so that no gradient is applied to parameters that are too new for it."""
+"""Staleness: decide which worker may continue, so that no gradient is applied to parameters that are too new for it."""
 
 from __future__ import annotations
 

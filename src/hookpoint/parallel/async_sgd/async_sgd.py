@@ -29,7 +29,7 @@ from hookpoint.parallel.team.peer_errors import waiting_in
 from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
 TRACED = 100_000  # gradients
-CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to notice
+CLOSE_SECONDS = 30.0  # how long a failed chief waits until the other ranks notice
 
 logger = logging.getLogger("hookpoint")
 
@@ -86,7 +86,7 @@ class AsyncSGD(StrategyDefaults):
         return list(self._trace)
 
     def team(self) -> Team:
-        kind = partial(AsyncTeam, lag=self.lag, before_waiting=self._refuse_to_wait, on_close=self._close_team)
+        kind = partial(AsyncTeam, lag=self.lag, before_waiting=self._check_may_wait, on_close=self._close_team)
         team = join_team(seconds=self.wait_seconds, kind=kind)
         if not isinstance(team, Solo):
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.wait_seconds))
@@ -109,7 +109,7 @@ class AsyncSGD(StrategyDefaults):
         return model
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        self._refuse_to_wait()
+        self._check_may_wait()
         self.synchronize()
         return nullcontext()
 
@@ -180,7 +180,7 @@ class AsyncSGD(StrategyDefaults):
             server.leave(0)
             have_left = rpc.join(self.wait_seconds)
             if server.failure or not have_left:
-                why = server.failure or f"not all ranks came within {self.wait_seconds:.0f} s"
+                why = server.failure or f"not all ranks arrived within {self.wait_seconds:.0f} s"
                 raise OutOfStep(f"the parameter server waits for the last gradients; {why}.", see="their output")
             self._version = server.rule.version
             server.copy_to_model()
@@ -205,8 +205,8 @@ class AsyncSGD(StrategyDefaults):
         server = ParameterServer(self._parameters, self._optimizer, rule, self._trace, self.wait_seconds)
         self._server, self._rpc = server, ServerRpc(server, range(1, dist.get_world_size()), self._group)
 
-    def _refuse_to_wait(self) -> None:
-        """Refuse to wait for ranks that may be waiting for this rank's gradient."""
+    def _check_may_wait(self) -> None:
+        """Raise if other ranks may be waiting for this rank's gradient: waiting for them would deadlock."""
         if self._is_computing and self._server is not None:
             why = "which may be waiting for its gradient"
             what = f"AsyncSGD: between a batch and its step, rank {self._rank} cannot wait for other ranks, {why}."
@@ -252,7 +252,7 @@ class AsyncTeam(TorchTeam):
     `before_waiting` raises if this rank must not wait now. `on_close` is called with a function that closes the team.
     """
 
-    inexact = "gradients were applied in the order in which they came"
+    inexact = "gradients were applied in order of arrival"
 
     def __init__(
         self, *, lag: int, before_waiting: Callable[[], None], on_close: Callable[[Callable[[], None]], None], **options: Any

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.plain_names import plain_state
@@ -35,8 +36,8 @@ class ParameterAveraging(StrategyDefaults):
 
     Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation in the
     middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
-    model, and the replica of each rank next to it, so that a run resumes bit for bit even between two averages. All ranks
-    count the same steps. A gradient and its norm are those of one rank. In a single process, ParameterAveraging does nothing.
+    model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks make the
+    same number of steps. Gradients and their norms are those of one rank. In a single process, ParameterAveraging does nothing.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -69,10 +70,10 @@ class ParameterAveraging(StrategyDefaults):
         for handle in self._hooks:  # of an earlier Runner
             handle.remove()
         self._hooks = []
-        for one in self._optimizers:
-            if not hasattr(one, "register_step_post_hook"):
-                raise BadStrategy(f"ParameterAveraging does not support {type(one).__name__}.", give="a torch.optim.Optimizer")
-            self._hooks += [one.register_step_pre_hook(self._before_step), one.register_step_post_hook(self._after_step)]
+        for each in self._optimizers:
+            if not hasattr(each, "register_step_post_hook"):
+                raise BadStrategy(f"ParameterAveraging does not support {type(each).__name__}.", give="a torch.optim.Optimizer")
+            self._hooks += [each.register_step_pre_hook(self._before_step), each.register_step_post_hook(self._after_step)]
         self._buffers = BufferSync(self._modules)
         return model
 
@@ -156,14 +157,8 @@ class ParameterAveraging(StrategyDefaults):
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return this rank's replica and optimizer state, unless they are the same on all ranks."""
-        own = (
-            ()
-            if self._is_averaged and self.optimizer_state
-            else ("optimizer",)
-            if self._is_averaged
-            else ("model", "optimizer")
-        )
-        return {name: parts[name] for name in own if name in parts}
+        differs = {"model": not self._is_averaged, "optimizer": not self._is_averaged or not self.optimizer_state}
+        return {name: part for name, part in parts.items() if differs.get(name)}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the entries with the averages of all replicas."""
@@ -173,8 +168,11 @@ class ParameterAveraging(StrategyDefaults):
             full["model"] = _model_state(self._model, dict(zip(map(id, tensors), all_reduce_mean(tensors), strict=True)))
         moments = [moment for optimizer in self._optimizers for moment in _moments_of(optimizer)]
         if "optimizer" in parts and not (self._is_averaged and self.optimizer_state) and _match_on_all_ranks(moments):
-            means = zip(moments, all_reduce_mean(moments), strict=True)
-            full["optimizer"] = _replaced(parts["optimizer"], {moment.data_ptr(): mean.clone() for moment, mean in means})
+            pairs = zip(moments, all_reduce_mean(moments), strict=True)
+            means = {moment.data_ptr(): mean.clone() for moment, mean in pairs}
+            full["optimizer"] = tree_map_only(
+                torch.Tensor, lambda moment: means.get(moment.data_ptr(), moment), full["optimizer"]
+            )
         return full
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,7 +204,7 @@ def _match_on_all_ranks(tensors: list[torch.Tensor]) -> bool:
 def _model_state(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
     """Return the state of a model, or of a mapping of models, with the averages of its tensors."""
     if isinstance(model, Mapping):
-        return {str(key): _model_state(one, averages) for key, one in model.items() if hasattr(one, "state_dict")}
+        return {str(key): _model_state(item, averages) for key, item in model.items() if hasattr(item, "state_dict")}
     if not isinstance(model, torch.nn.Module):
         return state_of(model)
     state = model.state_dict()
@@ -214,11 +212,3 @@ def _model_state(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
         if id(tensor) in averages:
             state[name] = averages[id(tensor)].clone()
     return plain_state(state)
-
-
-def _replaced(state: Any, averages: Mapping[int, torch.Tensor]) -> Any:
-    if isinstance(state, torch.Tensor):
-        return averages.get(state.data_ptr(), state)
-    if isinstance(state, Mapping):
-        return {key: _replaced(value, averages) for key, value in state.items()}
-    return state

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from hookpoint.core import errors
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
-from hookpoint.core.checkpoint.rank_state import joined, own_state
+from hookpoint.core.checkpoint.rank_state import extract_rank_state, merge_rank_states
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 from hookpoint.core.errors import BadStrategy, CannotResume
@@ -53,12 +53,12 @@ class TeamStore:
     @property
     def team(self) -> Team:
         if self._team is None:
-            raise BadStrategy("the store of a team is used before a run of that team has begun.", enter="the loop first")
+            raise BadStrategy("the store of a team was used before its run began.", enter="the loop first")
         return self._team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir on the chief and find the checkpoint to resume from. Return it on all ranks."""
-        self._refuse_different_runs(identity)
+        self._check_same_run(identity)
         found = self._on_chief(lambda: self._store.open(resume, identity), lambda found: found and os.fspath(found.path))
         checkpoint: Checkpoint | None = self.on_all_ranks(lambda: self._read(found) if isinstance(found, str) else found)
         return checkpoint
@@ -71,7 +71,7 @@ class TeamStore:
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Refuse on all ranks a state that any rank could not read back."""
+        """Raise on all ranks for state that any rank could not read back."""
         split = SplitDTensors(state)
         self.on_all_ranks(lambda: self._store.check(split.rest))
 
@@ -83,12 +83,11 @@ class TeamStore:
             state = {**state, "parts": dict(self._per_rank.full_state(state["parts"]))}
         split = SplitDTensors(state, fewest=0 if self._per_rank is None else self.team.size)
 
-        def pack() -> bytes:
+        def pack() -> Any:
             finite = state.get("finite") or {}
             for parts in ([_local(state["parts"])] if split.tensors else []) + ([own["parts"]] if own else []):
                 self._store.refuse_if_not_finite(parts, finite)
-            packed: bytes = self._store.packed({**own_state(split.rest), **own})
-            return packed
+            return self._store.packed({**extract_rank_state(split.rest), **own})
 
         packed = self.team.to_chief(self.on_all_ranks(pack))
         # If ranks have different models, only some of them may have sharded tensors.
@@ -96,11 +95,10 @@ class TeamStore:
         staged = self._write_shards(split.tensors, step) if is_sharded else None
         now = replace(request, in_background=False)
 
-        def save() -> Saved | None:
+        def save() -> Any:
             try:
-                full = joined(split.rest, [self._store.unpacked(data) for data in packed[1:]], own)
-                saved: Saved | None = self._store.write(full, step=step, elapsed=elapsed, request=now, staged=staged)
-                return saved
+                full = merge_rank_states(split.rest, [self._store.unpacked(data) for data in packed[1:]], own)
+                return self._store.write(full, step=step, elapsed=elapsed, request=now, staged=staged)
             except BaseException:
                 if staged is not None:
                     self._store.unstage(staged[0])
@@ -145,8 +143,7 @@ class TeamStore:
 
     def described(self, resume: Resume) -> dict[str, Any]:
         """Return the chief's record of crashes on all ranks: all of them refuse to start, or none."""
-        described: dict[str, Any] = self._on_chief(lambda: self._store.described(resume), dict)
-        return described
+        return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
         """Release the workdir, on the chief."""
@@ -158,8 +155,7 @@ class TeamStore:
 
     def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]:
         """Return the names of tensors whose local shard contains NaN or infinity."""
-        names: list[str] = self._store.not_finite(named)
-        return names
+        return list(self._store.not_finite(named))
 
     def on_all_ranks(self, call: Callable[[], Any]) -> Any:
         """Call a function on all ranks. If it fails on any, raise the error of the lowest such rank on all of them."""
@@ -168,24 +164,23 @@ class TeamStore:
     def _on_chief(self, call: Callable[[], Any], summary: Callable[[Any], Any]) -> Any:
         return on_chief(self.team, call, summary)
 
-    def _read(self, path: str) -> Checkpoint:
+    def _read(self, path: str) -> Any:
         try:
-            checkpoint: Checkpoint = self._store.read(path)
-            return checkpoint
+            return self._store.read(path)
         except (OSError, errors.DamagedCheckpoint) as error:
             raise CannotResume(
                 f"rank {self.team.rank} cannot read {path}, but the chief can: {error}",
                 give="all ranks access to the same workdir",
             ) from error
 
-    def _refuse_different_runs(self, identity: Mapping[str, Any]) -> None:
+    def _check_same_run(self, identity: Mapping[str, Any]) -> None:
         """Check before anything is written that all ranks train the same model in the same way."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
         for rank, other in enumerate(self.team.gather(mine)):
             for name, value in mine.items():
                 if other[name] != value:
                     what = f"rank {rank} has {other[name]!r}, rank {self.team.rank} has {value!r}"
-                    raise BadStrategy(f"the ranks of this run have a different {name}: {what}.", make="it the same on all")
+                    raise BadStrategy(f"the ranks have a different {name}: {what}.", make="it the same on all of them")
 
 
 def _local(parts: Any) -> Any:
@@ -217,10 +212,10 @@ class SplitDTensors:
         if hasattr(value, "full_tensor"):  # a DTensor, whose class takes a second to import
             return self._placeholder(value.detach(), path)
         if isinstance(value, Mapping):
-            found = {key: self._split(one, (*path, str(key))) for key, one in value.items()}
-            return value if all(found[key] is one for key, one in value.items()) else _like(value, found)
+            split = {key: self._split(item, (*path, str(key))) for key, item in value.items()}
+            return value if all(split[key] is item for key, item in value.items()) else _like(value, split)
         if type(value) in (list, tuple):
-            items = [self._split(one, (*path, str(number))) for number, one in enumerate(value)]
+            items = [self._split(item, (*path, str(number))) for number, item in enumerate(value)]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
         return value
 
@@ -240,9 +235,9 @@ class SplitDTensors:
         return ShardedPlaceholder(self._names[memory])
 
 
-def _like(mapping: Any, found: dict[Any, Any]) -> Any:
-    """Return the same kind of mapping; the state dict of a module also has the versions of its layers."""
-    copied = type(mapping)(found)
+def _like(mapping: Any, items: dict[Any, Any]) -> Any:
+    """Return a mapping of the same type with these items; a module's state dict also keeps the versions of its layers."""
+    copied = type(mapping)(items)
     if (versions := versions_of(mapping)) is not None:
         put_versions(copied, versions)
     return copied

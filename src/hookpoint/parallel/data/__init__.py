@@ -1,1 +1,1 @@
-"""The shard of the data of each rank."""
+"""The data shard of each rank."""

@@ -16,7 +16,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def is_plain(loader: Any) -> bool:
-    """Return whether a loader has only the default samplers of torch."""
+    """Return whether a loader uses only torch's default samplers."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     sampler, batches = loader.sampler, loader.batch_sampler

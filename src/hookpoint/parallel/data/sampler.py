@@ -1,4 +1,4 @@
-"""TeamBatchSampler: which samples each rank has in its batches."""
+"""TeamBatchSampler: the samples in the batches of each rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS = 2**63
 
 
 class TeamBatchSampler:
-    """Split one order of the samples over all ranks. Each sample is used once per epoch, and all ranks have as many batches.
+    """Split one order of the samples over all ranks. An epoch uses each sample once; all ranks have the same number of batches.
 
     All ranks know the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
     the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A pass draws only after `begin_pass`. Any other
@@ -47,8 +47,8 @@ class TeamBatchSampler:
         from_chief: Callable[[Any], Any] = lambda drawn: drawn,
     ) -> None:
         if batch_size < 1 or size < 1 or not 0 <= rank < size or not 0 <= start <= max(length, 0):
-            given = f"length={length}, batch_size={batch_size}, rank={rank}, size={size}, start={start}"
-            raise BadStrategy(f"TeamBatchSampler: invalid {given}.", give="rank < size, 0 <= start <= length, batch_size >= 1")
+            got = f"length={length}, batch_size={batch_size}, rank={rank}, size={size}, start={start}"
+            raise BadStrategy(f"TeamBatchSampler: invalid {got}.", give="rank < size, 0 <= start <= length, batch_size >= 1")
         self.length, self.batch_size, self.shuffle, self.drop_last = length, batch_size, shuffle, drop_last
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))

@@ -23,10 +23,10 @@ def microbatch_count(samples: int, most: int) -> int:
 
 
 def check_batch(tensors: Tensors) -> None:
-    """Refuse a batch that cannot be split along the first dimension."""
+    """Raise for a batch that cannot be split along the first dimension."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or len(tensor) != len(tensors[0]) or not len(tensor):
-            kinds = ", ".join(str(tuple(one.shape)) if isinstance(one, torch.Tensor) else type(one).__name__ for one in tensors)
+            kinds = ", ".join(str(tuple(x.shape)) if isinstance(x, torch.Tensor) else type(x).__name__ for x in tensors)
             what = f"PipelineParallel: a batch of {kinds} cannot be split into microbatches."
             raise BadStrategy(what, give="inputs and targets that are tensors with one sample per row")
 
@@ -34,9 +34,9 @@ def check_batch(tensors: Tensors) -> None:
 class MicrobatchLoss:
     """Compute the loss of each microbatch so that their mean is the loss of the batch.
 
-    This holds for criteria that average over samples, as all microbatches have the same size. CrossEntropyLoss and NLLLoss
-    ignore samples and weight classes: their sum is divided by the total weight of the batch. A criterion with reduction="sum"
-    is multiplied by the number of microbatches.
+    For a criterion that averages over samples this holds already, because all microbatches have the same size. CrossEntropyLoss
+    and NLLLoss may ignore samples and weight classes: their sum is divided by the total weight of the batch. The loss of a
+    criterion with reduction="sum" is multiplied by the number of microbatches.
     """
 
     def __init__(self, criterion: Any) -> None:

@@ -24,7 +24,7 @@ PASS = "a pass through the pipeline"
 
 
 class Pipe(NamedTuple):
-    """torch's stage and schedule for batches of one shape; the last stage returns tensors like `shapes`."""
+    """torch's stage and schedule for batches of one shape. `shapes` are the shapes that the last stage returns."""
 
     microbatches: int
     stage: Any
@@ -33,7 +33,7 @@ class Pipe(NamedTuple):
 
 
 class PipelineRuntime:
-    """Run batches through the stages. torch's stage supports one shape; each shape gets its own, and the last few are kept.
+    """Run batches through the stages. torch's stage supports one shape only, so the last few shapes each have their own.
 
     All ranks call the same methods with the same batch. The first stage uses the inputs, the last one the targets.
     """
@@ -56,7 +56,7 @@ class PipelineRuntime:
         if self.is_last:
             loss.begin(targets, pipe.microbatches)
         outputs = self._run(pipe, inputs, target=targets if self.is_last else None, losses=losses)
-        dtype = torch.float64 if any(one.dtype == torch.float64 for one in pipe.shapes) else torch.float32
+        dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in pipe.shapes) else torch.float32
         mean = torch.empty((), dtype=dtype, device=self.device)
         if self.is_last:
             mean = torch.stack(losses).detach().mean().to(dtype)
@@ -70,7 +70,7 @@ class PipelineRuntime:
 
     def _pipe(self, inputs: Tensors, loss: MicrobatchLoss | None) -> Pipe:
         precision = torch.get_autocast_dtype(self.device.type) if torch.is_autocast_enabled(self.device.type) else None
-        key = (loss, precision, *((one.shape, one.dtype) for one in inputs))
+        key = (loss, precision, *((tensor.shape, tensor.dtype) for tensor in inputs))
         pipe = self._pipes.pop(key, None)
         if pipe is None:
             pipe = self._build(inputs, loss)
@@ -81,10 +81,10 @@ class PipelineRuntime:
 
     def _build(self, inputs: Tensors, loss: MicrobatchLoss | None) -> Pipe:
         number = microbatch_count(len(inputs[0]), self._microbatches)
-        microbatch = tuple(one[: len(one) // number] for one in inputs)
+        microbatch = tuple(tensor[: len(tensor) // number] for tensor in inputs)
         shapes = self._inference.shapes(microbatch, trains=loss is not None)
-        given = {"input_args": shapes[self.rank], "output_args": shapes[self.rank + 1], "group": self.group}
-        stage = PipelineStage(self._own, self.rank, self.size, self.device, **given)
+        options = {"input_args": shapes[self.rank], "output_args": shapes[self.rank + 1], "group": self.group}
+        stage = PipelineStage(self._own, self.rank, self.size, self.device, **options)
         # A short batch may have too few microbatches for 1F1B. GPipe computes the same numbers.
         kind = Schedule1F1B if self._schedule == "1F1B" and number >= self.size and loss is not None else ScheduleGPipe
         return Pipe(number, stage, kind(stage, number, loss_fn=loss), shapes[-1])
@@ -113,9 +113,9 @@ class PipelineRuntime:
             tensors = [outputs] if is_tensor else list(outputs)
         else:
             is_tensor = len(pipe.shapes) == 1
-            shapes = [(pipe.microbatches * one.shape[0], *one.shape[1:]) for one in pipe.shapes]
+            shapes = [(pipe.microbatches * tensor.shape[0], *tensor.shape[1:]) for tensor in pipe.shapes]
             pairs = zip(shapes, pipe.shapes, strict=True)
-            tensors = [torch.empty(shape, dtype=one.dtype, device=self.device) for shape, one in pairs]
+            tensors = [torch.empty(shape, dtype=tensor.dtype, device=self.device) for shape, tensor in pairs]
         received = [self._broadcast(tensor.contiguous()) for tensor in tensors]
         return received[0] if is_tensor else tuple(received)
 
@@ -157,28 +157,28 @@ class ShapeInference:
     def shapes(self, inputs: Tensors, *, trains: bool) -> list[Tensors]:
         """Return meta tensors like the inputs of the first stage, and like the outputs of each stage."""
         with self._mode, torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
-            values: Any = tuple(torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in inputs)
-            found = [values]
+            values: Any = tuple(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in inputs)
+            outputs = [values]
             for number, stage in enumerate(self.stages):
                 stage.train(trains)
                 values = _outputs(number, stage, values)
-                found.append(values)
-                values = tuple(one.detach().requires_grad_(one.requires_grad) for one in values)
-        return [tuple(_meta(one) for one in values) for values in found]
+                outputs.append(values)
+                values = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in values)
+        return [tuple(_meta(tensor) for tensor in values) for values in outputs]
 
 
 def _outputs(number: int, stage: nn.Module, inputs: Tensors) -> Tensors:
     try:
         outputs = stage(*inputs)
     except Exception as error:
-        shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         error.add_note(f"in stage {number} of the pipeline with inputs of shape {shapes}; no rank has computed anything yet")
         raise
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
-    if isinstance(outputs, tuple) and all(isinstance(one, torch.Tensor) for one in outputs):
+    if isinstance(outputs, tuple) and all(isinstance(tensor, torch.Tensor) for tensor in outputs):
         return outputs
-    kinds = ", ".join(sorted({type(one).__name__ for one in tree_leaves(outputs)}))
+    kinds = ", ".join(sorted({type(leaf).__name__ for leaf in tree_leaves(outputs)}))
     what = f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent."
     raise BadStrategy(what, **{"return": "a tensor, or a tuple of tensors"})
 

@@ -37,8 +37,8 @@ class PipelineParallel(StrategyDefaults):
         outputs: With False, outputs of training are not sent: run.outputs is None on all ranks but the last. The loss, and
             the outputs of validation and prediction, are always sent to all ranks.
 
-    The forward runs forward and backward of all microbatches. The gradients are added to the parameters after
-    on_backward_begin, or never if the backward is skipped.
+    `run.forward()` runs both forward and backward of all microbatches. The gradients are added to the parameters after
+    on_backward_begin, or discarded if the backward is skipped.
 
     `run.model` stays the module you passed, but parameters and buffers of other ranks become None. The optimizer keeps only the
     parameters of its rank. Call the model through run.forward(), not directly. In a single process, PipelineParallel does
@@ -78,16 +78,16 @@ class PipelineParallel(StrategyDefaults):
         modules_in(model)
         module = check_splittable(model)
         stages = stages_of(module, self.split)
-        self._check_numbers(len(stages))
+        self._check_stage_count(len(stages))
         send_weights([module])
         self._stage = dist.get_rank()
         self._inference = ShapeInference(module, stages, device)
         stage = stages[self._stage].to(device)
         own = owned_by(stage)
         keep_only(module, own)
-        for one in optimizers_in(optimizer):
-            _train_only(one, own)
-        module.register_forward_pre_hook(_refuse_call)
+        for each in optimizers_in(optimizer):
+            _train_only(each, own)
+        module.register_forward_pre_hook(_reject_call)
         module.register_load_state_dict_pre_hook(self._keep_own_stage)  # type: ignore[no-untyped-call]
         self._parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         self._group = dist.new_group(timeout=timedelta(seconds=SECONDS))
@@ -132,9 +132,9 @@ class PipelineParallel(StrategyDefaults):
     # Checkpoints
 
     def layout(self, model: Any) -> str:
-        """Return the name of the first tensor of each stage. It must be the same when a run resumes."""
+        """Return the name of the first tensor of each stage. A resumed run must have the same layout."""
         stages = self._inference.stages if self._model is not None else stages_of(model, self.split)
-        names = {id(one): plain_name(name) for name, one in self.full_model(model).state_dict(keep_vars=True).items()}
+        names = {id(tensor): plain_name(name) for name, tensor in self.full_model(model).state_dict(keep_vars=True).items()}
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
 
     def full_model(self, model: Any) -> Any:
@@ -145,7 +145,7 @@ class PipelineParallel(StrategyDefaults):
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries with the weights of all stages, on the chief, to which each rank sends its own."""
+        """Return the entries, on the chief with the weights of all stages. Each rank sends its own to the chief."""
         own = parts["model"]
         if self._stage:
             for tensor in own.values():
@@ -173,13 +173,13 @@ class PipelineParallel(StrategyDefaults):
             if stage != self._stage:
                 state.pop(prefix + name, None)
 
-    def _check_numbers(self, stages: int) -> None:
+    def _check_stage_count(self, stages: int) -> None:
         ranks = dist.get_world_size()
         if stages != ranks:
             raise BadStrategy(
                 f"PipelineParallel: the model has {stages} stage{'s' * (stages != 1)}, but there are {ranks} ranks.",
                 start=f"{stages} ranks: torchrun --nproc-per-node {stages}",
-                split=f"or into {ranks} stages: split lists the first module of each stage but the first",
+                split=f"the model into {ranks} stages: list the first module of each stage but the first",
             )
         if self.schedule == "1F1B" and self.microbatches < stages:
             what = f"PipelineParallel: microbatches={self.microbatches} is less than the number of stages, {stages}."
@@ -187,7 +187,7 @@ class PipelineParallel(StrategyDefaults):
 
 
 class _ComputedLoss(torch.autograd.Function):
-    """A loss whose gradients are computed already. Its backward adds them to the parameters' gradients."""
+    """A loss with precomputed gradients. Its backward adds them to the parameters' gradients."""
 
     @staticmethod
     def forward(
@@ -216,7 +216,7 @@ def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
         group["params"][:] = [parameter for parameter in group["params"] if id(parameter) in own]
 
 
-def _refuse_call(*_: Any) -> NoReturn:
+def _reject_call(*_: Any) -> NoReturn:
     what = "PipelineParallel: the model is split into stages and cannot be called directly."
     raise BadStrategy(what, call="run.forward() in a MainCallback, or runner.predict(data)")
 

@@ -1,4 +1,4 @@
-"""Stage split: which layers of a model belong to which stage of a pipeline."""
+"""Stage split: assign the layers of a model to the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
 
 def stages_of(model: nn.Module, split: Split) -> list[nn.Module]:
     """Return the stages of a model: modules that are called in order, each with the output of the one before."""
-    stages = list(split(model)) if callable(split) else _cut(model, split)
+    stages = list(split(model)) if callable(split) else _split_at(model, split)
     for stage in stages:
         if not isinstance(stage, nn.Module):
             raise BadStrategy(f"PipelineParallel: split must return modules, got a {type(stage).__name__}.")
@@ -31,7 +31,7 @@ def owned_by(stage: nn.Module) -> dict[int, torch.Tensor]:
 
 
 def keep_only(model: nn.Module, own: dict[int, torch.Tensor]) -> None:
-    """Replace every other parameter and buffer of a model by None. Its modules stay."""
+    """Set all other parameters and buffers of a model to None. Its modules stay."""
     SPLIT_MODELS.add(model)
     for module in model.modules():
         parameters = module.named_parameters(recurse=False, remove_duplicate=False)
@@ -43,45 +43,45 @@ def keep_only(model: nn.Module, own: dict[int, torch.Tensor]) -> None:
                     module.track_running_stats = False  # reset_running_stats would access the missing buffers
 
 
-def _cut(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
-    names = [_name_of(model, place) for place in split]
-    pieces = list(_pieces(model, "", names))
-    order = [name for name, _ in pieces]
-    begins = [next(index for index, piece in enumerate(order) if f"{piece}.".startswith(f"{name}.")) for name in names]
+def _split_at(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
+    names = [_module_name(model, place) for place in split]
+    layers = list(_layers(model, "", names))
+    order = [name for name, _ in layers]
+    begins = [next(index for index, layer in enumerate(order) if f"{layer}.".startswith(f"{name}.")) for name in names]
     if not begins or begins != sorted(set(begins)) or begins[0] == 0:
         what = f"PipelineParallel: split={names!r} is not in the order of the model: {', '.join(order)}."
         raise BadStrategy(what, give="the first module of each stage but the first, in this order")
-    bounds = zip([0, *begins], [*begins, len(pieces)], strict=True)
-    return [nn.Sequential(*(module for _, module in pieces[start:end])) for start, end in bounds]
+    bounds = zip([0, *begins], [*begins, len(layers)], strict=True)
+    return [nn.Sequential(*(module for _, module in layers[start:end])) for start, end in bounds]
 
 
-def _name_of(model: nn.Module, place: str | int) -> str:
-    """Return the name of the first module of a stage."""
-    children = [name for name, _ in _children(model)]
-    if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < len(children):
-        return children[place]
+def _module_name(model: nn.Module, place: str | int) -> str:
+    """Return the name of a module that is given by its name or number."""
+    submodules = [name for name, _ in _submodules(model)]
+    if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < len(submodules):
+        return submodules[place]
     if isinstance(place, str) and place in dict(model.named_modules()) and place:
         return place
     what = f"PipelineParallel: {type(model).__name__} has no module {place!r} to split at."
-    raise BadStrategy(what, choose=", ".join(children), write="names inside a Sequential as 'blocks.3'")
+    raise BadStrategy(what, choose=", ".join(submodules), write="names inside a Sequential as 'blocks.3'")
 
 
-def _pieces(module: nn.Module, name: str, cuts: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in the order of their calls. Descend into a module only if a cut is inside it."""
-    inside = [cut for cut in cuts if cut.startswith(f"{name}." if name else "") and cut != name]
+def _layers(module: nn.Module, name: str, splits: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules in the order of their calls. Descend into a module only if it is split inside."""
+    inside = [split for split in splits if split.startswith(f"{name}." if name else "") and split != name]
     if not inside:
         yield name, module
         return
     if type(module).forward is not nn.Sequential.forward:
         what = f"PipelineParallel: cannot split at {inside[0]!r} inside a {type(module).__name__}: it is not an nn.Sequential."
         raise BadStrategy(what, write="split=lambda model: [model.front, model.back], which returns the stages")
-    for key, child in _children(module):
-        yield from _pieces(child, f"{name}.{key}" if name else key, inside)
+    for key, submodule in _submodules(module):
+        yield from _layers(submodule, f"{name}.{key}" if name else key, inside)
 
 
-def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the direct submodules; named_children skips modules that are called twice."""
-    return ((name, one) for name, one in module.named_modules(remove_duplicate=False) if name and "." not in name)
+def _submodules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the direct submodules with their names. Unlike `named_children`, yield a module that is called twice twice."""
+    return (item for item in module.named_modules(remove_duplicate=False) if item[0] and "." not in item[0])
 
 
 def _check_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:
@@ -99,7 +99,7 @@ def _check_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:
 
 
 def check_splittable(model: Any) -> nn.Module:
-    """Return the model. Refuse multiple models, and module state that is not a tensor."""
+    """Return the model; raise for multiple models, and for module state that is not a tensor."""
     if not isinstance(model, nn.Module):
         raise BadStrategy(f"PipelineParallel needs one nn.Module as model, got {type(model).__name__}.")
     for name, value in model.state_dict().items():

@@ -1,1 +1,1 @@
-"""What several strategies need."""
+"""Code that multiple strategies share."""

@@ -1,4 +1,4 @@
-"""Model setup: what every strategy does with a model and its optimizer before it distributes them."""
+"""Model setup: what every strategy does before it distributes a model and its optimizer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models tha
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model or of a mapping of models. Refuse modules that are split already or have no data."""
-    found = model.values() if isinstance(model, Mapping) else [model]
-    modules = [module for module in found if isinstance(module, torch.nn.Module)]
+    """Return the modules of a model or of a mapping of models; raise for modules that are already split or have no data."""
+    models = model.values() if isinstance(model, Mapping) else [model]
+    modules = [module for module in models if isinstance(module, torch.nn.Module)]
     for module in modules:
         if module in SPLIT_MODELS or any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):
             raise BadStrategy(
-                "the model is split already: this rank has only a part of it.",
+                "the model is already split: this rank has only a part of it.",
                 make="a new model for another strategy, and load a checkpoint: hookpoint.load_weights(...)",
                 drop="or your own parallelize_module or fully_shard",
             )
@@ -32,8 +32,8 @@ def modules_in(model: Any) -> list[torch.nn.Module]:
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
-    found = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
-    return [optimizer for optimizer in found if optimizer is not None]
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    return [optimizer for optimizer in optimizers if optimizer is not None]
 
 
 def tensors_of(modules: list[torch.nn.Module]) -> list[torch.Tensor]:

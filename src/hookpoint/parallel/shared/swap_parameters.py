@@ -1,4 +1,4 @@
-"""Swap parameters: replace dense parameters by shards, and update what refers to them."""
+"""Swap parameters: replace dense parameters with shards, and update the optimizers that refer to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 
 @contextmanager
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
-    """Replace parameters inside the block. After it, optimizers use the new ones, matched by name.
+    """Let the block replace parameters. After it, optimizers use the new ones, matched by name.
 
     From then on, `load_state_dict` of modules and optimizers also accepts full tensors, which every rank must have.
     """
@@ -52,8 +52,9 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
     if len(parameters) != len(numbers):
         return state  # the optimizer raises an error
     pairs = zip(numbers, parameters, strict=True)
-    sharded = {number: _shard_entries(state["state"][number], one) for number, one in pairs if number in state["state"]}
-    return {**state, "state": {**state["state"], **sharded}}
+    entries = state["state"]
+    sharded = {number: _shard_entries(entries[number], parameter) for number, parameter in pairs if number in entries}
+    return {**state, "state": {**entries, **sharded}}
 
 
 def _shard_entries(entries: Mapping[str, Any], parameter: torch.nn.Parameter) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Sharded(StrategyDefaults):
     2
     """
 
-    # `accumulating` stays the default: each batch's gradients are reduced at once. Full ones would need a dense model's memory.
+    # `accumulating` is the default: gradients are reduced after each batch. Full gradients would need a dense model's memory.
 
     def __init__(self, *, wrap: Wrap = None, precision: Literal["32", "bf16"] = "32") -> None:
         if precision not in ("32", "bf16"):
@@ -55,10 +55,10 @@ class Sharded(StrategyDefaults):
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         self._modules = modules = modules_in(model)
         if any(isinstance(module, FSDPModule) for module in modules):
-            raise BadStrategy("Sharded: the model is sharded already.", drop="strategy=Sharded(), or your own fully_shard")
+            raise BadStrategy("Sharded: the model is already sharded.", drop="strategy=Sharded(), or your own fully_shard")
         units = [(module, [*_wrapped(module, self.wrap), module]) for module in modules]
         for module, parts in units:
-            _refuse_tied(module, parts)
+            _check_tied(module, parts)
         send_weights(modules)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         policy = MixedPrecisionPolicy()
@@ -66,7 +66,7 @@ class Sharded(StrategyDefaults):
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         with swap_parameters(modules, optimizers_in(optimizer)):
             for part in (part for _, parts in units for part in parts):
-                # Also the root: nobody may find gathered parameters that the next step does not update.
+                # Also the root: gathered parameters that the next step does not update must not stay visible.
                 fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         BufferSync(modules).watch(optimizers_in(optimizer))
         return model
@@ -92,8 +92,8 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
     ]
 
 
-def _refuse_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
-    """Refuse a parameter in two separately gathered modules. torch would fail in the middle of the first forward."""
+def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
+    """Raise for a parameter in two separately gathered modules: torch would fail in the middle of the first forward."""
     owners: dict[int, torch.nn.Module] = {}
     seen: set[torch.nn.Module] = set()
     for part in parts:

@@ -89,7 +89,7 @@ def _answered(rank: int, size: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise unanswered(rank, size, "the meeting that each fit, validate, predict and Loop begins with", error) from error
+        raise unanswered(rank, size, "the setup of a run (fit, validate, predict or Loop)", error) from error
 
 
 def _destroy() -> None:

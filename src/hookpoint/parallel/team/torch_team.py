@@ -68,21 +68,11 @@ class TorchTeam:
         return [piece.numpy().tobytes() for piece in pieces]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        data = json.dumps(value, allow_nan=True).encode() if self.rank == source else b""
-        size = torch.tensor([len(data)])
-        dist.broadcast(size, source, group=self._group())
-        piece = torch.zeros(int(size), dtype=torch.uint8)
-        if self.rank == source:
-            piece = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        dist.broadcast(piece, source, group=self._group())
-        return json.loads(bytes(piece.tolist()))
+        return self.gather(value if self.rank == source else None)[source]
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        mine = torch.tensor(list(values), dtype=torch.float64)
-        pieces = [torch.zeros_like(mine) for _ in range(self.size)]
-        dist.all_gather(pieces, mine, group=self._group())
-        step = self.size // self.data_size
-        return [fsum(column) for column in zip(*(piece.tolist() for piece in pieces[::step]), strict=True)]
+        gathered = self.gather([float(value) for value in values])
+        return [fsum(column) for column in zip(*gathered[:: self.size // self.data_size], strict=True)]
 
     def to_chief(self, data: bytes) -> list[bytes]:
         sizes = self.gather(len(data))

@@ -102,7 +102,7 @@ def _placed(parameter: torch.nn.Parameter) -> torch.Tensor:
 def _chunks(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     chunk: list[torch.Tensor] = []
     for gradient in gradients:
-        if chunk and sum(one.numel() for one in chunk) + gradient.numel() > MESSAGE_SIZE:
+        if chunk and sum(item.numel() for item in chunk) + gradient.numel() > MESSAGE_SIZE:
             yield chunk
             chunk = []
         chunk.append(gradient)

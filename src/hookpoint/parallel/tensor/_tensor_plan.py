@@ -1,4 +1,4 @@
-"""Tensor plan: which layers of a model are split over ranks, and in which style."""
+"""Tensor plan: the layers of a model to split over ranks, each with its style."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def check_plan(plan: Any) -> None:
     if not isinstance(plan, Mapping) or not plan:
         raise BadStrategy(f"TensorParallel: plan must be a dict, got {plan!r}.", write='plan={"fc1": "colwise"}, or plan=None')
     for name, style in plan.items():
-        if not isinstance(name, str) or not (
-            style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
-        ):
+        is_style = style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
+        if not isinstance(name, str) or not is_style:
             cure = 'a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()'
             raise BadStrategy(f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.", give=cure)
 
@@ -146,7 +145,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
 
 
 def _check_size(split: Split, size: int) -> None:
-    """Refuse shards of different sizes that are passed on: torch assumes that all have the size of the local one."""
+    """Raise for a layer with uneven shards that another layer consumes: torch assumes that all shards have equal sizes."""
     module, style = split.module, split.style
     if isinstance(style, ColwiseParallel):
         layouts, what = style.output_layouts, "output features"
@@ -162,13 +161,13 @@ def _check_size(split: Split, size: int) -> None:
 
 
 def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
-    """Refuse to split one weight in two ways. The default plan leaves such a weight unsplit."""
+    """Raise if one weight is split in two ways. The default plan leaves such a weight unsplit."""
     dims: dict[int, set[int | None]] = {}
     by_module = {id(split.module): split for split in splits}
     for module in {id(part): part for model in models.values() for part in model.modules()}.values():
         for parameter in module.parameters(recurse=False):
             dims.setdefault(id(parameter), set()).add(_split_dim(by_module.get(id(module))))
-    tied = [one for one in splits if any(len(dims[id(own)]) > 1 for own in one.module.parameters(recurse=False))]
+    tied = [split for split in splits if any(len(dims[id(p)]) > 1 for p in split.module.parameters(recurse=False))]
     if tied and not is_default:
         names = " and ".join(split.name for split in tied)
         what = f"TensorParallel: {names} shares a weight with a layer that is not split in the same way."

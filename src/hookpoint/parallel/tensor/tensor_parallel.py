@@ -73,14 +73,14 @@ class TensorParallel(StrategyDefaults):
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         modules, optimizers = modules_in(model), optimizers_in(optimizer)
         models = model if isinstance(model, Mapping) else {"": model}
-        splits = resolve_plan(self.plan, {name: one for name, one in models.items() if one in modules}, self.model_size)
+        splits = resolve_plan(self.plan, {name: item for name, item in models.items() if item in modules}, self.model_size)
         send_weights(modules)
         shape = (world_size() // self.model_size, self.model_size)
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
         with swap_parameters(modules, optimizers):
             _split(modules, splits, mesh["tensor"])
-        for one in optimizers:
-            _refuse_joint_kernels(one)
+        for each in optimizers:
+            _check_fused(each)
         self._gradients = MergedGradients({id(p): p for module in modules for p in module.parameters()}.values(), mesh)
         check = ReplicaCheck(mesh.get_group("tensor"), device)
         for module in modules:
@@ -99,7 +99,7 @@ class TensorParallel(StrategyDefaults):
 
 
 def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh) -> None:
-    """Replace parameters by shards. Tied parameters stay tied, and frozen ones stay frozen."""
+    """Replace parameters with shards. Tied parameters stay tied, and frozen ones stay frozen."""
     places: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     frozen = set()
     for part in {id(part): part for module in modules for part in module.modules()}.values():
@@ -119,7 +119,7 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
             part.register_parameter(name, parameter)
 
 
-def _refuse_joint_kernels(optimizer: Any) -> None:
+def _check_fused(optimizer: Any) -> None:
     """Raise before the first step: torch has no fused kernels for DTensors and plain tensors in one group."""
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
@@ -129,9 +129,9 @@ def _refuse_joint_kernels(optimizer: Any) -> None:
 
 
 class ReplicaCheck:
-    """Make a model return plain tensors, and check in its first call that inputs and outputs match on all its ranks.
+    """Make a model return plain tensors, and check in its first call that inputs and outputs match on all ranks that share it.
 
-    The ranks compare sums of inputs and outputs. A mismatch ends the run before its first step.
+    The ranks compare sums of inputs and outputs. A mismatch raises before the first step.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -169,10 +169,10 @@ class ReplicaCheck:
 
 def _sums(values: Any) -> list[float]:
     """Return numbers that identify tensors: their count, shapes, sums and magnitudes."""
-    tensors = [one.detach() for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
-    shapes = [(place + 1) * size for one in tensors for place, size in enumerate(one.shape, start=one.dim())]
-    wide = [one.to(torch.float64) for one in tensors if not one.is_complex()]
-    return [len(tensors), sum(shapes), sum(float(one.sum()) for one in wide), sum(float(one.abs().sum()) for one in wide)]
+    tensors = [tensor.detach() for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
+    shapes = [(place + 1) * size for tensor in tensors for place, size in enumerate(tensor.shape, start=tensor.dim())]
+    wide = [tensor.to(torch.float64) for tensor in tensors if not tensor.is_complex()]
+    return [len(tensors), sum(shapes), sum(float(t.sum()) for t in wide), sum(float(t.abs().sum()) for t in wide)]
 
 
 def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
