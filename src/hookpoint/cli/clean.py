@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from hookpoint.cli.clean_plan import Deletion, Plan, plan_deletions
-from hookpoint.cli.output import note, put, width
+from hookpoint.cli.output import note, print_lines, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
@@ -89,8 +89,8 @@ def _print(plan: Plan) -> None:
     deleted = [(shown(item.what), counted(len(item.files), "file"), shown(item.why)) for item in plan.deletions]
     kept = [(shown(name), "", shown(why)) for name, why in plan.kept]
     for title, rows in (("to delete:", deleted), ("to keep:", kept)):
-        put([title, *(f"  {line}" for line in table(columns, rows, inner))] if rows else [])
-    put([f"this frees {size(plan.freed_bytes)}"])
+        print_lines([title, *(f"  {line}" for line in table(columns, rows, inner))] if rows else [])
+    print_lines([f"this frees {size(plan.freed_bytes)}"])
 
 
 def _is_confirmed() -> bool:

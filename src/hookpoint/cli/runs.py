@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import COLOURS, note, put, put_json, width
+from hookpoint.cli.output import COLOURS, note, print_json, print_lines, width
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
@@ -78,9 +78,9 @@ def runs(
     pairs = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
     pairs = _sorted([(run, name) for run, name in pairs if not wanted or run.status in wanted], SORTS[sort], reverse)
     if as_json:
-        put_json([_facts(run, name) for run, name in pairs])
+        print_json([_facts(run, name) for run, name in pairs])
     elif pairs:
-        put(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
+        print_lines(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
     else:
         note(f"no runs in {shown(where)}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, heading, put, put_json, width
+from hookpoint.cli.output import coloured_status, heading, print_json, print_lines, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
@@ -42,13 +42,13 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
       hookpoint show mine --json | jq .best
     """
     if as_json:
-        put_json(everything(run, events))
+        print_json(everything(run, events))
         return
     limit = width()
-    put(_summary(run, limit))
+    print_lines(_summary(run, limit))
     for head, lines in _sections(run, events, None if limit is None else limit - 2):
         if lines:
-            put(["", heading(head), *(f"  {line}" for line in lines)])
+            print_lines(["", heading(head), *(f"  {line}" for line in lines)])
 
 
 def _summary(run: RunFolder, limit: int | None) -> list[str]:

@@ -254,7 +254,7 @@ class CheckpointStore:
         _read_back(target)
         for tag in filter(best_links.is_named, manifest.tags):
             try:
-                best_links.put(target, tag)
+                best_links.update(target, tag)
             except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: the new manifest cannot be read
                 logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
         if not manifest.is_of_exception:
